@@ -1,0 +1,76 @@
+# `make run` trains CartPole over the network, `make test` proves the house in order.
+# Both install what they need into .venv first. `make help` lists the rest.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PROTOC_VENV := .venv-protos
+# The oldest supported generator: its modules run on every protobuf from theirs up to below 8.
+GRPC_TOOLS := grpcio-tools==1.74.0
+
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PYTHONUNBUFFERED := 1
+
+.PHONY: help install run test check format lint types protos protos-current bench clean
+
+help:  ## List the targets.
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+$(VENV)/.installed: pyproject.toml setup.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m relaax_like.parameter_server.kernels  # compiles and caches the kernels
+	touch $@
+
+install: $(VENV)/.installed  ## Install the project and its tools into .venv.
+
+run: install  ## Train CartPole over the network, watch it in TensorBoard, end at the target.
+	honcho start
+
+test: install  ## Run all tests.
+	pytest
+
+check: install lint types protos-current test  ## All that CI runs.
+
+format: install  ## Repair what `make lint` complains about.
+	ruff format .
+	ruff check --fix .
+
+lint: install
+	ruff format --check .
+	ruff check .
+
+types: install
+	mypy
+
+$(PROTOC_VENV)/.installed: Makefile
+	$(PYTHON) -m venv $(PROTOC_VENV)
+	$(PROTOC_VENV)/bin/pip install --quiet '$(GRPC_TOOLS)'
+	touch $@
+
+PROTOC = $(PROTOC_VENV)/bin/python -m grpc_tools.protoc
+V1 := $(addprefix relaax_like/v1/,ndarray.proto metrics.proto parameter_server.proto rlx.proto)
+
+define generate
+	mkdir -p $(1)
+	$(PROTOC) -Iprotos --python_out=$(1) --pyi_out=$(1) $(V1)
+	$(PROTOC) -Iprotos --grpc_python_out=$(1) relaax_like/v1/metrics.proto relaax_like/v1/parameter_server.proto
+	$(PROTOC) -Irelaax_like/bridge=protos --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) \
+		relaax_like/bridge/bridge.proto
+endef
+
+protos: $(PROTOC_VENV)/.installed  ## Generate the protobuf modules anew.
+	$(call generate,.)
+
+protos-current: $(PROTOC_VENV)/.installed
+	rm -rf build/protos
+	$(call generate,build/protos)
+	@for file in $$(cd build/protos && find . -type f); do \
+		diff -q $$file build/protos/$$file || { echo "stale: $$file (cure: make protos)"; exit 1; }; \
+	done
+
+bench: install  ## Measure the hot paths.
+	$(BIN)/python -m benchmarks.run
+
+clean:  ## Remove what the targets above have made.
+	rm -rf $(VENV) $(PROTOC_VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

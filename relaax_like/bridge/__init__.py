@@ -1,0 +1,1 @@
+"""The wire between agents and the parameter server, and its in-process twin."""

@@ -1,0 +1,227 @@
+"""The parameter server as agents see it: one interface, remote (stub) or in process (twin)."""
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import numpy as np
+
+from relaax_like.bridge.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One finished episode of training: undiscounted sum of rewards, and environment steps."""
+
+    episode_return: float
+    length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """What one push changes; it takes effect as a whole or not at all.
+
+    Attributes:
+      client_id: name of the pushing agent, unique in the run.
+      incarnation: grows each time that client starts anew.
+      sequence: 1, 2, 3, ... within one incarnation; a retry repeats it.
+      gradient: [gradient_bytes] uint8, the manifest's trainable part, or None.
+      gradient_version: version of the values that the gradient was computed at.
+      env_steps: environment steps taken since the last push.
+      episodes: episodes that ended since the last push.
+      fingerprint: of the manifest that the gradient follows.
+    """
+
+    client_id: str
+    incarnation: int = 0
+    sequence: int = 0
+    gradient: np.ndarray | None = None
+    gradient_version: int = 0
+    env_steps: int = 0
+    episodes: tuple[Episode, ...] = ()
+    fingerprint: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Values:
+    """An immutable state of the flat vector. `flat`: [total_bytes] uint8, not to be written to."""
+
+    version: int
+    flat: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What the parameter server answers.
+
+    Attributes:
+      outcome: "nothing" (no gradient was pushed), "applied", "pending" or "dropped".
+      reason: why it was dropped.
+      version: version after the push: 0 at first, +1 for each applied gradient.
+      global_t: environment steps of all clients together.
+      epoch: grows each time the parameter server starts.
+      finished: what ended the training, or "" while it goes on.
+      values: newest values when they were asked for and are newer than those at hand.
+    """
+
+    outcome: str = "nothing"
+    reason: str = ""
+    version: int = 0
+    global_t: int = 0
+    epoch: int = 0
+    finished: str = ""
+    values: Values | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """Numbers for people: `relaax status` and the progress line. See `relaax.v1.Status`."""
+
+    global_t: int = 0
+    version: int = 0
+    epoch: int = 0
+    uptime_sec: float = 0.0
+    env_steps_per_sec: float = 0.0
+    mean_return: float | None = None
+    return_episodes: int = 0
+    episodes: int = 0
+    clients: int = 0
+    finished: str = ""
+    snapshot_global_t: int | None = None
+    checkpoint_dir: str = ""
+    refused: dict[str, int] = field(default_factory=dict)
+    parameters: int = 0
+
+
+class Metrics(abc.ABC):
+    """Records curves; what `metrics()` returns everywhere."""
+
+    @abc.abstractmethod
+    def scalar(self, name: str, y: float, x: float | None = None) -> None:
+        """Records one point. Never blocks; at most once (a point may be lost, never doubled).
+
+        Args:
+          name: of the curve, 1 to 200 characters.
+          y: the value.
+          x: position; None means the newest `global_t`.
+        """
+
+
+class NullMetrics(Metrics):
+    """Records nothing."""
+
+    def scalar(self, name: str, y: float, x: float | None = None) -> None:
+        """Drops the point."""
+
+
+class ParameterServerBackend(abc.ABC):
+    """What the parameter server itself offers; the servicer and the in-process twin call it.
+
+    Thread-safe.
+    """
+
+    @property
+    @abc.abstractmethod
+    def manifest(self) -> Manifest:
+        """The layout of values and gradients; constant for the life of a run."""
+
+    @abc.abstractmethod
+    def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
+        """Applies one record and waits until it has taken effect.
+
+        Raises:
+          InvalidInputError: malformed or not finite; nothing took effect.
+          TimeoutError: it had not taken effect in time.
+        """
+
+    @abc.abstractmethod
+    def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
+        """Returns the newest values, or none when `have_version` is still the newest."""
+
+    @abc.abstractmethod
+    def status(self) -> Status:
+        """Returns the numbers of this moment."""
+
+    @abc.abstractmethod
+    def metrics(self) -> Metrics:
+        """Returns the recorder."""
+
+
+class ParameterServerClient(abc.ABC):
+    """The parameter server as one agent uses it: the tutorial's four calls, and push-pull.
+
+    A context manager. One per agent; not thread-safe.
+
+        with bridge.parameter_server_stub(address) as parameter_server:
+            values = parameter_server.get_values()
+            ...
+            values = parameter_server.push_pull(gradients)
+    """
+
+    @property
+    @abc.abstractmethod
+    def manifest(self) -> Manifest:
+        """The layout of values and gradients."""
+
+    @property
+    @abc.abstractmethod
+    def version(self) -> int:
+        """Version of the values that this client holds."""
+
+    @property
+    @abc.abstractmethod
+    def global_t(self) -> int:
+        """Newest known environment steps of all clients, own unsent ones included."""
+
+    @property
+    @abc.abstractmethod
+    def finished(self) -> str:
+        """What ended the training, or "" while it goes on."""
+
+    @abc.abstractmethod
+    def increment_global_t(self, n: int = 1) -> int:
+        """Counts `n` environment steps and returns the newest known `global_t`.
+
+        Steps are sent with the next push, or by themselves after a while: not one call per step.
+        """
+
+    @abc.abstractmethod
+    def add_episode(self, episode_return: float, length: int) -> None:
+        """Reports a finished training episode; sent with the next push."""
+
+    @abc.abstractmethod
+    def apply_gradients(self, gradients: Sequence[np.ndarray]) -> None:
+        """Pushes one gradient (one float32 array per trainable variable, in manifest order).
+
+        Raises:
+          InvalidInputError: wrong count, shape or dtype, or not finite; nothing took effect.
+          ServerUnavailableError: no answer in time.
+        """
+
+    @abc.abstractmethod
+    def get_values(self) -> list[np.ndarray]:
+        """Pulls the newest values: one array per variable, in manifest order. Read-only views."""
+
+    @abc.abstractmethod
+    def push_pull(self, gradients: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """Pushes a gradient (or only steps and episodes) and pulls the newest values in one call."""
+
+    @abc.abstractmethod
+    def metrics(self) -> Metrics:
+        """Returns the recorder."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Sends what is pending, if it can, and lets go. May be called twice."""
+
+    def __enter__(self) -> "ParameterServerClient":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

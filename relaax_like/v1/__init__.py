@@ -1,0 +1,1 @@
+"""Generated protobuf modules of package `relaax.v1` (`make protos`)."""

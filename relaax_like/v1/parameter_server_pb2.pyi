@@ -1,0 +1,200 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SegmentKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SEGMENT_KIND_INVALID: _ClassVar[SegmentKind]
+    TRAINABLE: _ClassVar[SegmentKind]
+    TARGET: _ClassVar[SegmentKind]
+    STATISTIC: _ClassVar[SegmentKind]
+    COUNTER: _ClassVar[SegmentKind]
+
+class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OUTCOME_INVALID: _ClassVar[Outcome]
+    NOTHING: _ClassVar[Outcome]
+    APPLIED: _ClassVar[Outcome]
+    PENDING: _ClassVar[Outcome]
+    DROPPED: _ClassVar[Outcome]
+
+class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DURABILITY_INVALID: _ClassVar[Durability]
+    SNAPSHOT: _ClassVar[Durability]
+    JOURNAL: _ClassVar[Durability]
+SEGMENT_KIND_INVALID: SegmentKind
+TRAINABLE: SegmentKind
+TARGET: SegmentKind
+STATISTIC: SegmentKind
+COUNTER: SegmentKind
+OUTCOME_INVALID: Outcome
+NOTHING: Outcome
+APPLIED: Outcome
+PENDING: Outcome
+DROPPED: Outcome
+DURABILITY_INVALID: Durability
+SNAPSHOT: Durability
+JOURNAL: Durability
+
+class Segment(_message.Message):
+    __slots__ = ("name", "dtype", "shape", "offset", "group", "kind")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    offset: int
+    group: str
+    kind: SegmentKind
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ..., group: _Optional[str] = ..., kind: _Optional[_Union[SegmentKind, str]] = ...) -> None: ...
+
+class Manifest(_message.Message):
+    __slots__ = ("segments", "total_bytes", "gradient_bytes", "fingerprint")
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    segments: _containers.RepeatedCompositeFieldContainer[Segment]
+    total_bytes: int
+    gradient_bytes: int
+    fingerprint: int
+    def __init__(self, segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., total_bytes: _Optional[int] = ..., gradient_bytes: _Optional[int] = ..., fingerprint: _Optional[int] = ...) -> None: ...
+
+class GetManifestRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Episode(_message.Message):
+    __slots__ = ("episode_return", "length")
+    EPISODE_RETURN_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    episode_return: float
+    length: int
+    def __init__(self, episode_return: _Optional[float] = ..., length: _Optional[int] = ...) -> None: ...
+
+class PushHeader(_message.Message):
+    __slots__ = ("client_id", "incarnation", "sequence", "gradient_bytes", "gradient_version", "env_steps", "episodes", "want_values", "have_version", "fingerprint")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    WANT_VALUES_FIELD_NUMBER: _ClassVar[int]
+    HAVE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    incarnation: int
+    sequence: int
+    gradient_bytes: int
+    gradient_version: int
+    env_steps: int
+    episodes: _containers.RepeatedCompositeFieldContainer[Episode]
+    want_values: bool
+    have_version: int
+    fingerprint: int
+    def __init__(self, client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., gradient_bytes: _Optional[int] = ..., gradient_version: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., want_values: bool = ..., have_version: _Optional[int] = ..., fingerprint: _Optional[int] = ...) -> None: ...
+
+class PushPullRequest(_message.Message):
+    __slots__ = ("header", "chunk")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    header: PushHeader
+    chunk: bytes
+    def __init__(self, header: _Optional[_Union[PushHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
+
+class ReplyHeader(_message.Message):
+    __slots__ = ("outcome", "reason", "durability", "version", "global_t", "epoch", "values_bytes", "values_version", "finished")
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_T_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VALUES_BYTES_FIELD_NUMBER: _ClassVar[int]
+    VALUES_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    outcome: Outcome
+    reason: str
+    durability: Durability
+    version: int
+    global_t: int
+    epoch: int
+    values_bytes: int
+    values_version: int
+    finished: str
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., durability: _Optional[_Union[Durability, str]] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ..., epoch: _Optional[int] = ..., values_bytes: _Optional[int] = ..., values_version: _Optional[int] = ..., finished: _Optional[str] = ...) -> None: ...
+
+class PushPullReply(_message.Message):
+    __slots__ = ("header", "chunk")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    header: ReplyHeader
+    chunk: bytes
+    def __init__(self, header: _Optional[_Union[ReplyHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
+
+class PullRequest(_message.Message):
+    __slots__ = ("client_id", "have_version", "have_any")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    HAVE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    HAVE_ANY_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    have_version: int
+    have_any: bool
+    def __init__(self, client_id: _Optional[str] = ..., have_version: _Optional[int] = ..., have_any: bool = ...) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ("global_t", "version", "epoch", "uptime_sec", "env_steps_per_sec", "mean_return", "return_episodes", "episodes", "clients", "finished", "snapshot_global_t", "checkpoint_dir", "refused", "durability", "parameters")
+    class RefusedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    GLOBAL_T_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_SEC_FIELD_NUMBER: _ClassVar[int]
+    ENV_STEPS_PER_SEC_FIELD_NUMBER: _ClassVar[int]
+    MEAN_RETURN_FIELD_NUMBER: _ClassVar[int]
+    RETURN_EPISODES_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_GLOBAL_T_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_DIR_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    global_t: int
+    version: int
+    epoch: int
+    uptime_sec: float
+    env_steps_per_sec: float
+    mean_return: float
+    return_episodes: int
+    episodes: int
+    clients: int
+    finished: str
+    snapshot_global_t: int
+    checkpoint_dir: str
+    refused: _containers.ScalarMap[str, int]
+    durability: Durability
+    parameters: int
+    def __init__(self, global_t: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_sec: _Optional[float] = ..., env_steps_per_sec: _Optional[float] = ..., mean_return: _Optional[float] = ..., return_episodes: _Optional[int] = ..., episodes: _Optional[int] = ..., clients: _Optional[int] = ..., finished: _Optional[str] = ..., snapshot_global_t: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., refused: _Optional[_Mapping[str, int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., parameters: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,204 @@
+from relaax_like.v1 import ndarray_pb2 as _ndarray_pb2
+from relaax_like.v1 import metrics_pb2 as _metrics_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SpaceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SPACE_KIND_INVALID: _ClassVar[SpaceKind]
+    BOX: _ClassVar[SpaceKind]
+    DISCRETE: _ClassVar[SpaceKind]
+    MULTI_DISCRETE: _ClassVar[SpaceKind]
+    MULTI_BINARY: _ClassVar[SpaceKind]
+
+class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MODE_INVALID: _ClassVar[Mode]
+    TRAIN: _ClassVar[Mode]
+    EXPLOIT: _ClassVar[Mode]
+
+class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ERROR_CODE_INVALID: _ClassVar[ErrorCode]
+    MALFORMED: _ClassVar[ErrorCode]
+    VERSION_MISMATCH: _ClassVar[ErrorCode]
+    SPACE_MISMATCH: _ClassVar[ErrorCode]
+    INVALID_FIELD: _ClassVar[ErrorCode]
+    OUT_OF_ORDER: _ClassVar[ErrorCode]
+    OVERLOADED: _ClassVar[ErrorCode]
+    UNAUTHENTICATED: _ClassVar[ErrorCode]
+    AGENT_FAILED: _ClassVar[ErrorCode]
+    UNAVAILABLE: _ClassVar[ErrorCode]
+SPACE_KIND_INVALID: SpaceKind
+BOX: SpaceKind
+DISCRETE: SpaceKind
+MULTI_DISCRETE: SpaceKind
+MULTI_BINARY: SpaceKind
+MODE_INVALID: Mode
+TRAIN: Mode
+EXPLOIT: Mode
+ERROR_CODE_INVALID: ErrorCode
+MALFORMED: ErrorCode
+VERSION_MISMATCH: ErrorCode
+SPACE_MISMATCH: ErrorCode
+INVALID_FIELD: ErrorCode
+OUT_OF_ORDER: ErrorCode
+OVERLOADED: ErrorCode
+UNAUTHENTICATED: ErrorCode
+AGENT_FAILED: ErrorCode
+UNAVAILABLE: ErrorCode
+
+class Space(_message.Message):
+    __slots__ = ("kind", "dtype", "shape", "low", "high", "n", "start")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    kind: SpaceKind
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    low: _ndarray_pb2.NdArray
+    high: _ndarray_pb2.NdArray
+    n: _containers.RepeatedScalarFieldContainer[int]
+    start: int
+    def __init__(self, kind: _Optional[_Union[SpaceKind, str]] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., low: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., high: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., n: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol_version", "client_name", "slots", "observation_spaces", "action_spaces", "mode", "token")
+    class ObservationSpacesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Space
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Space, _Mapping]] = ...) -> None: ...
+    class ActionSpacesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Space
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Space, _Mapping]] = ...) -> None: ...
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_NAME_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    OBSERVATION_SPACES_FIELD_NUMBER: _ClassVar[int]
+    ACTION_SPACES_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    client_name: str
+    slots: int
+    observation_spaces: _containers.MessageMap[str, Space]
+    action_spaces: _containers.MessageMap[str, Space]
+    mode: Mode
+    token: str
+    def __init__(self, protocol_version: _Optional[int] = ..., client_name: _Optional[str] = ..., slots: _Optional[int] = ..., observation_spaces: _Optional[_Mapping[str, Space]] = ..., action_spaces: _Optional[_Mapping[str, Space]] = ..., mode: _Optional[_Union[Mode, str]] = ..., token: _Optional[str] = ...) -> None: ...
+
+class Ready(_message.Message):
+    __slots__ = ("protocol_version", "session", "max_message_bytes")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    session: str
+    max_message_bytes: int
+    def __init__(self, protocol_version: _Optional[int] = ..., session: _Optional[str] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+
+class Step(_message.Message):
+    __slots__ = ("observations", "rewards", "terminated", "truncated", "success", "final_observations")
+    class ObservationsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _ndarray_pb2.NdArray
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
+    class FinalObservationsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _ndarray_pb2.NdArray
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
+    OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    REWARDS_FIELD_NUMBER: _ClassVar[int]
+    TERMINATED_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    SUCCESS_FIELD_NUMBER: _ClassVar[int]
+    FINAL_OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    observations: _containers.MessageMap[str, _ndarray_pb2.NdArray]
+    rewards: _ndarray_pb2.NdArray
+    terminated: _ndarray_pb2.NdArray
+    truncated: _ndarray_pb2.NdArray
+    success: _ndarray_pb2.NdArray
+    final_observations: _containers.MessageMap[str, _ndarray_pb2.NdArray]
+    def __init__(self, observations: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., rewards: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., terminated: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., truncated: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., success: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., final_observations: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ...) -> None: ...
+
+class EpisodeEnd(_message.Message):
+    __slots__ = ("slot", "score", "length")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    score: float
+    length: int
+    def __init__(self, slot: _Optional[int] = ..., score: _Optional[float] = ..., length: _Optional[int] = ...) -> None: ...
+
+class Actions(_message.Message):
+    __slots__ = ("actions", "episodes", "finished", "version")
+    class ActionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _ndarray_pb2.NdArray
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    actions: _containers.MessageMap[str, _ndarray_pb2.NdArray]
+    episodes: _containers.RepeatedCompositeFieldContainer[EpisodeEnd]
+    finished: str
+    version: int
+    def __init__(self, actions: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeEnd, _Mapping]]] = ..., finished: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class Error(_message.Message):
+    __slots__ = ("code", "message", "field")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    code: ErrorCode
+    message: str
+    field: str
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., field: _Optional[str] = ...) -> None: ...
+
+class ClientMessage(_message.Message):
+    __slots__ = ("hello", "step", "scalars")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SCALARS_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    step: Step
+    scalars: _metrics_pb2.StoreScalarsRequest
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., scalars: _Optional[_Union[_metrics_pb2.StoreScalarsRequest, _Mapping]] = ...) -> None: ...
+
+class ServerMessage(_message.Message):
+    __slots__ = ("ready", "actions", "error")
+    READY_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ready: Ready
+    actions: Actions
+    error: Error
+    def __init__(self, ready: _Optional[_Union[Ready, _Mapping]] = ..., actions: _Optional[_Union[Actions, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...

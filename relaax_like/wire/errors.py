@@ -1,0 +1,43 @@
+"""The one family of errors that users meet. Each says what came, what was expected, and the cure."""
+
+
+class RelaaxError(Exception):
+    """Base of all errors that a user can cause or cure; shown without a stack trace."""
+
+
+class ConfigError(RelaaxError, ValueError):
+    """The YAML file or a flag is wrong. Nothing has been started."""
+
+
+class InvalidInputError(RelaaxError, ValueError):
+    """A value that came from outside is wrong; it had no effect.
+
+    Attributes:
+      field: name of the wrong field, "" when the whole message is meant.
+    """
+
+    def __init__(self, message: str, field: str = ""):
+        super().__init__(message)
+        self.field = field
+
+
+class ProtocolError(RelaaxError):
+    """The peer refused what we sent, or sent what the protocol does not allow. Not worth a retry.
+
+    Attributes:
+      code: name of the `relaax.v1.ErrorCode`.
+      field: name of the wrong field, or "".
+    """
+
+    def __init__(self, message: str, code: str = "MALFORMED", field: str = ""):
+        super().__init__(message)
+        self.code = code
+        self.field = field
+
+
+class ServerUnavailableError(RelaaxError, ConnectionError):
+    """The peer cannot be reached or went away. Reconnect and begin a new episode."""
+
+
+class SnapshotError(RelaaxError):
+    """A snapshot on disk is damaged, foreign, or cannot be written."""

@@ -1,0 +1,31 @@
+"""Frames of the rlx protocol: 4 bytes of length, big-endian, then the message."""
+
+import struct
+
+from relaax_like.wire.errors import ProtocolError
+
+HEADER = struct.Struct(">I")
+PROTOCOL_VERSION = 1
+DEFAULT_PORT = 7001
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+
+def pack_frame(body: bytes) -> bytes:
+    """Puts the length before a serialised message."""
+    return HEADER.pack(len(body)) + body
+
+
+def unpack_length(header: bytes, max_message_bytes: int = MAX_MESSAGE_BYTES) -> int:
+    """Reads a frame's length.
+
+    Raises:
+      ProtocolError: when the message would be longer than `max_message_bytes`. Nothing has been
+        allocated for it.
+    """
+    (length,) = HEADER.unpack(header)
+    if length > max_message_bytes:
+        raise ProtocolError(
+            f"a message of {length} bytes was announced, at most {max_message_bytes} are accepted; "
+            "is the peer speaking the rlx protocol (4-byte big-endian length, then protobuf)?"
+        )
+    return length

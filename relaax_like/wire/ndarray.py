@@ -1,0 +1,99 @@
+"""The one codec between NumPy arrays and `NdArray` messages: strict, little-endian, C order.
+
+It serves both message types of that shape, the tutorial's `NdArray` and `relaax.v1.NdArray`.
+"""
+
+import math
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from relaax_like.wire.errors import InvalidInputError
+
+
+class NdArrayMessage(Protocol):
+    """What the two generated message classes have in common."""
+
+    dtype: str
+    shape: Any
+    data: bytes
+
+
+MessageT = TypeVar("MessageT", bound=NdArrayMessage)
+
+_NAMES = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+)
+# The codec's only table: dtype name on the wire -> NumPy dtype, little-endian.
+DTYPES: dict[str, np.dtype] = {name: np.dtype(name).newbyteorder("<") for name in _NAMES}
+
+try:  # NumPy has no bfloat16 of its own; the package comes with TensorFlow.
+    import ml_dtypes
+
+    DTYPES["bfloat16"] = np.dtype(ml_dtypes.bfloat16)
+except ImportError:
+    pass
+
+_NAME_OF = {dtype: name for name, dtype in DTYPES.items()}
+MAX_AXES = 32
+MAX_BYTES = 1 << 30
+
+
+def ndarray_to_message(array: np.ndarray, message_class: type[MessageT]) -> MessageT:
+    """Converts an array to a message. Copies the data once.
+
+    Args:
+      array: any layout and byte order; its dtype must be one of `DTYPES`.
+      message_class: the generated class to build.
+
+    Raises:
+      TypeError: for a dtype that the wire does not know (objects, strings, complex numbers, ...).
+    """
+    array = np.asarray(array)
+    dtype = array.dtype.newbyteorder("<")
+    name = _NAME_OF.get(dtype)
+    if name is None:
+        raise TypeError(
+            f"cannot send an array of dtype {array.dtype}: use one of {', '.join(DTYPES)}"
+        )
+    if array.dtype != dtype:
+        array = array.astype(dtype)
+    return message_class(dtype=name, shape=array.shape, data=array.tobytes())
+
+
+def message_to_ndarray(
+    message: NdArrayMessage, field: str = "array", max_bytes: int = MAX_BYTES
+) -> np.ndarray:
+    """Converts a message to a read-only array that shares the message's bytes.
+
+    Args:
+      message: as received; nothing in it is trusted.
+      field: name of the array, for the error.
+      max_bytes: longest data that is accepted.
+
+    Raises:
+      InvalidInputError: unknown dtype, negative axis, or a size that does not match the data.
+    """
+    dtype = DTYPES.get(message.dtype)
+    if dtype is None:
+        raise InvalidInputError(
+            f"{field}: unknown dtype {message.dtype[:40]!r}, expected one of {', '.join(DTYPES)}",
+            field,
+        )
+    shape = tuple(message.shape)
+    if len(shape) > MAX_AXES or any(length < 0 for length in shape):
+        raise InvalidInputError(
+            f"{field}: shape {list(shape[:8])} is not allowed, expected at most {MAX_AXES} axes, "
+            "each of length 0 or more",
+            field,
+        )
+    # Python integers: NumPy's would overflow, and a shape must never decide an allocation.
+    expected = math.prod(shape) * dtype.itemsize
+    data = message.data
+    if expected != len(data) or expected > max_bytes:
+        raise InvalidInputError(
+            f"{field}: {len(data)} bytes of data, but shape {list(shape)} of {message.dtype} needs "
+            f"{expected} (at most {max_bytes})",
+            field,
+        )
+    return np.frombuffer(data, dtype=dtype).reshape(shape)

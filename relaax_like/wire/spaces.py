@@ -1,0 +1,264 @@
+"""Observation and action spaces as they are on the wire: leaves with a name, nothing nested.
+
+A plain space has one leaf, named "observation" or "action". Dict and Tuple spaces are flattened by
+the client into leaves whose names are the path to them ("camera", "arm/joints", "0").
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from relaax_like.v1 import ndarray_pb2, rlx_pb2
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.ndarray import DTYPES, message_to_ndarray, ndarray_to_message
+
+OBSERVATION = "observation"
+ACTION = "action"
+_LEAF_NAME = re.compile(r"^[A-Za-z0-9_\-./]{1,200}$")
+_MAX_VALUES = 1 << 31
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """One leaf of a space: the type, shape and range of one array per slot.
+
+    Attributes:
+      dtype: name of the element type.
+      shape: shape of one element, without the slot axis.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise InvalidInputError(
+                f"space: unknown dtype {self.dtype!r}, expected one of {', '.join(DTYPES)}", "dtype"
+            )
+        if any(length < 0 for length in self.shape):
+            raise InvalidInputError(f"space: negative axis in shape {list(self.shape)}", "shape")
+
+    def validate(self, array: np.ndarray, slots: int, field: str) -> np.ndarray:
+        """Checks `[slots, *shape]` values that came from outside, and returns them.
+
+        Raises:
+          InvalidInputError: wrong shape or dtype, NaN or infinity, or an integer out of range.
+        """
+        want = (slots, *self.shape)
+        if array.shape != want:
+            raise InvalidInputError(
+                f"{field}: shape {list(array.shape)}, expected {list(want)} "
+                f"({slots} slots of shape {list(self.shape)})",
+                field,
+            )
+        if array.dtype != DTYPES[self.dtype]:
+            raise InvalidInputError(
+                f"{field}: dtype {array.dtype}, expected {self.dtype} as the space says", field
+            )
+        self._validate_range(array, field)
+        return array
+
+    def _validate_range(self, array: np.ndarray, field: str) -> None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box(Space):
+    """Numbers. `low` and `high` have the space's shape, or are None when unbounded.
+
+    Bounds describe the environment; observations outside of them are accepted, as simulators often
+    overshoot by a rounding error. NaN and infinity are not.
+    """
+
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, bound in (("low", self.low), ("high", self.high)):
+            if bound is not None and (bound.shape != self.shape or np.isnan(bound).any()):
+                raise InvalidInputError(
+                    f"space: {name} has shape {list(bound.shape)} or NaN, expected numbers of shape "
+                    f"{list(self.shape)}",
+                    name,
+                )
+        if self.low is not None and self.high is not None and (self.low > self.high).any():
+            raise InvalidInputError("space: low is above high", "low")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Box):
+            return NotImplemented
+        return space_to_message(self) == space_to_message(other)
+
+    def __hash__(self) -> int:
+        return hash((self.dtype, self.shape))
+
+    def _validate_range(self, array: np.ndarray, field: str) -> None:
+        if array.dtype.kind in "fV" and not np.isfinite(array).all():
+            slots = np.unique(np.argwhere(~np.isfinite(array))[:, 0]).tolist()
+            raise InvalidInputError(
+                f"{field}: NaN or infinity in slot {', '.join(map(str, slots[:8]))}", field
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discrete(Space):
+    """One integer in start .. start + n - 1."""
+
+    n: int
+    start: int = 0
+    dtype: str = "int64"
+    shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.n <= _MAX_VALUES or self.shape != ():
+            raise InvalidInputError(
+                f"space: Discrete with n={self.n}, shape {list(self.shape)}; expected n of 1 or more "
+                "and shape []",
+                "n",
+            )
+
+    def _validate_range(self, array: np.ndarray, field: str) -> None:
+        if ((array < self.start) | (array >= self.start + self.n)).any():
+            raise InvalidInputError(
+                f"{field}: {array.ravel()[:8].tolist()} has values outside "
+                f"{self.start}..{self.start + self.n - 1}",
+                field,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiDiscrete(Space):
+    """Several integers; component i (C order) is in 0 .. n[i] - 1."""
+
+    n: tuple[int, ...]
+    dtype: str = "int64"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.n) != int(np.prod(self.shape)) or any(not 1 <= n <= _MAX_VALUES for n in self.n):
+            raise InvalidInputError(
+                f"space: MultiDiscrete of shape {list(self.shape)} with n={list(self.n)[:8]}; "
+                "expected one number of 1 or more for each component",
+                "n",
+            )
+
+    def _validate_range(self, array: np.ndarray, field: str) -> None:
+        limits = np.asarray(self.n, np.int64).reshape(self.shape)
+        if ((array < 0) | (array >= limits)).any():
+            raise InvalidInputError(
+                f"{field}: values outside 0..n-1 for n={list(self.n)[:8]}", field
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiBinary(Space):
+    """Zeros and ones."""
+
+    dtype: str = "int8"
+
+    def _validate_range(self, array: np.ndarray, field: str) -> None:
+        if ((array != 0) & (array != 1)).any():
+            raise InvalidInputError(f"{field}: values other than 0 and 1", field)
+
+
+Spaces = dict[str, Space]
+_KINDS = {
+    Box: rlx_pb2.BOX,
+    Discrete: rlx_pb2.DISCRETE,
+    MultiDiscrete: rlx_pb2.MULTI_DISCRETE,
+    MultiBinary: rlx_pb2.MULTI_BINARY,
+}
+
+
+def space_to_message(space: Space) -> rlx_pb2.Space:
+    """Converts a leaf to its message."""
+    message = rlx_pb2.Space(kind=_KINDS[type(space)], dtype=space.dtype, shape=space.shape)
+    if isinstance(space, Box):
+        for name, bound in (("low", space.low), ("high", space.high)):
+            if bound is not None:
+                getattr(message, name).CopyFrom(ndarray_to_message(bound, ndarray_pb2.NdArray))
+    elif isinstance(space, Discrete):
+        message.n.append(space.n)
+        message.start = space.start
+    elif isinstance(space, MultiDiscrete):
+        message.n.extend(space.n)
+    return message
+
+
+def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
+    """Converts a received message to a leaf.
+
+    Raises:
+      InvalidInputError: when it describes no space; the message names `field`.
+    """
+    common: dict[str, Any] = {"dtype": message.dtype, "shape": tuple(message.shape)}
+    try:
+        if message.kind == rlx_pb2.BOX:
+            for name in ("low", "high"):
+                if message.HasField(name):
+                    common[name] = message_to_ndarray(getattr(message, name), name)
+            return Box(**common)
+        if message.kind == rlx_pb2.DISCRETE:
+            if len(message.n) != 1:
+                raise InvalidInputError(f"DISCRETE needs one n, {len(message.n)} came", "n")
+            return Discrete(n=message.n[0], start=message.start, **common)
+        if message.kind == rlx_pb2.MULTI_DISCRETE:
+            return MultiDiscrete(n=tuple(message.n), **common)
+        if message.kind == rlx_pb2.MULTI_BINARY:
+            return MultiBinary(**common)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{field}: {error}", field) from None
+    raise InvalidInputError(
+        f"{field}: kind {message.kind} is unknown, expected BOX, DISCRETE, MULTI_DISCRETE or "
+        "MULTI_BINARY",
+        field,
+    )
+
+
+def messages_to_spaces(messages: Mapping[str, rlx_pb2.Space], field: str) -> Spaces:
+    """Converts a hello's map of leaves, in the order of their names.
+
+    Raises:
+      InvalidInputError: no leaf, more than 1000, a bad name, or a leaf that is no space.
+    """
+    if not 1 <= len(messages) <= 1000:
+        raise InvalidInputError(f"{field}: {len(messages)} leaves, expected 1 to 1000", field)
+    spaces = {}
+    for name in sorted(messages):
+        if not _LEAF_NAME.match(name):
+            raise InvalidInputError(
+                f"{field}: leaf name {name[:60]!r}, expected 1 to 200 of A-Z a-z 0-9 _ - . /", field
+            )
+        spaces[name] = message_to_space(messages[name], f"{field}[{name}]")
+    return spaces
+
+
+def pack_arrays(arrays: Mapping[str, np.ndarray], into: Any) -> None:
+    """Writes named arrays into a protobuf map of `NdArray`."""
+    for name, array in arrays.items():
+        into[name].CopyFrom(ndarray_to_message(array, ndarray_pb2.NdArray))
+
+
+def unpack_arrays(
+    messages: Mapping[str, ndarray_pb2.NdArray], spaces: Spaces, slots: int, field: str
+) -> dict[str, np.ndarray]:
+    """Reads and validates named arrays `[slots, ...]` against their spaces.
+
+    Raises:
+      InvalidInputError: a missing or unknown leaf, or one that does not fit its space.
+    """
+    if messages.keys() != spaces.keys():
+        raise InvalidInputError(
+            f"{field}: leaves {sorted(messages)[:8]}, expected {sorted(spaces)[:8]} as in the hello",
+            field,
+        )
+    arrays = {}
+    for name, space in spaces.items():
+        leaf = f"{field}[{name}]"
+        arrays[name] = space.validate(message_to_ndarray(messages[name], leaf), slots, leaf)
+    return arrays
