@@ -5,9 +5,8 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-VERSION = re.search(
-    r'__version__ = "(.+?)"', Path(__file__).with_name("relaax_like").joinpath("__init__.py").read_text()
-).group(1)
+INIT = Path(__file__).with_name("relaax_like") / "__init__.py"
+VERSION = re.search(r'__version__ = "(.+?)"', INIT.read_text()).group(1)
 SHIPPED = ("algorithms", "environments")
 
 setup(

@@ -1,0 +1,1 @@
+"""Algorithms, one folder each; loaded by path, never imported from here."""

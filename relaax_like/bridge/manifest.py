@@ -23,7 +23,7 @@ _KINDS = {
     COUNTER: pb.COUNTER,
 }
 _KIND_NAMES = {number: name for name, number in _KINDS.items()}
-_NAME = re.compile(r"^[A-Za-z0-9_\-./:]{1,200}$")
+_NAME = re.compile(r"[A-Za-z0-9_\-./:]{1,200}")
 # Segments behind the trainable ones begin at multiples of this, so that any dtype is aligned.
 _ALIGNMENT = 8
 DEFAULT_GROUP = "default"
@@ -72,8 +72,8 @@ class Segment:
 class Manifest:
     """The layout of the flat vector.
 
-    Trainable segments come first and those of one group lie side by side, so that a gradient is laid
-    out exactly as the first `gradient_bytes` bytes of the values.
+    Trainable segments come first and those of one group lie side by side, so that a gradient is
+    laid out exactly as the first `gradient_bytes` bytes of the values.
 
     Attributes:
       segments: in order of offset.
@@ -190,7 +190,7 @@ def _validate_variables(variables: Sequence[Variable]) -> None:
     seen = set()
     for variable in variables:
         name, value = variable.name, np.asarray(variable.value)
-        if not _NAME.match(name):
+        if not _NAME.fullmatch(name):
             raise InvalidInputError(
                 f"variable name {name[:60]!r}: expected 1 to 200 of A-Z a-z 0-9 _ - . / :", name
             )

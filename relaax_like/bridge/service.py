@@ -205,7 +205,7 @@ class ParameterServerClient(abc.ABC):
 
     @abc.abstractmethod
     def push_pull(self, gradients: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
-        """Pushes a gradient (or only steps and episodes) and pulls the newest values in one call."""
+        """Pushes a gradient (or only steps and episodes) and pulls the values in one call."""
 
     @abc.abstractmethod
     def metrics(self) -> Metrics:

@@ -17,7 +17,7 @@ from relaax_like.wire.ndarray import DTYPES, message_to_ndarray, ndarray_to_mess
 
 OBSERVATION = "observation"
 ACTION = "action"
-_LEAF_NAME = re.compile(r"^[A-Za-z0-9_\-./]{1,200}$")
+_LEAF_NAME = re.compile(r"[A-Za-z0-9_\-./]{1,200}")
 _MAX_VALUES = 1 << 31
 
 
@@ -140,7 +140,9 @@ class MultiDiscrete(Space):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.n) != int(np.prod(self.shape)) or any(not 1 <= n <= _MAX_VALUES for n in self.n):
+        if len(self.n) != int(np.prod(self.shape)) or any(
+            not 1 <= n <= _MAX_VALUES for n in self.n
+        ):
             raise InvalidInputError(
                 f"space: MultiDiscrete of shape {list(self.shape)} with n={list(self.n)[:8]}; "
                 "expected one number of 1 or more for each component",
@@ -230,7 +232,7 @@ def messages_to_spaces(messages: Mapping[str, rlx_pb2.Space], field: str) -> Spa
         raise InvalidInputError(f"{field}: {len(messages)} leaves, expected 1 to 1000", field)
     spaces = {}
     for name in sorted(messages):
-        if not _LEAF_NAME.match(name):
+        if not _LEAF_NAME.fullmatch(name):
             raise InvalidInputError(
                 f"{field}: leaf name {name[:60]!r}, expected 1 to 200 of A-Z a-z 0-9 _ - . /", field
             )

@@ -1,0 +1,86 @@
+"""The agent of policy_gradient: one update per episode, through a ComputationTask."""
+
+import numpy as np
+from relaax_like.config.seeds import derive_seed
+
+from relaax_like.agent.agent import Agent as BaseAgent
+from relaax_like.agent.agent import State
+from relaax_like.bridge.service import ParameterServerClient
+from relaax_like.computation.computation_task import ComputationTask
+from relaax_like.experience.returns import compute_discounted_returns, normalize
+
+from .algorithm import PolicyGradient
+from .config import Config
+from .model import PolicyModel
+
+
+class Agent(BaseAgent):
+    """Collects one episode, pushes its gradient, and goes on with the newest weights.
+
+    A truncated episode is learned from as it is: REINFORCE has no value to bootstrap from.
+    """
+
+    def __init__(self, config: Config, parameter_server: ParameterServerClient):
+        super().__init__(config, parameter_server)
+        client_id = getattr(parameter_server, "client_id", "")
+        seed = derive_seed(config.seed, "agent", client_id)
+        self.task = ComputationTask(PolicyGradient(PolicyModel(config), seed))
+        self._clear()
+        self.task.set_values(parameter_server.get_values())
+
+    def act(self, state: State) -> int:
+        """Returns an action drawn from the policy; its best one when exploiting."""
+        observation = np.asarray(state, np.float32).ravel()
+        actions, _ = self.task.predict({"observation": observation[None]}, exploit=self.exploit)
+        action = int(actions["action"][0])
+        self._observations.append(observation)
+        self._actions.append(action)
+        return action
+
+    def reward_and_act(self, reward: float, state: State) -> int | None:
+        """Takes a reward; returns the next action, or None when the budget is used up."""
+        return self.act(state) if self._reward(reward) else None
+
+    def reward_and_reset(
+        self,
+        reward: float,
+        state: State | None = None,
+        truncated: bool = False,
+        success: bool | None = None,
+    ) -> float | None:
+        """Ends the episode: one update. Returns the score, or None at the end of the budget."""
+        goes_on = self._reward(reward)
+        score = float(np.sum(self._rewards))
+        self.metrics().scalar("episode reward", score)
+        if success is not None:
+            self.metrics().scalar("success", float(success))
+        self._learn()
+        self._clear()
+        return score if goes_on else None
+
+    def _reward(self, reward: float) -> bool:
+        self._rewards.append(reward)
+        return self.parameter_server.increment_global_t() < self.config.max_global_step
+
+    def _learn(self) -> None:
+        if self.exploit:
+            self.task.set_values(self.parameter_server.get_values())
+            return
+        returns = normalize(compute_discounted_returns(self._rewards, self.config.rewards_gamma))
+        observations = np.array(self._observations)
+        next_alive = np.ones((len(returns), 1), np.float32)
+        next_alive[-1] = 0.0
+        gradients, costs = self.task.compute_gradients(
+            inputs={"observation": observations},
+            next_inputs={"observation": np.roll(observations, -1, axis=0)},
+            next_alive={"alive": next_alive},
+            rewards={"reward": returns[:, None]},
+            actions={"action": np.array(self._actions)},
+        )
+        self.metrics().scalar("policy cost", costs["policy"])
+        self.task.set_values(self.parameter_server.push_pull(gradients))
+
+    def _clear(self) -> None:
+        self._observations: list[np.ndarray] = []
+        self._actions: list[int] = []
+        self._rewards: list[float] = []

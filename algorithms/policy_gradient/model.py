@@ -1,0 +1,54 @@
+"""The policy network of policy_gradient."""
+
+import tensorflow as tf
+
+from relaax_like.bridge.manifest import Variable
+from relaax_like.computation.model import Model, Specs, Tensors, get_variables
+from relaax_like.nn.distributions import Categorical, Distribution
+from relaax_like.nn.layers import Dense
+
+from .config import Config
+
+
+class PolicyModel(Model):
+    """One hidden ReLU layer, no biases; softmax over the actions.
+
+    Two actions need one output z, the log-odds of action 0: softmax([z, 0]) is
+    [sigmoid(z), 1 - sigmoid(z)], the tutorial's policy. More actions have an output each.
+    """
+
+    def __init__(self, config: Config, seed: int = 0):
+        super().__init__(name="policy")
+        self._config = config
+        self._outputs = 1 if config.num_actions == 2 else config.num_actions
+        self.hidden = Dense(
+            "hidden",
+            config.state_size,
+            config.hidden_layer_size,
+            seed=seed,
+            activation=tf.nn.relu,
+            use_bias=False,
+        )
+        self.output = Dense(
+            "output", config.hidden_layer_size, self._outputs, seed=seed + 1, use_bias=False
+        )
+
+    def get_input_specs(self) -> Specs:
+        """One flat observation."""
+        return [("observation", {"shape": [self._config.state_size]})]
+
+    def get_action_specs(self) -> Specs:
+        """One discrete action."""
+        return [("action", {"shape": [], "dtype": "int64"})]
+
+    def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Distribution], Tensors]:
+        """Returns the distribution of `action`."""
+        logits = self.output(self.hidden(inputs["observation"]))
+        if self._outputs == 1:
+            logits = tf.concat([logits, tf.zeros_like(logits)], axis=-1)
+        return {"action": Categorical(logits)}, states
+
+
+def make_initial_values(config: Config, seed: int) -> list[Variable]:
+    """Returns the weights that a run starts from."""
+    return get_variables(PolicyModel(config, seed))

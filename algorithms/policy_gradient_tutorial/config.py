@@ -1,0 +1,26 @@
+"""Settings of the tutorial's policy gradient."""
+
+from pydantic import Field
+from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.spaces import validate_discrete, validate_vector
+
+from relaax_like.wire.spaces import Spaces
+
+
+class Config(AlgorithmConfig):
+    """Fields are read from the keys of the YAML's `algorithm` section."""
+
+    # Numbers in one observation, flattened.
+    state_size: int = Field(default=4, ge=1)
+    # 1: the network puts out one number, the probability of action 0 out of two.
+    action_size: int = Field(default=1, ge=1, le=1)
+    # Width of the one hidden layer.
+    layer_size: int = Field(default=200, ge=1, alias="hidden_layer_size")
+    # Discount per step.
+    GAMMA: float = Field(default=0.99, ge=0, le=1, alias="rewards_gamma")
+    learning_rate: float = Field(default=1e-2, ge=0)
+
+    def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
+        """Refuses environments that this network does not fit."""
+        validate_vector(observation_spaces, self.state_size)
+        validate_discrete(action_spaces, 2)

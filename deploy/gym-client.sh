@@ -1,0 +1,17 @@
+#!/bin/sh
+# gym-client.sh RLX_SERVER ENVIRONMENT [display]: one environment process; see gym.Dockerfile.
+set -eu
+
+if [ $# -lt 2 ] || [ $# -gt 3 ] || { [ $# -eq 3 ] && [ "$3" != display ]; }; then
+    echo "usage: $0 RLX_SERVER ENVIRONMENT [display]" >&2
+    exit 2
+fi
+
+main="$(dirname "$0")/../environments/OpenAI_Gym/main"
+if [ $# -eq 3 ]; then
+    export DISPLAY="${DISPLAY_NUMBER:-:99}"
+    Xvfb "$DISPLAY" -screen 0 1024x768x24 -nolisten tcp &
+    x11vnc -display WAIT"$DISPLAY" -forever -shared -nopw -quiet -rfbport 5900 &
+    exec python3 "$main" --rlx-server "$1" --env "$2" --display
+fi
+exec python3 "$main" --rlx-server "$1" --env "$2"

@@ -1,0 +1,11 @@
+# An environment process. docker run IMAGE RLX_SERVER ENVIRONMENT [display], for example
+#   docker run --rm --network host -p 15900:5900 IMAGE localhost:7001 CartPole-v0 display
+# With `display` the environment is drawn on a virtual screen that VNC shows on port 5900.
+FROM python:3.11-slim
+RUN apt-get update && apt-get install -y --no-install-recommends xvfb x11vnc && rm -rf /var/lib/apt/lists/*
+WORKDIR /relaax
+COPY . .
+RUN pip install --no-cache-dir '.[envs]'
+EXPOSE 5900
+ENTRYPOINT ["deploy/gym-client.sh"]
+CMD ["localhost:7001", "CartPole-v0"]

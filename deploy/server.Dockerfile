@@ -1,0 +1,7 @@
+# The parameter server, the rlx server, the metrics server and TensorBoard: one image, four commands.
+FROM python:3.11-slim
+WORKDIR /relaax
+COPY . .
+RUN pip install --no-cache-dir '.[server]'
+RUN python -m relaax_like.parameter_server.kernels
+CMD ["relaax-parameter-server", "--config", "algorithms/policy_gradient/policy_gradient.yaml", "--bind", "0.0.0.0:7000"]

@@ -1,0 +1,246 @@
+"""The program: command line, signals, and the life of one client."""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from relaax_like.client import Interactor, Retry, RlxClient, RunSummary, SlotEpisode
+from relaax_like.wire.errors import ConfigError, RelaaxError
+
+from .gym_display import Display
+
+if TYPE_CHECKING:
+    from .gym_slots import GymSlots
+
+_EPILOG = """\
+kill -USR1 PID shows slot 0 in a window, once more hides it. The client reconnects when the server
+goes away. Exit code: 0 at the end of training or after --episodes, 2 for a mistake, 130 after
+Ctrl-C, 143 after SIGTERM."""
+
+
+class _Terminated(BaseException):
+    """SIGTERM came. Like KeyboardInterrupt it passes through what catches `Exception`."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Makes the command line's parser."""
+    parser = argparse.ArgumentParser(
+        prog="OpenAI_Gym/main",
+        description="Runs a Gymnasium environment as a client of an rlx server.",
+        epilog=_EPILOG,
+    )
+    add = parser.add_argument
+    add("--rlx-server", default="localhost:7001", metavar="HOST:PORT", help="default: %(default)s")
+    add("--env", default="CartPole-v1", metavar="NAME", help="or module:NAME; default: %(default)s")
+    add(
+        "--rnd",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="random actions after each reset, before the agent takes over; default: 0",
+    )
+    add(
+        "--limit",
+        type=_positive,
+        metavar="N",
+        help="steps of the agent after which an episode is cut off; default: none",
+    )
+    add(
+        "--num-envs",
+        type=_positive,
+        default=1,
+        metavar="K",
+        help="environments stepped together as slots of one connection; default: 1",
+    )
+    add(
+        "--vectorization-mode",
+        choices=("auto", "sync", "vector_entry_point"),
+        default="auto",
+        help="one environment after the other (sync), the environment's own vectorised form, or "
+        "that form where it fits (auto, the default)",
+    )
+    add(
+        "--env-arg",
+        type=_env_arg,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="argument of the environment; VALUE is JSON, or else text; repeatable",
+    )
+    add("--exploit", action="store_true", help="best actions, nothing is learned")
+    add("--display", action="store_true", help="begin with the window on")
+    add(
+        "--seed",
+        type=int,
+        metavar="N",
+        help="of the first reset and of the random actions; default: random",
+    )
+    add("--name", help="shown in the server's log; default: environment and process id")
+    add(
+        "--episodes",
+        type=_positive,
+        metavar="N",
+        help="end after so many; default: when training ends",
+    )
+    add(
+        "--token",
+        default=os.environ.get("RELAAX_TOKEN", ""),
+        help="secret that the server may ask for; default: $RELAAX_TOKEN",
+    )
+    add(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="SEC",
+        help="longest wait for an answer; default: 60",
+    )
+    add(
+        "--retry-sleep",
+        type=float,
+        nargs=2,
+        default=(1.0, 10.0),
+        metavar=("MIN", "MAX"),
+        help="seconds before a reconnection, drawn between the two; default: 1 10",
+    )
+    add("--quiet", action="store_true", help="do not print each episode")
+    return parser
+
+
+def _count(text: str) -> int:
+    if (number := int(text)) < 0:
+        raise argparse.ArgumentTypeError(f"{number}, expected 0 or more")
+    return number
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number}, expected 1 or more")
+    return number
+
+
+def _env_arg(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r}, expected KEY=VALUE, for example size=4")
+    for word, meaning in (("True", True), ("False", False), ("None", None)):
+        if value == word:
+            return key, meaning
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the program; returns its exit code."""
+    args = make_parser().parse_args(argv)
+    try:
+        with _signals():
+            summary = run(args)
+    except RelaaxError as error:
+        print(f"{args.env}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except _Terminated:
+        return 143
+    reason = summary.finished or "done"
+    print(f"{args.env}: {reason}; {summary.episodes} episodes, {summary.steps} steps", flush=True)
+    return 0
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """Makes SIGTERM end the program as Ctrl-C does, by unwinding; a second one is immediate."""
+
+    def terminate(*unused: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def run(args: argparse.Namespace) -> RunSummary:
+    """Runs environments against the server until the end.
+
+    Raises:
+      ConfigError: the environment or a flag is wrong.
+      ProtocolError: the server refused.
+    """
+    retry = Retry(min_sleep_sec=args.retry_sleep[0], max_sleep_sec=args.retry_sleep[1])
+    with contextlib.ExitStack() as stack:
+        # First, as SIGUSR1 ends a process that has no handler for it.
+        name = args.name or f"{args.env}-{os.getpid()}"
+        display = _make_display(args, name)
+        stack.callback(display.close)
+        # Before the connection, which may have to wait for its server.
+        slots = _make_slots(args)
+        stack.callback(slots.close)
+        display.attach(slots.render, slots.render_fps)
+        client = stack.enter_context(
+            RlxClient(
+                args.rlx_server,
+                slots.observation_space,
+                slots.action_space,
+                slots=slots.slots,
+                name=name[:100],
+                exploit=args.exploit,
+                token=args.token,
+                timeout_sec=args.timeout,
+                retry=retry,
+            )
+        )
+        interactor = Interactor(
+            slots,
+            client,
+            rnd=args.rnd,
+            limit=args.limit,
+            max_episodes=args.episodes,
+            on_episode=None if args.quiet else _print_episode,
+            on_step=display.update,
+            seed=args.seed,
+        )
+        return interactor.run()
+
+
+def _make_slots(args: argparse.Namespace) -> "GymSlots":
+    try:
+        from .gym_make import make_slots
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("gymnasium"):
+            raise
+        raise ConfigError(
+            f"gymnasium is missing for {sys.executable}; install it: pip install gymnasium pygame"
+        ) from None
+    return make_slots(
+        args.env,
+        args.num_envs,
+        mode=args.vectorization_mode,
+        seed=args.seed,
+        partial_steps=args.rnd > 0,
+        slot_resets=args.limit is not None,
+        env_args=dict(args.env_arg),
+    )
+
+
+def _make_display(args: argparse.Namespace, name: str) -> Display:
+    display = Display(f"{args.env} - {name}")
+    if args.display:
+        display.toggle()
+    if hasattr(signal, "SIGUSR1"):
+        signal.signal(signal.SIGUSR1, display.toggle)
+    return display
+
+
+def _print_episode(episode: SlotEpisode) -> None:
+    ending = " (truncated)" if episode.truncated else ""
+    print(f"Score = {episode.score:g}, {episode.length} steps{ending}", flush=True)

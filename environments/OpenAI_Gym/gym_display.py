@@ -1,0 +1,127 @@
+"""A window that shows one environment while it is wanted; SIGUSR1 toggles it."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+class Display:
+    """Shows frames in a pygame window while it is on, at the pace of the environment's own time.
+
+    `toggle` may be called from a signal handler: it only flips a wish, which the next `update` in
+    the main thread fulfils. While it is off, `update` costs nothing and draws nothing.
+    """
+
+    def __init__(self, title: str, report: Callable[[str], None] | None = None) -> None:
+        """Makes a display that is off.
+
+        Args:
+          title: of the window.
+          report: takes one line when there is nothing to show it on; default: print to stderr.
+        """
+        self.wanted = False
+        self._title = title
+        self._render: Callable[[], np.ndarray | None] = lambda: None
+        self._frame_sec = 0.0
+        self._report = report or (lambda line: print(line, file=sys.stderr, flush=True))
+        self._pygame: Any = None
+        self._window: Any = None
+        self._next_frame_at = 0.0
+
+    def attach(self, render: Callable[[], np.ndarray | None], fps: float) -> None:
+        """Says what to show.
+
+        Args:
+          render: draws a frame, `[height, width, 3]` uint8, or gives None when it cannot.
+          fps: frames per second of the environment's own time.
+        """
+        self._render = render
+        self._frame_sec = 1 / max(fps, 1e-3)
+
+    def toggle(self, *unused: object) -> None:
+        """Wishes the window on, or off again. Fits as a signal handler."""
+        self.wanted = not self.wanted
+
+    def update(self) -> None:
+        """Opens, draws or closes the window, as wished."""
+        if not self.wanted:
+            if self._window is not None:
+                self._close_window()
+            return
+        try:
+            self._draw()
+        except Exception as error:
+            # Whatever a driver or an environment's drawing raises: training is worth more.
+            self.wanted = False
+            self._close_window()
+            self._report(f"cannot show {self._title}: {error}; training goes on without a window")
+
+    def close(self) -> None:
+        """Closes the window. May be called twice."""
+        self.wanted = False
+        self._close_window()
+
+    def _draw(self) -> None:
+        if self._window is None:
+            _prepare_screen()
+        frame = self._render()
+        if frame is None or frame.ndim != 3:
+            raise _NoDisplayError("this environment has no render_mode rgb_array")
+        if self._window is None:
+            self._open_window(frame.shape[1], frame.shape[0])
+        pixels = np.ascontiguousarray(frame[..., :3].astype(np.uint8, copy=False))
+        image = self._pygame.image.frombuffer(pixels, (frame.shape[1], frame.shape[0]), "RGB")
+        self._window.blit(image, (0, 0))
+        self._pygame.display.flip()
+        if any(event.type == self._pygame.QUIT for event in self._pygame.event.get()):
+            self.wanted = False  # the user closed it
+        self._pace()
+
+    def _pace(self) -> None:
+        now = time.monotonic()
+        if now < self._next_frame_at:
+            time.sleep(self._next_frame_at - now)
+        self._next_frame_at = max(now, self._next_frame_at) + self._frame_sec
+
+    def _open_window(self, width: int, height: int) -> None:
+        try:
+            import pygame
+        except ImportError:
+            raise _NoDisplayError("pygame is missing, install it: pip install pygame") from None
+        self._pygame = pygame
+        # Drawing without a window may have begun pygame with another video driver.
+        pygame.display.quit()
+        pygame.display.init()
+        # With vsync a hidden window could hold up training.
+        self._window = pygame.display.set_mode((width, height), vsync=0)
+        pygame.display.set_caption(self._title)
+
+    def _close_window(self) -> None:
+        self._window = None
+        if self._pygame is not None:
+            self._pygame.display.quit()
+
+
+class _NoDisplayError(Exception):
+    """There is nothing to show, or nothing to show it on."""
+
+
+def _prepare_screen() -> None:
+    """Chooses SDL's driver; before the first frame, as environments begin pygame to draw it.
+
+    Raises when SDL would not find a screen: it might open an invisible one instead.
+    """
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    # SDL would turn SIGINT and SIGTERM into events that nobody reads.
+    os.environ.setdefault("SDL_NO_SIGNAL_HANDLERS", "1")
+    if sys.platform in ("win32", "darwin") or os.environ.get("SDL_VIDEODRIVER"):
+        return
+    if os.environ.get("WAYLAND_DISPLAY"):
+        return
+    if not os.environ.get("DISPLAY"):
+        raise _NoDisplayError("there is no display (DISPLAY is not set)")
+    os.environ["SDL_VIDEODRIVER"] = "x11"

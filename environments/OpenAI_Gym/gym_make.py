@@ -1,0 +1,167 @@
+"""From a name on the command line to environment slots, with errors that a user can act on."""
+
+import difflib
+import importlib
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import (
+    find_highest_version,
+    get_env_id,
+    load_env_creator,
+    parse_env_id,
+)
+from gymnasium.vector import AutoresetMode
+
+from relaax_like.wire.errors import ConfigError
+
+from .gym_slots import (
+    EnvListSlots,
+    GymSlots,
+    JoinedSlots,
+    VectorEnvSlots,
+    autoreset_mode,
+    find_masked_reset,
+)
+
+MODES = ("auto", "sync", "vector_entry_point")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Needs:
+    """What slots must be able to do alone."""
+
+    partial_steps: bool
+    slot_resets: bool
+
+
+def make_slots(
+    name: str,
+    slots: int = 1,
+    *,
+    mode: str = "auto",
+    seed: int | None = None,
+    partial_steps: bool = False,
+    slot_resets: bool = False,
+    env_args: dict[str, Any] | None = None,
+) -> GymSlots:
+    """Makes `slots` environments of a registered name.
+
+    Args:
+      name: as `gymnasium.make` takes it, "module:Name-v0" too.
+      slots: how many.
+      mode: "sync": one environment after the other. "vector_entry_point": the environment's own
+        vectorised form. "auto": that form where it exists and can reset single slots, else sync.
+      seed: of the first reset; slot i gets seed + i in mode sync.
+      partial_steps: whether slots must be steppable alone (random actions after a reset).
+      slot_resets: whether slots must be resettable alone (a step limit).
+      env_args: passed to the environment.
+
+    Raises:
+      ConfigError: no such environment, it cannot be made, or it has no such form.
+    """
+    env_args = env_args or {}
+    with warnings.catch_warnings():
+        # The tutorial's CartPole-v0 is old on purpose; every other warning stays.
+        warnings.filterwarnings("ignore", r".*is out of date\. You should", DeprecationWarning)
+        needs = _Needs(partial_steps=partial_steps and slots > 1, slot_resets=slot_resets)
+        spec = _find_spec(name)
+        render = _render_args(spec, env_args)
+        try:
+            return _make(spec, name, slots, mode, seed, needs, render | env_args)
+        except (gym.error.Error, ImportError, TypeError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"environment {name} {env_args or ''}: {_one_line(error)}") from error
+
+
+def _make(
+    spec: Any,
+    name: str,
+    slots: int,
+    mode: str,
+    seed: int | None,
+    needs: _Needs,
+    env_args: dict[str, Any],
+) -> GymSlots:
+    vectorised = getattr(spec, "vector_entry_point", None) is not None
+    if mode == "vector_entry_point" and not vectorised:
+        raise ConfigError(f"environment {name} has no vector_entry_point; use mode sync")
+    if mode == "vector_entry_point" or (mode == "auto" and vectorised and slots > 1):
+        made = _make_vectorised(name, slots, mode, seed, needs, env_args)
+        if made is not None:
+            return made
+    envs = [gym.make(name, disable_env_checker=True, **env_args) for _ in range(slots)]
+    return EnvListSlots(envs, seed)
+
+
+def _make_vectorised(
+    name: str,
+    slots: int,
+    mode: str,
+    seed: int | None,
+    needs: _Needs,
+    env_args: dict[str, Any],
+) -> GymSlots | None:
+    """Makes the vectorised form; None when mode auto had better take the other one."""
+    forced = mode == "vector_entry_point"
+    if not forced and needs.partial_steps:
+        return None
+
+    def make(count: int) -> gym.vector.VectorEnv:
+        return gym.make_vec(
+            name, num_envs=count, vectorization_mode="vector_entry_point", **env_args
+        )
+
+    env = make(slots)
+    can_reset = find_masked_reset(env) is not None
+    same_step = autoreset_mode(env) is AutoresetMode.SAME_STEP and not needs.slot_resets
+    if (can_reset or same_step) and not needs.partial_steps:
+        return VectorEnvSlots(env, seed)
+    env.close()
+    if not forced:
+        return None
+    seeds = [None if seed is None else seed + slot for slot in range(slots)]
+    return JoinedSlots([VectorEnvSlots(make(1), one) for one in seeds])
+
+
+def _find_spec(name: str) -> Any:
+    try:
+        module, colon, env_id = name.rpartition(":")
+        if colon:
+            importlib.import_module(module)
+        namespace, bare_name, version = parse_env_id(env_id)
+        if version is None:
+            version = find_highest_version(namespace, bare_name)
+        return gym.spec(get_env_id(namespace, bare_name, version))
+    except (gym.error.Error, ImportError, ValueError) as error:
+        raise ConfigError(f"environment {name!r}: {_one_line(error)}{_suggest(name)}") from None
+
+
+def _suggest(name: str) -> str:
+    env_id = name.rpartition(":")[2]
+    by_lower = {known.lower(): known for known in gym.registry}
+    close = difflib.get_close_matches(env_id.lower(), by_lower, n=3, cutoff=0.6)
+    return f" Close matches: {', '.join(by_lower[match] for match in close)}." if close else ""
+
+
+def _render_args(spec: Any, env_args: dict[str, Any]) -> dict[str, str]:
+    """Asks for frames where the environment can draw them: the window may be wanted later.
+
+    Nothing is drawn before `render` is called.
+    """
+    if "render_mode" in env_args:
+        return {}
+    creator = spec.entry_point
+    try:
+        creator = load_env_creator(creator) if isinstance(creator, str) else creator
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return {}
+    metadata = getattr(creator, "metadata", None) or {}
+    return {"render_mode": "rgb_array"} if "rgb_array" in metadata.get("render_modes", ()) else {}
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,413 @@
+"""Gymnasium environments, single or vectorised, as the slots that an `Interactor` drives.
+
+Everywhere a slot whose episode ends is reset in the same step: the observation is already the next
+episode's first, the final one is given apart. A vector environment of mode NEXT_STEP would instead
+spend its next step on the reset, with an action that it ignores. That step is no transition, and
+the other slots cannot wait for it; so it is taken away: the slots that ended are reset at once
+(`reset_mask`), or, where an environment cannot do that, k environments of one slot are made.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from relaax_like.client.interactor import Transition
+from relaax_like.client.values import UserSpace, Values
+from relaax_like.wire.errors import ConfigError
+
+from .gym_spaces import SpaceCodec
+
+_SUCCESS_KEYS = ("is_success", "success")
+
+
+class GymSlots(Protocol):
+    """What the program needs beyond `EnvironmentSlots`."""
+
+    slots: int
+    observation_space: UserSpace
+    action_space: UserSpace
+
+    def reset(self, mask: np.ndarray | None = None) -> Values:
+        """As `EnvironmentSlots.reset`."""
+
+    def step(self, actions: Any) -> Transition:
+        """As `EnvironmentSlots.step`."""
+
+    def render(self) -> np.ndarray | None:
+        """Returns slot 0 as `[height, width, 3]` uint8, or None when it cannot be drawn."""
+
+    @property
+    def render_fps(self) -> float:
+        """Frames per second of the environment's own time."""
+
+    def close(self) -> None:
+        """Closes the environments."""
+
+
+class EnvListSlots:
+    """k environments, stepped one after another. Each can also be stepped alone.
+
+    Seeded once, slot i with seed + i; later resets go on in each environment's random stream.
+
+        slots = EnvListSlots([gym.make("CartPole-v1") for _ in range(8)], seed=1)
+        observations = slots.reset()
+    """
+
+    def __init__(self, envs: Sequence[gym.Env], seed: int | None = None) -> None:
+        """Takes environments of equal spaces.
+
+        Raises:
+          ConfigError: no environment, or spaces that cannot be sent.
+        """
+        if not envs:
+            raise ConfigError("environments: none, expected at least one")
+        self._envs = list(envs)
+        self.slots = len(self._envs)
+        self._seeds: list[int | None] = [
+            None if seed is None else seed + slot for slot in range(self.slots)
+        ]
+        self._observations = SpaceCodec(self._envs[0].observation_space)
+        self._actions = SpaceCodec(self._envs[0].action_space)
+        self.observation_space = self._observations.space
+        self.action_space = self._actions.space
+        # Nested observation of each slot now.
+        self._now: list[Any] = [None] * self.slots
+
+    def reset(self, mask: np.ndarray | None = None) -> Values:
+        """Begins new episodes in the slots in `mask`, `[k]` bool; None: in all."""
+        for slot in range(self.slots) if mask is None else np.flatnonzero(mask).tolist():
+            self._reset_slot(slot)
+        return self._pack_now()
+
+    def step(self, actions: Values) -> Transition:
+        """Steps all slots; those whose episode ends are reset in the same call."""
+        return self._step(actions, range(self.slots))
+
+    def partial_step(self, actions: Values, mask: np.ndarray) -> Transition:
+        """Steps the slots in `mask`, `[k]` bool, only; the others get reward 0."""
+        return self._step(actions, np.flatnonzero(mask).tolist())
+
+    def _step(self, actions: Values, chosen: Sequence[int]) -> Transition:
+        rows = self._actions.unpack_rows(actions)
+        rewards = np.zeros(self.slots)
+        terminated = np.zeros(self.slots, np.bool_)
+        truncated = np.zeros(self.slots, np.bool_)
+        infos: dict[int, Mapping[str, Any]] = {}
+        for slot in chosen:
+            self._now[slot], rewards[slot], terminated[slot], cut, info = self._envs[slot].step(
+                rows[slot]
+            )
+            # A terminal state needs no bootstrapping, whatever the clock says.
+            truncated[slot] = cut and not terminated[slot]
+            if terminated[slot] or cut:
+                infos[slot] = info
+        final = self._pack_now() if infos else None
+        for slot in infos:
+            self._reset_slot(slot)
+        return Transition(
+            observations=self._pack_now(),
+            rewards=rewards,
+            terminated=terminated,
+            truncated=truncated,
+            final_observations=final,
+            success=_infos_to_success(infos, self.slots),
+        )
+
+    def _reset_slot(self, slot: int) -> None:
+        self._now[slot], _ = self._envs[slot].reset(seed=self._seeds[slot])
+        # The same seed again would replay the same episode for ever.
+        self._seeds[slot] = None
+
+    def _pack_now(self) -> Values:
+        packed = self._observations.empty(self.slots)
+        for slot, observation in enumerate(self._now):
+            self._observations.write_row(packed, slot, observation)
+        return packed
+
+    def render(self) -> np.ndarray | None:
+        """Draws slot 0."""
+        return _render(self._envs[0])
+
+    @property
+    def render_fps(self) -> float:
+        """Frames per second of the environment's own time."""
+        return _render_fps(self._envs[0].metadata)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for env in self._envs:
+            env.close()
+
+
+class VectorEnvSlots:
+    """One vector environment of any autoreset mode; slots are stepped together only.
+
+    Mode SAME_STEP fits as it is. In the modes DISABLED and NEXT_STEP the slots that ended are reset
+    at once by `reset(options={"reset_mask": mask})`, as are slots that reach a step limit.
+    """
+
+    def __init__(self, env: VectorEnv, seed: int | None = None) -> None:
+        """Takes a vector environment.
+
+        Raises:
+          ConfigError: it is of mode NEXT_STEP and is not known to reset single slots, or its spaces
+            cannot be sent.
+        """
+        self._env = env
+        self._mode = autoreset_mode(env)
+        self._masked_reset = find_masked_reset(env)
+        if self._masked_reset is None and self._mode is not AutoresetMode.SAME_STEP:
+            raise ConfigError(
+                f"{env}: resets in the step after an episode's end, which is no transition, and is "
+                "not known to reset single slots (reset_mask); make it with autoreset_mode "
+                "SAME_STEP or DISABLED, or pass several environments of one slot"
+            )
+        self.slots = env.num_envs
+        self._seed = seed
+        self._observations = SpaceCodec(env.single_observation_space)
+        self._actions = SpaceCodec(env.single_action_space)
+        self.observation_space = self._observations.space
+        self.action_space = self._actions.space
+
+    def reset(self, mask: np.ndarray | None = None) -> Values:
+        """Begins new episodes in the slots in `mask`, `[k]` bool; None: in all.
+
+        Raises:
+          ConfigError: the environment cannot reset single slots.
+        """
+        if mask is None:
+            observations, _ = self._env.reset(seed=self._seed)
+            self._seed = None
+            return self._observations.pack(observations)
+        if self._masked_reset is None:
+            raise ConfigError(
+                f"{self._env} cannot reset single slots, as a step limit needs; "
+                "use vectorization mode sync"
+            )
+        return self._observations.pack(self._masked_reset(mask))
+
+    def step(self, actions: Values) -> Transition:
+        """Steps all slots; those whose episode ends are reset in the same call."""
+        now, rewards, terminated, truncated, infos = self._env.step(self._actions.unpack(actions))
+        observations = self._observations.pack(now)
+        ended = np.logical_or(terminated, truncated)
+        final, success = None, None
+        if ended.any():
+            if self._mode is AutoresetMode.SAME_STEP:
+                final = self._final_observations(infos, observations, ended)
+                infos = infos.get("final_info", infos)
+            else:
+                final = observations
+                observations = self.reset(ended)
+            success = _batched_success(infos, ended)
+        return Transition(
+            observations=observations,
+            rewards=np.array(rewards, np.float64),
+            terminated=np.array(terminated, np.bool_),
+            truncated=np.logical_and(truncated, np.logical_not(terminated)),
+            final_observations=final,
+            success=success,
+        )
+
+    def _final_observations(
+        self, infos: Mapping[str, Any], observations: Values, ended: np.ndarray
+    ) -> Values:
+        """Reads final observations; the other rows are filled with what fits the space."""
+        if "final_obs" not in infos:
+            raise ConfigError(
+                f"{self._env}: mode SAME_STEP, but an episode ended without infos['final_obs']"
+            )
+        final = infos["final_obs"]
+        if not (isinstance(final, np.ndarray) and final.dtype == object):
+            return self._fill(self._observations.pack(final), observations, ended)
+        filled = _copy(observations)
+        for slot in np.flatnonzero(ended).tolist():
+            self._observations.write_row(filled, slot, final[slot])
+        return filled
+
+    def _fill(self, final: Values, observations: Values, ended: np.ndarray) -> Values:
+        if isinstance(final, np.ndarray) and isinstance(observations, np.ndarray):
+            final[~ended] = observations[~ended]
+        elif isinstance(final, dict) and isinstance(observations, dict):
+            for name, leaf in final.items():
+                leaf[~ended] = observations[name][~ended]
+        return final
+
+    def render(self) -> np.ndarray | None:
+        """Draws slot 0 (the whole vector, where the environment cannot draw one alone)."""
+        envs = getattr(self._env.unwrapped, "envs", None)
+        if envs:
+            return _render(envs[0])
+        if self._env.render_mode != "rgb_array":
+            return None
+        frames = self._env.render()
+        return None if frames is None or len(frames) == 0 else np.asarray(frames[0])
+
+    @property
+    def render_fps(self) -> float:
+        """Frames per second of the environment's own time."""
+        return _render_fps(self._env.metadata)
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._env.close()
+
+
+class JoinedSlots:
+    """Several slots objects side by side, as one: for vector environments of one slot each."""
+
+    def __init__(self, parts: Sequence[VectorEnvSlots]) -> None:
+        """Takes parts of one slot each and of equal spaces."""
+        if not parts or any(part.slots != 1 for part in parts):
+            raise ConfigError("slots: expected one or more environments of one slot each")
+        self._parts = list(parts)
+        self.slots = len(self._parts)
+        self.observation_space = parts[0].observation_space
+        self.action_space = parts[0].action_space
+        self._now: list[Values] = []
+
+    def reset(self, mask: np.ndarray | None = None) -> Values:
+        """Begins new episodes in the slots in `mask`, `[k]` bool; None: in all."""
+        if mask is None:
+            self._now = [part.reset() for part in self._parts]
+        else:
+            for slot in np.flatnonzero(mask).tolist():
+                self._now[slot] = self._parts[slot].reset()
+        return _join(self._now)
+
+    def step(self, actions: Values) -> Transition:
+        """Steps all slots; those whose episode ends are reset in the same call."""
+        return self.partial_step(actions, np.ones(self.slots, np.bool_))
+
+    def partial_step(self, actions: Values, mask: np.ndarray) -> Transition:
+        """Steps the slots in `mask`, `[k]` bool, only; the others get reward 0."""
+        final = list(self._now)
+        rewards = np.zeros(self.slots)
+        terminated = np.zeros(self.slots, np.bool_)
+        truncated = np.zeros(self.slots, np.bool_)
+        success = np.full(self.slots, -1, np.int8)
+        for slot in np.flatnonzero(mask).tolist():
+            one = self._parts[slot].step(_slice(actions, slot))
+            self._now[slot] = one.observations
+            final[slot] = one.observations
+            rewards[slot], terminated[slot] = one.rewards[0], one.terminated[0]
+            truncated[slot] = one.truncated[0]
+            if one.final_observations is not None:
+                final[slot] = one.final_observations
+            if one.success is not None:
+                success[slot] = one.success[0]
+        ended = bool((terminated | truncated).any())
+        return Transition(
+            observations=_join(self._now),
+            rewards=rewards,
+            terminated=terminated,
+            truncated=truncated,
+            final_observations=_join(final) if ended else None,
+            success=success if (success >= 0).any() else None,
+        )
+
+    def render(self) -> np.ndarray | None:
+        """Draws slot 0."""
+        return self._parts[0].render()
+
+    @property
+    def render_fps(self) -> float:
+        """Frames per second of the environment's own time."""
+        return self._parts[0].render_fps
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for part in self._parts:
+            part.close()
+
+
+def autoreset_mode(env: VectorEnv) -> AutoresetMode:
+    """Tells what a vector environment does at an episode's end; NEXT_STEP when it does not say."""
+    mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+    return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
+
+
+def find_masked_reset(env: VectorEnv) -> Callable[[np.ndarray], Any] | None:
+    """Finds a function that resets the slots in a mask and returns all observations.
+
+    None when the environment is not known to have one. An unknown environment that says DISABLED
+    must have it, by gymnasium's rules; one that says otherwise may ignore `reset_mask` silently and
+    reset everything.
+    """
+    base = env.unwrapped
+    if env.num_envs == 1:
+        return lambda mask: env.reset()[0]
+    # Wrapped ones may keep the wrapper's own state per slot: only the bare class is known.
+    if type(base) is CartPoleVectorEnv and env is base:
+        return lambda mask: _reset_cart_poles(base, mask)
+    # Without shared memory the workers of AsyncVectorEnv forget that they were reset.
+    forgets = (
+        isinstance(base, AsyncVectorEnv)
+        and not base.shared_memory
+        and autoreset_mode(env) is AutoresetMode.NEXT_STEP
+    )
+    known = isinstance(base, SyncVectorEnv | AsyncVectorEnv) and not forgets
+    if known or autoreset_mode(env) is AutoresetMode.DISABLED:
+        return lambda mask: env.reset(options={"reset_mask": np.array(mask, np.bool_)})[0]
+    return None
+
+
+def _reset_cart_poles(env: CartPoleVectorEnv, mask: np.ndarray) -> np.ndarray:
+    """Does at once what this class does in its next step: it knows no `reset_mask`."""
+    env.state[:, mask] = env.np_random.uniform(env.low, env.high, size=(4, int(mask.sum())))
+    env.steps[mask] = 0
+    env.prev_done[mask] = False
+    return env.state.T.astype(np.float32)
+
+
+def _infos_to_success(infos: Mapping[int, Mapping[str, Any]], slots: int) -> np.ndarray | None:
+    success = np.full(slots, -1, np.int8)
+    for slot, info in infos.items():
+        for key in _SUCCESS_KEYS:
+            if key in info:
+                success[slot] = bool(np.all(info[key]))
+                break
+    return success if (success >= 0).any() else None
+
+
+def _batched_success(infos: Mapping[str, Any], ended: np.ndarray) -> np.ndarray | None:
+    for key in _SUCCESS_KEYS:
+        if key in infos:
+            said = np.logical_and(ended, infos.get(f"_{key}", ended))
+            values = np.asarray(infos[key]).reshape(len(ended), -1).astype(np.bool_).all(axis=1)
+            return np.where(said, values, -1).astype(np.int8)
+    return None
+
+
+def _render(env: gym.Env) -> np.ndarray | None:
+    if env.render_mode != "rgb_array":
+        return None
+    frame = env.render()
+    return None if frame is None else np.asarray(frame)
+
+
+def _render_fps(metadata: Mapping[str, Any]) -> float:
+    return float(metadata.get("render_fps") or 30)
+
+
+def _copy(values: Values) -> Values:
+    if isinstance(values, dict):
+        return {name: leaf.copy() for name, leaf in values.items()}
+    return values.copy()
+
+
+def _slice(values: Values, slot: int) -> Values:
+    if isinstance(values, dict):
+        return {name: leaf[slot : slot + 1] for name, leaf in values.items()}
+    return values[slot : slot + 1]
+
+
+def _join(parts: Sequence[Values]) -> Values:
+    if isinstance(parts[0], dict):
+        named = [part for part in parts if isinstance(part, dict)]
+        return {name: np.concatenate([part[name] for part in named]) for name in parts[0]}
+    return np.concatenate([part for part in parts if isinstance(part, np.ndarray)])

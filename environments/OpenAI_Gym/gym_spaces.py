@@ -1,0 +1,196 @@
+"""Gymnasium spaces as named leaves, and their values there and back."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from relaax_like.client.values import UserSpace, Values
+from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.ndarray import DTYPES
+from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_\-.]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """One leaf of a nested space.
+
+    Attributes:
+      name: on the wire.
+      path: keys (Dict) and indices (Tuple) that lead to it; empty for a plain space.
+      space: on the wire.
+      gym_space: what it was made from.
+      offset: added to wire values to get gymnasium's (MultiDiscrete with a start).
+    """
+
+    name: str
+    path: tuple[str | int, ...]
+    space: Space
+    gym_space: gym.Space
+    offset: np.ndarray | None = None
+
+
+class SpaceCodec:
+    """Converts values of a Gymnasium space to what `RlxClient` takes, and back.
+
+    float64 becomes float32 on the wire, which is what networks compute with; images stay uint8.
+
+    Attributes:
+      leaves: of the space, in a fixed order.
+      space: a bare `Space` for a plain space, otherwise a dict name -> `Space`.
+    """
+
+    def __init__(self, space: gym.Space) -> None:
+        """Takes any nesting of Dict and Tuple over Box, Discrete, MultiDiscrete and MultiBinary.
+
+        Raises:
+          ConfigError: another kind of space, or one without leaves.
+        """
+        self.leaves = _flatten(space)
+        if not self.leaves:
+            raise ConfigError(f"space {space}: expected at least one leaf")
+        self._gym_space = space
+        self._bare = not self.leaves[0].path
+        self.space: UserSpace = (
+            self.leaves[0].space if self._bare else {leaf.name: leaf.space for leaf in self.leaves}
+        )
+
+    def empty(self, slots: int) -> Values:
+        """Makes arrays `[slots, ...]` whose content means nothing yet."""
+        arrays = {
+            leaf.name: np.empty((slots, *leaf.space.shape), DTYPES[leaf.space.dtype])
+            for leaf in self.leaves
+        }
+        return next(iter(arrays.values())) if self._bare else arrays
+
+    def write_row(self, into: Values, slot: int, value: Any) -> None:
+        """Writes one environment's nested value into row `slot`."""
+        if isinstance(into, np.ndarray) and self.leaves[0].offset is None:
+            into[slot] = value
+            return
+        for leaf in self.leaves:
+            row = _get(value, leaf.path)
+            rows = into if isinstance(into, np.ndarray) else into[leaf.name]
+            rows[slot] = row if leaf.offset is None else np.asarray(row) - leaf.offset
+
+    def pack(self, batch: Any) -> Values:
+        """Converts a vector environment's nested batch `[k, ...]`; copies it."""
+        arrays = {leaf.name: self._pack_leaf(leaf, _get(batch, leaf.path)) for leaf in self.leaves}
+        return next(iter(arrays.values())) if self._bare else arrays
+
+    def unpack(self, values: Values) -> Any:
+        """Converts `[k, ...]` values to a nested batch, clipped to the boxes' bounds."""
+        if isinstance(values, np.ndarray):
+            return _clip(self.leaves[0], values)
+        return _nest(
+            self._gym_space, iter([_clip(leaf, values[leaf.name]) for leaf in self.leaves])
+        )
+
+    def unpack_rows(self, values: Values) -> list[Any]:
+        """Converts `[k, ...]` values to k nested values, clipped to the boxes' bounds."""
+        if isinstance(values, np.ndarray):
+            return list(_clip(self.leaves[0], values))
+        columns = [_clip(leaf, values[leaf.name]) for leaf in self.leaves]
+        return [
+            _nest(self._gym_space, iter([column[slot] for column in columns]))
+            for slot in range(len(columns[0]))
+        ]
+
+    def _pack_leaf(self, leaf: Leaf, array: Any) -> np.ndarray:
+        array = np.asarray(array)
+        if leaf.offset is not None:
+            array = array - leaf.offset
+        return array.astype(DTYPES[leaf.space.dtype])
+
+
+def _get(value: Any, path: tuple[str | int, ...]) -> Any:
+    for key in path:
+        value = value[key]
+    return value
+
+
+def _nest(space: gym.Space, flat: Iterator[np.ndarray]) -> Any:
+    """Rebuilds the nesting, taking leaves in the order of `_flatten`."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _nest(inner, flat) for key, inner in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_nest(inner, flat) for inner in space.spaces)
+    return next(flat)
+
+
+def _clip(leaf: Leaf, array: np.ndarray) -> np.ndarray:
+    """Casts to gymnasium's dtype; a policy's Gaussian may reach slightly outside of a box."""
+    if leaf.offset is not None:
+        array = array + leaf.offset
+    space = leaf.gym_space
+    # Cast first: a bound rounded to float32 may lie outside of the float64 box.
+    array = array.astype(space.dtype)
+    if isinstance(space, gym.spaces.Box):
+        array = np.clip(array, space.low, space.high)
+    return array
+
+
+def _flatten(space: gym.Space, path: tuple[str | int, ...] = ()) -> list[Leaf]:
+    leaves: list[Leaf] = []
+    _collect(space, path, leaves)
+    return leaves
+
+
+def _collect(space: gym.Space, path: tuple[str | int, ...], leaves: list[Leaf]) -> None:
+    if isinstance(space, gym.spaces.Dict):
+        for key, inner in space.spaces.items():
+            _collect(inner, (*path, key), leaves)
+    elif isinstance(space, gym.spaces.Tuple):
+        for index, inner in enumerate(space.spaces):
+            _collect(inner, (*path, index), leaves)
+    else:
+        name = _unique_name(path, {leaf.name for leaf in leaves})
+        wire, offset = _leaf_to_wire(space, name)
+        leaves.append(Leaf(name=name, path=path, space=wire, gym_space=space, offset=offset))
+
+
+def _unique_name(path: tuple[str | int, ...], taken: set[str]) -> str:
+    """Joins the path with "/"; letters that the wire does not take become "_"."""
+    name = "/".join(_NOT_IN_NAMES.sub("_", str(key)) for key in path)[:190] or "_"
+    unique, count = name, 1
+    while unique in taken:
+        count += 1
+        unique = f"{name}.{count}"
+    return unique
+
+
+def _leaf_to_wire(space: gym.Space, name: str) -> tuple[Space, np.ndarray | None]:
+    if isinstance(space, gym.spaces.Box):
+        return _box_to_wire(space), None
+    if isinstance(space, gym.spaces.Discrete):
+        return Discrete(n=int(space.n), start=int(space.start)), None
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        counts = tuple(int(n) for n in space.nvec.ravel())
+        offset = space.start if np.any(space.start) else None
+        return MultiDiscrete(n=counts, shape=space.nvec.shape), offset
+    if isinstance(space, gym.spaces.MultiBinary):
+        return MultiBinary(shape=space.shape), None
+    raise ConfigError(
+        f"space {name}: {type(space).__name__} cannot be sent; expected Box, Discrete, "
+        "MultiDiscrete, MultiBinary, or Dict and Tuple of them; convert it with a wrapper"
+    )
+
+
+def _box_to_wire(space: gym.spaces.Box) -> Box:
+    assert space.dtype is not None
+    dtype = "float32" if space.dtype == np.float64 else space.dtype.name
+    with np.errstate(over="ignore"):
+        low, high = space.low.astype(dtype), space.high.astype(dtype)
+    unbounded_low = low.dtype.kind == "f" and bool(np.isneginf(low).all())
+    unbounded_high = high.dtype.kind == "f" and bool(np.isposinf(high).all())
+    return Box(
+        dtype=dtype,
+        shape=space.shape,
+        low=None if unbounded_low else low,
+        high=None if unbounded_high else high,
+    )

@@ -1,0 +1,24 @@
+"""The environments as objects, for training in one process (`relaax train`, `relaax eval`)."""
+
+from typing import Any
+
+from relaax_like.client.interactor import EnvironmentSlots
+
+from .gym_make import make_slots as make_gym_slots
+
+
+def make_slots(environment: Any, seed: int) -> EnvironmentSlots:
+    """Makes the environments that an experiment's section `environment` describes.
+
+    Args:
+      environment: the section: `env`, `slots`, `rnd`, `limit`, `args`.
+      seed: of the first reset.
+    """
+    return make_gym_slots(
+        environment.env,
+        environment.slots,
+        seed=seed,
+        partial_steps=environment.rnd > 0,
+        slot_resets=environment.limit is not None,
+        env_args=dict(environment.args),
+    )

@@ -1,0 +1,77 @@
+"""The role of an agent: three verbs, one environment."""
+
+import abc
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from relaax_like.bridge.service import Metrics, ParameterServerClient
+
+# A plain space's array, or named arrays for Dict and Tuple spaces; without a slot axis.
+State = np.ndarray | Mapping[str, np.ndarray]
+
+
+class Agent(abc.ABC):
+    """A plain agent: one instance per environment slot, with a network of its own.
+
+    The environment's loop calls it like this; nothing else calls it, and never two at a time:
+
+        action = agent.act(env.reset())
+        while action is not None:
+            state, reward, terminated, truncated = env.step(action)
+            if terminated or truncated:
+                agent.reward_and_reset(reward, state, truncated=truncated)
+                action = agent.act(env.reset())
+            else:
+                action = agent.reward_and_act(reward, state)
+
+    Attributes:
+      config: the algorithm's `Config`.
+      parameter_server: where weights come from and gradients go to.
+      exploit: True when the best action is wanted and nothing is learned. Set by the host.
+    """
+
+    def __init__(self, config: Any, parameter_server: ParameterServerClient):
+        self.config = config
+        self.parameter_server = parameter_server
+        self.exploit = False
+
+    @abc.abstractmethod
+    def act(self, state: State) -> Any:
+        """Returns the action for the first state of an episode."""
+
+    @abc.abstractmethod
+    def reward_and_act(self, reward: float, state: State) -> Any:
+        """Takes the reward of the last action and returns the next action.
+
+        Returns:
+          The action, or None when the training's budget is used up.
+        """
+
+    @abc.abstractmethod
+    def reward_and_reset(
+        self,
+        reward: float,
+        state: State | None = None,
+        truncated: bool = False,
+        success: bool | None = None,
+    ) -> float | None:
+        """Takes the last reward of an episode.
+
+        Args:
+          reward: of the last action.
+          state: the final state, where it is known; always when `truncated`.
+          truncated: the episode was cut off, it did not end in a terminal state.
+          success: whether the task was solved, where that is defined.
+
+        Returns:
+          The episode's score, or None when the training's budget is used up.
+        """
+
+    def metrics(self) -> Metrics:
+        """Returns the recorder."""
+        return self.parameter_server.metrics()
+
+    def close(self) -> None:  # noqa: B027 - optional: most agents hold nothing
+        """Lets go of what the agent holds; its unfinished episode is discarded."""

@@ -1,0 +1,57 @@
+"""Flat vectors as streams of chunks: a single large gRPC message is several times slower."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from relaax_like.wire.errors import InvalidInputError
+
+CHUNK_BYTES = 512 * 1024
+
+
+def split(flat: np.ndarray, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """Yields copies of successive parts of a `[n] uint8` vector."""
+    view = flat.data
+    for start in range(0, len(view), chunk_bytes):
+        yield bytes(view[start : start + chunk_bytes])
+
+
+class Assembler:
+    """Puts chunks together into a vector whose length is known from our side, not the sender's.
+
+    assembler = Assembler(manifest.gradient_bytes, "gradient")
+    for chunk in chunks:
+        assembler.add(chunk)
+    flat = assembler.finish()
+    """
+
+    def __init__(self, num_bytes: int, field: str):
+        self._flat = np.empty(num_bytes, np.uint8)
+        self._field = field
+        self._filled = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Appends a chunk.
+
+        Raises:
+          InvalidInputError: more bytes came than the vector has.
+        """
+        end = self._filled + len(chunk)
+        if end > len(self._flat):
+            raise InvalidInputError(
+                f"{self._field}: more than {len(self._flat)} bytes came", self._field
+            )
+        self._flat[self._filled : end] = np.frombuffer(chunk, np.uint8)
+        self._filled = end
+
+    def finish(self) -> np.ndarray:
+        """Returns the vector, `[num_bytes] uint8`.
+
+        Raises:
+          InvalidInputError: bytes are missing.
+        """
+        if self._filled != len(self._flat):
+            raise InvalidInputError(
+                f"{self._field}: {self._filled} bytes came, expected {len(self._flat)}", self._field
+            )
+        return self._flat

@@ -1,0 +1,176 @@
+"""What the stub and the in-process twin share: pending steps, pending episodes, values at hand."""
+
+import abc
+import itertools
+import logging
+import os
+import socket
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from relaax_like.bridge.manifest import Manifest
+from relaax_like.bridge.service import (
+    Episode,
+    Metrics,
+    ParameterServerClient,
+    Push,
+    Reply,
+    Values,
+)
+from relaax_like.wire.errors import ServerUnavailableError
+
+logger = logging.getLogger(__name__)
+
+_NUMBERS = itertools.count(1)
+# Steps of an agent that pushes rarely are sent by themselves this often.
+FLUSH_SEC = 1.0
+
+
+def make_client_id(role: str = "agent") -> str:
+    """Returns a name that no other client of the run has: host, process and a running number."""
+    return f"{role}-{socket.gethostname()[:60]}-{os.getpid()}-{next(_NUMBERS)}"
+
+
+class BufferingClient(ParameterServerClient):
+    """A `ParameterServerClient` over two calls that subclasses implement.
+
+    While the server is away, agents go on with the values at hand: a push that finds no server is
+    discarded as a whole (gradient, steps and episodes) and counted in `discarded_pushes`.
+    """
+
+    def __init__(self, manifest: Manifest, client_id: str, metrics: Metrics):
+        self.client_id = client_id
+        self.discarded_pushes = 0
+        self._manifest = manifest
+        self._metrics = metrics
+        self._incarnation = time.time_ns()
+        self._sequence = 0
+        self._env_steps = 0
+        self._episodes: list[Episode] = []
+        self._values: Values | None = None
+        self._reply = Reply()
+        self._away = False
+        self._last_exchange = time.monotonic()
+
+    @abc.abstractmethod
+    def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
+        """Pushes one record; raises ServerUnavailableError or InvalidInputError."""
+
+    @abc.abstractmethod
+    def _call_pull(self, have_version: int | None) -> Reply:
+        """Pulls values newer than `have_version`; raises ServerUnavailableError."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """The layout of values and gradients."""
+        return self._manifest
+
+    @property
+    def version(self) -> int:
+        """Version of the values at hand; 0 before the first pull."""
+        return self._values.version if self._values else 0
+
+    @property
+    def global_t(self) -> int:
+        """Newest known environment steps of all clients, own unsent ones included."""
+        return self._reply.global_t + self._env_steps
+
+    @property
+    def finished(self) -> str:
+        """What ended the training, or ""."""
+        return self._reply.finished
+
+    def increment_global_t(self, n: int = 1) -> int:
+        """Counts steps; see `ParameterServerClient`."""
+        self._env_steps += n
+        if time.monotonic() - self._last_exchange >= FLUSH_SEC:
+            self._exchange(None, want_values=False)
+        return self.global_t
+
+    def add_episode(self, episode_return: float, length: int) -> None:
+        """Reports a finished training episode; sent with the next push."""
+        self._episodes.append(Episode(float(episode_return), int(length)))
+
+    def apply_gradients(self, gradients: Sequence[np.ndarray]) -> None:
+        """Pushes one gradient; see `ParameterServerClient`."""
+        self._exchange(self._manifest.pack(gradients, gradient=True), want_values=False)
+
+    def get_values(self) -> list[np.ndarray]:
+        """Pulls the newest values; those at hand while the server is away.
+
+        Raises:
+          ServerUnavailableError: there are none at hand.
+        """
+        try:
+            self._take(self._call_pull(self._values.version if self._values else None))
+        except ServerUnavailableError as error:
+            if self._values is None:
+                raise
+            self._note_away(error)
+        return self._unpacked()
+
+    def push_pull(self, gradients: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """Pushes and pulls in one call; see `ParameterServerClient`."""
+        if self._values is None:
+            self.get_values()
+        flat = None if gradients is None else self._manifest.pack(gradients, gradient=True)
+        self._exchange(flat, want_values=True)
+        return self._unpacked()
+
+    def metrics(self) -> Metrics:
+        """Returns the recorder."""
+        return self._metrics
+
+    def close(self) -> None:
+        """Sends pending steps and episodes, if the server is there."""
+        if self._env_steps or self._episodes:
+            self._exchange(None, want_values=False)
+
+    def _exchange(self, gradient: np.ndarray | None, want_values: bool) -> None:
+        self._sequence += 1
+        push = Push(
+            client_id=self.client_id,
+            incarnation=self._incarnation,
+            sequence=self._sequence,
+            gradient=gradient,
+            gradient_version=self.version,
+            env_steps=self._env_steps,
+            episodes=tuple(self._episodes),
+            fingerprint=self._manifest.fingerprint,
+        )
+        # The record goes as a whole: what was pending went with it, whatever the answer.
+        self._env_steps, self._episodes = 0, []
+        try:
+            self._take(self._call_push_pull(push, want_values, self.version))
+        except ServerUnavailableError as error:
+            self.discarded_pushes += 1
+            self._note_away(error)
+
+    def _take(self, reply: Reply) -> None:
+        if self._away:
+            logger.info("%s: the parameter server is back", self.client_id)
+            self._away = False
+        if reply.outcome == "dropped" and not reply.finished:
+            logger.warning("%s: push dropped: %s", self.client_id, reply.reason)
+        self._reply = reply
+        if reply.values is not None:
+            self._values = reply.values
+        self._last_exchange = time.monotonic()
+
+    def _note_away(self, error: ServerUnavailableError) -> None:
+        self._last_exchange = time.monotonic()
+        if not self._away:
+            logger.warning(
+                "%s: %s; going on with version %d of the values, pushes are discarded until it is "
+                "back",
+                self.client_id,
+                error,
+                self.version,
+            )
+            self._away = True
+
+    def _unpacked(self) -> list[np.ndarray]:
+        assert self._values is not None
+        return self._manifest.unpack(self._values.flat)

@@ -1,0 +1,180 @@
+"""BridgeControl: opens either end of the bridge."""
+
+from concurrent import futures
+from types import TracebackType
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from relaax_like.bridge.manifest import Manifest
+from relaax_like.bridge.service import Metrics, ParameterServerBackend, Status
+from relaax_like.bridge.servicer import ParameterServerServicer
+from relaax_like.bridge.stub import ParameterServerStub, get_status, make_channel, wait_for_manifest
+from relaax_like.metrics.buffered import BufferedMetrics
+from relaax_like.metrics.client import MetricsClient
+from relaax_like.metrics.server import add_metrics_servicer
+from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
+from relaax_like.wire.errors import RelaaxError
+from relaax_like.wire.ports import describe_bind_failure
+
+_WORKERS = 64
+_MAX_CALLS = 1024
+SERVER_OPTIONS = (
+    # Without it a second server on a used port starts silently and takes a share of the calls.
+    ("grpc.so_reuseport", 0),
+    # Our own messages stay under 1 MiB; the tutorial's ApplyGradients sends whole arrays.
+    ("grpc.max_receive_message_length", 256 * 1024 * 1024),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+)
+
+
+class Link:
+    """A channel to one parameter server, shared by all agents of a process. A context manager.
+
+    with BridgeControl().connect("localhost:7000") as link:
+        with link.parameter_server_stub() as parameter_server:
+            values = parameter_server.get_values()
+    """
+
+    def __init__(self, address: str):
+        self.address = address
+        self._channel = make_channel(address)
+        self._global_t = 0
+        self._metrics: MetricsClient | None = None
+
+    def wait(self, timeout_sec: float | None = None) -> Manifest:
+        """Waits until the server answers; see `wait_for_manifest`.
+
+        Asks anew each time: a restarted server may serve another model.
+        """
+        return wait_for_manifest(self._channel, self.address, timeout_sec)
+
+    def parameter_server_stub(
+        self,
+        client_id: str = "",
+        metrics: Metrics | None = None,
+        timeout_sec: float | None = None,
+    ) -> ParameterServerStub:
+        """Returns a new agent's view of the server; waits for the server first.
+
+        Raises:
+          ServerUnavailableError: it did not answer within `timeout_sec` (None: for ever).
+        """
+        manifest = self.wait(timeout_sec)
+        return ParameterServerStub(
+            self._channel,
+            self.address,
+            manifest,
+            metrics or self.metrics(),
+            client_id,
+            on_global_t=self._note_global_t,
+        )
+
+    def metrics(self) -> MetricsClient:
+        """Returns the recorder behind the server, shared by all agents of the process."""
+        if self._metrics is None:
+            self._metrics = MetricsClient(self._channel, lambda: self.global_t)
+        return self._metrics
+
+    @property
+    def global_t(self) -> int:
+        """Newest `global_t` that any agent of the process has heard of."""
+        return self._global_t
+
+    def _note_global_t(self, global_t: int) -> None:
+        # Unlocked: the worst that two threads can do is to keep the older of two numbers.
+        self._global_t = max(self._global_t, global_t)
+
+    def status(self, timeout_sec: float = 5.0) -> Status:
+        """Asks for the numbers for people; see `get_status`."""
+        return get_status(self._channel, self.address, timeout_sec)
+
+    def close(self) -> None:
+        """Closes the channel; may be called twice."""
+        if self._metrics is not None:
+            self._metrics.close()
+        self._channel.close()
+
+    def __enter__(self) -> "Link":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class BridgeControl:
+    """Opens the client's end and the server's end of the bridge."""
+
+    def connect(self, address: str) -> Link:
+        """Returns a link to the parameter server at `host:port`, which need not be up yet."""
+        return Link(address)
+
+    def create_server(
+        self, address: str, backend: ParameterServerBackend
+    ) -> tuple[grpc.Server, int]:
+        """Binds a server for `backend`; start it with `.start()`.
+
+        Args:
+          address: `host:port`; port 0 lets the system choose.
+          backend: what is served: our own protocol, the tutorial's four calls, metrics, health.
+
+        Returns:
+          The server and its real port.
+
+        Raises:
+          RelaaxError: the port is taken; names the process that holds it.
+        """
+        server = grpc.server(
+            futures.ThreadPoolExecutor(_WORKERS, thread_name_prefix="bridge"),
+            options=SERVER_OPTIONS,
+            maximum_concurrent_rpcs=_MAX_CALLS,
+        )
+        pb_grpc.add_ParameterServerServicer_to_server(ParameterServerServicer(backend), server)
+        _add_tutorial(server, backend)
+        _add_metrics(server, backend.metrics())
+        add_health(server)
+        return server, bind(server, address)
+
+
+def bind(server: grpc.Server, address: str) -> int:
+    """Binds a gRPC server to `host:port` and returns the port.
+
+    Raises:
+      RelaaxError: the port is taken; names the process that holds it.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        bound = server.add_insecure_port(address)
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise RelaaxError(f"cannot bind {address}: {describe_bind_failure(host, int(port))}")
+    return bound
+
+
+def add_health(server: grpc.Server) -> health.HealthServicer:
+    """Adds gRPC's standard health check, which answers SERVING for the server as a whole."""
+    servicer = health.HealthServicer()
+    servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    return servicer
+
+
+def _add_tutorial(server: grpc.Server, backend: ParameterServerBackend) -> None:
+    # Imported here and nowhere else: see the module's docstring.
+    from relaax_like.bridge import bridge_pb2_grpc
+    from relaax_like.bridge.tutorial_servicer import TutorialServicer
+
+    bridge_pb2_grpc.add_ParameterServerServicer_to_server(TutorialServicer(backend), server)
+
+
+def _add_metrics(server: grpc.Server, metrics: Metrics) -> None:
+    if isinstance(metrics, BufferedMetrics):
+        add_metrics_servicer(server, metrics)

@@ -1,0 +1,43 @@
+"""Errors on the bridge: one table from our exceptions to gRPC status codes and back.
+
+The client reads the codes and never the texts.
+"""
+
+from typing import NoReturn
+
+import grpc
+
+from relaax_like.wire.errors import InvalidInputError, ProtocolError, ServerUnavailableError
+
+_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+    (InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT),
+    (ServerUnavailableError, grpc.StatusCode.UNAVAILABLE),
+    (TimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
+)
+# The server could not be asked, or had no time: what was sent may be tried again.
+_UNAVAILABLE = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.CANCELLED,
+)
+
+
+def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
+    """Ends a call with the status code of `error`; unknown errors are re-raised (INTERNAL)."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            context.abort(code, str(error))
+    raise error
+
+
+def to_exception(error: grpc.RpcError, address: str) -> Exception:
+    """Returns our exception for what a call raised, with the server's address in it."""
+    code, details = error.code(), error.details()
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return InvalidInputError(details or "refused")
+    if code in _UNAVAILABLE:
+        return ServerUnavailableError(
+            f"no answer from the parameter server at {address} ({code.name}: {details})"
+        )
+    return ProtocolError(f"the parameter server at {address} answered {code.name}: {details}")

@@ -1,0 +1,42 @@
+"""The in-process twin of the stub: the same interface on a parameter server object."""
+
+from relaax_like.bridge.client import BufferingClient, make_client_id
+from relaax_like.bridge.service import Metrics, ParameterServerBackend, Push, Reply
+
+_TIMEOUT_SEC = 60.0
+
+
+class InProcessClient(BufferingClient):
+    """One agent's view of a parameter server in the same process; nothing is serialised."""
+
+    def __init__(
+        self,
+        backend: ParameterServerBackend,
+        client_id: str = "",
+        metrics: Metrics | None = None,
+    ):
+        super().__init__(
+            backend.manifest, client_id or make_client_id(), metrics or backend.metrics()
+        )
+        self._backend = backend
+
+    def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
+        return push_pull(self._backend, push, want_values, have_version, _TIMEOUT_SEC)
+
+    def _call_pull(self, have_version: int | None) -> Reply:
+        return self._backend.pull(self.client_id, have_version)
+
+
+def push_pull(
+    backend: ParameterServerBackend,
+    push: Push,
+    want_values: bool,
+    have_version: int,
+    timeout_sec: float,
+) -> Reply:
+    """Pushes one record and, if wanted, pulls values newer than `have_version`."""
+    reply = backend.push(push, timeout_sec)
+    if not want_values:
+        return reply
+    pulled = backend.pull(push.client_id, have_version)
+    return Reply(**{**vars(reply), "values": pulled.values})

@@ -1,0 +1,188 @@
+"""Conversion between the bridge's records and their protobuf messages."""
+
+from collections.abc import Iterable, Iterator
+
+from relaax_like.bridge import chunks
+from relaax_like.bridge.manifest import Manifest
+from relaax_like.bridge.service import Episode, Push, Reply, Status, Values
+from relaax_like.v1 import parameter_server_pb2 as pb
+from relaax_like.wire.errors import InvalidInputError
+
+_OUTCOMES = {
+    "nothing": pb.NOTHING,
+    "applied": pb.APPLIED,
+    "pending": pb.PENDING,
+    "dropped": pb.DROPPED,
+}
+_OUTCOME_NAMES = {number: name for name, number in _OUTCOMES.items()}
+_MAX_EPISODES = 100_000
+
+
+def push_to_messages(
+    push: Push, want_values: bool, have_version: int
+) -> Iterator[pb.PushPullRequest]:
+    """Yields the header and the chunks of one push."""
+    gradient = push.gradient
+    yield pb.PushPullRequest(
+        header=pb.PushHeader(
+            client_id=push.client_id,
+            incarnation=push.incarnation,
+            sequence=push.sequence,
+            gradient_bytes=0 if gradient is None else len(gradient),
+            gradient_version=push.gradient_version,
+            env_steps=push.env_steps,
+            episodes=[
+                pb.Episode(episode_return=e.episode_return, length=e.length) for e in push.episodes
+            ],
+            want_values=want_values,
+            have_version=have_version,
+            fingerprint=push.fingerprint,
+        )
+    )
+    if gradient is not None:
+        for chunk in chunks.split(gradient):
+            yield pb.PushPullRequest(chunk=chunk)
+
+
+def messages_to_push(
+    messages: Iterator[pb.PushPullRequest], manifest: Manifest
+) -> tuple[Push, pb.PushHeader]:
+    """Reads one push; allocates only the length that the manifest names.
+
+    Raises:
+      InvalidInputError: no header, a gradient of another length or layout, or too much of anything.
+    """
+    first = next(messages, None)
+    if first is None or first.WhichOneof("part") != "header":
+        raise InvalidInputError("push: the first message must be the header", "header")
+    header = first.header
+    gradient = None
+    if len(header.episodes) > _MAX_EPISODES:
+        raise InvalidInputError(
+            f"push: {len(header.episodes)} episodes, at most {_MAX_EPISODES} in one push",
+            "episodes",
+        )
+    if header.gradient_bytes:
+        _validate_gradient_header(header, manifest)
+        assembler = chunks.Assembler(manifest.gradient_bytes, "gradient")
+        _add_chunks(messages, assembler)
+        gradient = assembler.finish()
+    elif next(messages, None) is not None:
+        raise InvalidInputError("push: chunks follow a header with gradient_bytes 0", "gradient")
+    push = Push(
+        client_id=header.client_id,
+        incarnation=header.incarnation,
+        sequence=header.sequence,
+        gradient=gradient,
+        gradient_version=header.gradient_version,
+        env_steps=header.env_steps,
+        episodes=tuple(Episode(e.episode_return, e.length) for e in header.episodes),
+        fingerprint=header.fingerprint,
+    )
+    return push, header
+
+
+def _validate_gradient_header(header: pb.PushHeader, manifest: Manifest) -> None:
+    if header.gradient_bytes != manifest.gradient_bytes:
+        raise InvalidInputError(
+            f"gradient: {header.gradient_bytes} bytes announced, the manifest has "
+            f"{manifest.gradient_bytes}: do client and server use the same model?",
+            "gradient_bytes",
+        )
+    if header.fingerprint != manifest.fingerprint:
+        raise InvalidInputError(
+            f"gradient: made for layout {header.fingerprint:08x}, this run has "
+            f"{manifest.fingerprint:08x}: do client and server use the same model?",
+            "fingerprint",
+        )
+
+
+def _add_chunks(messages: Iterable[pb.PushPullRequest], assembler: chunks.Assembler) -> None:
+    for message in messages:
+        if message.WhichOneof("part") != "chunk":
+            raise InvalidInputError(
+                "push: a second header before the end of the gradient", "header"
+            )
+        assembler.add(message.chunk)
+
+
+def reply_to_messages(reply: Reply) -> Iterator[pb.PushPullReply]:
+    """Yields the header and the chunks of one reply."""
+    values = reply.values
+    yield pb.PushPullReply(
+        header=pb.ReplyHeader(
+            outcome=_OUTCOMES[reply.outcome],
+            reason=reply.reason,
+            durability=pb.SNAPSHOT,
+            version=reply.version,
+            global_t=reply.global_t,
+            epoch=reply.epoch,
+            values_bytes=0 if values is None else len(values.flat),
+            values_version=0 if values is None else values.version,
+            finished=reply.finished,
+        )
+    )
+    if values is not None:
+        for chunk in chunks.split(values.flat):
+            yield pb.PushPullReply(chunk=chunk)
+
+
+def messages_to_reply(messages: Iterable[pb.PushPullReply], manifest: Manifest) -> Reply:
+    """Reads one reply.
+
+    Raises:
+      InvalidInputError: it does not follow the manifest.
+    """
+    iterator = iter(messages)
+    first = next(iterator, None)
+    if first is None or first.WhichOneof("part") != "header":
+        raise InvalidInputError("reply: the first message must be the header", "header")
+    header = first.header
+    values = None
+    if header.values_bytes:
+        assembler = chunks.Assembler(manifest.total_bytes, "values")
+        for message in iterator:
+            assembler.add(message.chunk)
+        flat = assembler.finish()
+        flat.flags.writeable = False
+        values = Values(version=header.values_version, flat=flat)
+    else:
+        for _ in iterator:  # lets gRPC see the end of the call
+            pass
+    return Reply(
+        outcome=_OUTCOME_NAMES.get(header.outcome, "nothing"),
+        reason=header.reason,
+        version=header.version,
+        global_t=header.global_t,
+        epoch=header.epoch,
+        finished=header.finished,
+        values=values,
+    )
+
+
+def status_to_message(status: Status) -> pb.Status:
+    """Converts the numbers for people to their message."""
+    fields = {name: value for name, value in vars(status).items() if value is not None}
+    return pb.Status(durability=pb.SNAPSHOT, **fields)
+
+
+def message_to_status(message: pb.Status) -> Status:
+    """Converts a received status."""
+    return Status(
+        global_t=message.global_t,
+        version=message.version,
+        epoch=message.epoch,
+        uptime_sec=message.uptime_sec,
+        env_steps_per_sec=message.env_steps_per_sec,
+        mean_return=message.mean_return if message.HasField("mean_return") else None,
+        return_episodes=message.return_episodes,
+        episodes=message.episodes,
+        clients=message.clients,
+        finished=message.finished,
+        snapshot_global_t=(
+            message.snapshot_global_t if message.HasField("snapshot_global_t") else None
+        ),
+        checkpoint_dir=message.checkpoint_dir,
+        refused=dict(message.refused),
+        parameters=message.parameters,
+    )

@@ -1,0 +1,139 @@
+"""The stub: a remote parameter server with the methods of a local one."""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+
+import grpc
+
+from relaax_like.bridge import errors, messages
+from relaax_like.bridge.client import BufferingClient, make_client_id
+from relaax_like.bridge.manifest import Manifest, message_to_manifest
+from relaax_like.bridge.service import Metrics, Push, Reply, Status
+from relaax_like.v1 import parameter_server_pb2 as pb
+from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
+from relaax_like.wire.errors import ServerUnavailableError
+
+logger = logging.getLogger(__name__)
+
+CALL_TIMEOUT_SEC = 60.0
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Otherwise an http_proxy of the environment would catch calls to the own machine.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+def make_channel(address: str) -> grpc.Channel:
+    """Opens a channel to `host:port`; it connects by itself and again after a loss."""
+    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+class ParameterServerStub(BufferingClient):
+    """One agent's view of a parameter server elsewhere. Calls carry deadlines."""
+
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        address: str,
+        manifest: Manifest,
+        metrics: Metrics,
+        client_id: str = "",
+        on_global_t: Callable[[int], None] | None = None,
+    ):
+        super().__init__(manifest, client_id or make_client_id(), metrics)
+        self._on_global_t = on_global_t
+        self._stub = pb_grpc.ParameterServerStub(channel)
+        self._address = address
+
+    def _take(self, reply: Reply) -> None:
+        super()._take(reply)
+        if self._on_global_t is not None:
+            self._on_global_t(reply.global_t)
+
+    def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
+        requests = messages.push_to_messages(push, want_values, have_version)
+        try:
+            replies = self._stub.PushPull(requests, timeout=CALL_TIMEOUT_SEC)
+            return messages.messages_to_reply(replies, self.manifest)
+        except grpc.RpcError as error:
+            raise errors.to_exception(error, self._address) from None
+
+    def _call_pull(self, have_version: int | None) -> Reply:
+        request = pb.PullRequest(
+            client_id=self.client_id,
+            have_version=have_version or 0,
+            have_any=have_version is not None,
+        )
+        try:
+            replies = self._stub.Pull(request, timeout=CALL_TIMEOUT_SEC)
+            return messages.messages_to_reply(replies, self.manifest)
+        except grpc.RpcError as error:
+            raise errors.to_exception(error, self._address) from None
+
+
+def get_status(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) -> Status:
+    """Asks a parameter server for its numbers.
+
+    Raises:
+      ServerUnavailableError: no answer in time.
+    """
+    try:
+        stub = pb_grpc.ParameterServerStub(channel)
+        return messages.message_to_status(
+            stub.GetStatus(pb.GetStatusRequest(), timeout=timeout_sec)
+        )
+    except grpc.RpcError as error:
+        raise errors.to_exception(error, address) from None
+
+
+def wait_for_manifest(
+    channel: grpc.Channel,
+    address: str,
+    timeout_sec: float | None = None,
+    on_wait: Callable[[float], None] | None = None,
+) -> Manifest:
+    """Waits until a parameter server answers, and returns its manifest.
+
+    Args:
+      channel: to the server.
+      address: for the messages.
+      timeout_sec: give up after this long; None waits for ever.
+      on_wait: called now and then with the seconds waited; the default logs a line.
+
+    Raises:
+      ServerUnavailableError: no answer in time.
+    """
+    stub = pb_grpc.ParameterServerStub(channel)
+    start = time.monotonic()
+    next_note = 2.0
+    delay = 0.1
+    while True:
+        try:
+            return message_to_manifest(stub.GetManifest(pb.GetManifestRequest(), timeout=5.0))
+        except grpc.RpcError as error:
+            reason = errors.to_exception(error, address)
+        if not isinstance(reason, ServerUnavailableError):
+            raise reason
+        waited = time.monotonic() - start
+        if timeout_sec is not None and waited >= timeout_sec:
+            raise reason
+        if waited >= next_note:
+            (on_wait or _log_wait(address))(waited)
+            next_note = waited + 5.0
+        time.sleep(delay * random.uniform(0.5, 1.0))
+        delay = min(delay * 1.5, 1.0)
+
+
+def _log_wait(address: str) -> Callable[[float], None]:
+    return lambda waited: logger.info(
+        "waiting for the parameter server at %s (%.0f s); start it with relaax-parameter-server",
+        address,
+        waited,
+    )

@@ -1,0 +1,92 @@
+"""The tutorial's four calls (protos/bridge.proto), for clients made from just those lines.
+
+Their calls carry no id: each is applied once per call, so a client must not retry one blindly.
+Only this module loads `bridge_pb2`, and only the server imports it: protobuf refuses two files that
+define the same package-less names in one process, and a user's agent may have generated its own.
+"""
+
+import itertools
+from collections.abc import Iterator
+
+import grpc
+import numpy as np
+
+from relaax_like.bridge import bridge_pb2, bridge_pb2_grpc, errors
+from relaax_like.bridge.manifest import Manifest
+from relaax_like.bridge.service import ParameterServerBackend, Push
+from relaax_like.bridge.servicer import remaining_sec
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.ndarray import message_to_ndarray, ndarray_to_message
+
+
+class TutorialServicer(bridge_pb2_grpc.ParameterServerServicer):
+    """Serves `/ParameterServer/...` from the same backend as our own protocol."""
+
+    def __init__(self, backend: ParameterServerBackend):
+        self._backend = backend
+
+    def IncrementGlobalT(
+        self, request: bridge_pb2.NullMessage, context: grpc.ServicerContext
+    ) -> bridge_pb2.Step:
+        """Counts one environment step."""
+        try:
+            push = Push(client_id=_client_id(context), env_steps=1)
+            reply = self._backend.push(push, remaining_sec(context))
+        except Exception as error:
+            errors.abort(context, error)
+        return bridge_pb2.Step(n=reply.global_t)
+
+    def ApplyGradients(
+        self, request_iterator: Iterator[bridge_pb2.NdArray], context: grpc.ServicerContext
+    ) -> bridge_pb2.NullMessage:
+        """Applies one gradient: an array per trainable variable, in manifest order."""
+        try:
+            self._backend.push(
+                Push(
+                    client_id=_client_id(context),
+                    gradient=_read_gradient(request_iterator, self._backend.manifest),
+                    gradient_version=self._backend.pull().version,
+                    fingerprint=self._backend.manifest.fingerprint,
+                ),
+                remaining_sec(context),
+            )
+        except Exception as error:
+            errors.abort(context, error)
+        return bridge_pb2.NullMessage()
+
+    def GetValues(
+        self, request: bridge_pb2.NullMessage, context: grpc.ServicerContext
+    ) -> Iterator[bridge_pb2.NdArray]:
+        """Streams the trainable values, one array per variable, in manifest order."""
+        values = self._backend.pull(_client_id(context)).values
+        assert values is not None
+        manifest = self._backend.manifest
+        trainable = values.flat[: manifest.gradient_bytes]
+        for array in manifest.unpack(trainable, gradient=True):
+            yield ndarray_to_message(array, bridge_pb2.NdArray)
+
+    def StoreScalarMetric(
+        self, request: bridge_pb2.ScalarMetric, context: grpc.ServicerContext
+    ) -> bridge_pb2.NullMessage:
+        """Records one point of a curve; without x it stands at the newest global_t."""
+        x = request.x.value if request.HasField("x") else None
+        try:
+            self._backend.metrics().scalar(request.name, request.y, x)
+        except Exception as error:
+            errors.abort(context, error)
+        return bridge_pb2.NullMessage()
+
+
+def _client_id(context: grpc.ServicerContext) -> str:
+    return f"tutorial-{context.peer()}"[:200]
+
+
+def _read_gradient(messages: Iterator[bridge_pb2.NdArray], manifest: Manifest) -> np.ndarray:
+    segments = manifest.trainable
+    arrays: list[np.ndarray] = []
+    for message in itertools.islice(messages, len(segments) + 1):
+        if len(arrays) == len(segments):
+            raise InvalidInputError(f"gradients: more than {len(segments)} arrays came")
+        segment = segments[len(arrays)]
+        arrays.append(message_to_ndarray(message, segment.name, segment.num_bytes))
+    return manifest.pack(arrays, gradient=True)

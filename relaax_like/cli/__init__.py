@@ -1,0 +1,1 @@
+"""Commands. Each is a thin face over `launch`."""

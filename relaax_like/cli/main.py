@@ -1,0 +1,115 @@
+"""`relaax`: run, train, eval, status, doctor."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from relaax_like.cli.options import SetOption, make_app
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.process import Shutdown, run_main, setup_logging
+
+app = make_app("Trains agents, over the network, on environments that cannot be imported.")
+
+ConfigArgument = Annotated[Path, typer.Argument(help="The experiment's YAML file.")]
+
+
+@app.callback()
+def _root() -> None:
+    pass
+
+
+@app.command()
+def run(
+    config: ConfigArgument,
+    sets: SetOption = [],  # noqa: B006 - typer wants a list
+) -> None:
+    """Run the experiment as processes; those that die are restarted.
+
+    Ends with the training: at its target, at its budget, or with Ctrl-C.
+    """
+
+    def start() -> int:
+        from relaax_like.launch.manager import Manager
+        from relaax_like.launch.run import make_process_specs
+
+        experiment = load_experiment(config, sets)
+        setup_logging("INFO")
+        manager = Manager(make_process_specs(experiment, sets))
+        shutdown = Shutdown()
+        shutdown.on_request(manager.stop)
+        return manager.run() or shutdown.exit_status
+
+    run_main(start)
+
+
+@app.command()
+def train(
+    config: ConfigArgument,
+    sets: SetOption = [],  # noqa: B006 - typer wants a list
+) -> None:
+    """Train in one process, without a network: the same objects, the quickest path."""
+
+    def start() -> int:
+        experiment = load_experiment(config, sets)
+        setup_logging("INFO")
+        from relaax_like.launch.trainer import Trainer
+
+        return Trainer(experiment, sets).run(Shutdown())
+
+    run_main(start)
+
+
+@app.command(name="eval")
+def evaluate(
+    config: ConfigArgument,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 100,
+    sets: SetOption = [],  # noqa: B006 - typer wants a list
+) -> None:
+    """Play with the newest snapshot's best actions; prints the mean return and its spread."""
+
+    def start() -> int:
+        experiment = load_experiment(config, sets)
+        setup_logging("WARNING")
+        from relaax_like.launch.evaluation import evaluate_snapshot, format_evaluation
+
+        print(format_evaluation(evaluate_snapshot(experiment, episodes)))
+        return 0
+
+    run_main(start)
+
+
+@app.command()
+def status(
+    address: Annotated[str, typer.Argument(help="Of the parameter server.")] = "localhost:7000",
+    watch: Annotated[bool, typer.Option(help="Ask again each second until Ctrl-C.")] = False,
+) -> None:
+    """Ask a parameter server how the training goes."""
+
+    def start() -> int:
+        from relaax_like.cli.status import show_status
+
+        return show_status(address, watch)
+
+    run_main(start)
+
+
+@app.command()
+def doctor() -> None:
+    """Check this installation: libraries, compiled kernels, ports, display."""
+
+    def start() -> int:
+        from relaax_like.cli.doctor import run_checks
+
+        return run_checks()
+
+    run_main(start)
+
+
+def main() -> None:
+    """Runs the command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""`relaax-metrics-server`."""
+
+from typing import Annotated
+
+import typer
+
+from relaax_like.cli.options import ConfigOption, SetOption, make_app, to_overrides
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.process import run_main, setup_logging
+
+app = make_app("Records the metrics of all roles for TensorBoard.")
+
+
+@app.command()
+def serve(
+    config: ConfigOption,
+    bind: Annotated[str | None, typer.Option(help="host:port to listen on.")] = None,
+    metrics_dir: Annotated[str | None, typer.Option(help="Where curves are written.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
+    sets: SetOption = [],  # noqa: B006 - typer wants a list
+) -> None:
+    """Serves until a signal comes."""
+    flags = {"bind": bind, "metrics_dir": metrics_dir, "log_level": log_level}
+
+    def start() -> int:
+        experiment = load_experiment(config, to_overrides("relaax-metrics-server", flags, sets))
+        from relaax_like.launch.metrics_server import get_metrics_settings, run_metrics_server
+
+        setup_logging(get_metrics_settings(experiment).log_level)
+        return run_metrics_server(experiment)
+
+    run_main(start)
+
+
+def main() -> None:
+    """Runs the command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Options that several commands share."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+ConfigOption = Annotated[
+    Path, typer.Option("--config", "-c", help="The experiment's YAML file.", show_default=False)
+]
+SetOption = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Overrides one key of the file, such as algorithm.learning_rate=3e-4. Repeatable.",
+    ),
+]
+
+
+def to_overrides(section: str, flags: Mapping[str, Any], sets: Sequence[str]) -> list[str]:
+    """Turns the flags that were given into overrides of a section; explicit `--set`s come last."""
+    given = [f"{section}.{key}={value}" for key, value in flags.items() if value is not None]
+    return [*given, *sets]
+
+
+def make_app(help_text: str) -> typer.Typer:
+    """Returns an app with our conventions."""
+    return typer.Typer(
+        help=help_text,
+        add_completion=False,
+        no_args_is_help=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )

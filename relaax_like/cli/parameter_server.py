@@ -1,0 +1,56 @@
+"""`relaax-parameter-server`."""
+
+from typing import Annotated
+
+import typer
+
+from relaax_like.cli.options import ConfigOption, SetOption, make_app, to_overrides
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.process import run_main, setup_logging
+
+app = make_app("Owns the weights: applies gradients, serves values, saves snapshots.")
+
+
+@app.command()
+def serve(
+    config: ConfigOption,
+    bind: Annotated[str | None, typer.Option(help="host:port to listen on.")] = None,
+    checkpoint_dir: Annotated[str | None, typer.Option(help="Where snapshots lie.")] = None,
+    checkpoint_time_interval: Annotated[
+        float | None, typer.Option(help="Seconds between snapshots.")
+    ] = None,
+    checkpoint_global_step_interval: Annotated[
+        int | None, typer.Option(help="Environment steps between snapshots.")
+    ] = None,
+    metrics_dir: Annotated[str | None, typer.Option(help="Where curves are written.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
+    sets: SetOption = [],  # noqa: B006 - typer wants a list
+) -> None:
+    """Serves until the training has finished; the newest snapshot is restored at the start."""
+    flags = {
+        "bind": bind,
+        "checkpoint_dir": checkpoint_dir,
+        "checkpoint_time_interval": checkpoint_time_interval,
+        "checkpoint_global_step_interval": checkpoint_global_step_interval,
+        "metrics_dir": metrics_dir,
+        "log_level": log_level,
+    }
+
+    def start() -> int:
+        overrides = to_overrides("relaax-parameter-server", flags, sets)
+        experiment = load_experiment(config, overrides)
+        setup_logging(experiment.parameter_server.log_level)
+        from relaax_like.launch.parameter_server import run_parameter_server
+
+        return run_parameter_server(experiment, overrides)
+
+    run_main(start)
+
+
+def main() -> None:
+    """Runs the command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""`relaax-rlx-server`."""
+
+from typing import Annotated
+
+import typer
+
+from relaax_like.cli.options import ConfigOption, SetOption, make_app, to_overrides
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.process import run_main, setup_logging
+
+app = make_app("Accepts environments over TCP and hosts their agents.")
+
+
+@app.command()
+def serve(
+    config: ConfigOption,
+    bind: Annotated[str | None, typer.Option(help="host:port to listen on.")] = None,
+    parameter_server: Annotated[
+        str | None, typer.Option(help="host:port of the parameter server.")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
+    sets: SetOption = [],  # noqa: B006 - typer wants a list
+) -> None:
+    """Serves until a signal comes."""
+    flags = {"bind": bind, "parameter_server": parameter_server, "log_level": log_level}
+
+    def start() -> int:
+        experiment = load_experiment(config, to_overrides("relaax-rlx-server", flags, sets))
+        setup_logging(experiment.rlx_server.log_level)
+        from relaax_like.launch.rlx_server import run_rlx_server
+
+        return run_rlx_server(experiment)
+
+    run_main(start)
+
+
+def main() -> None:
+    """Runs the command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""The client library: how an environment's process asks an rlx server for actions.
+
+Needs numpy and protobuf only.
+
+    with RlxClient("localhost:7001", observation_space, action_space) as client:
+        action = client.act(state)
+        action = client.reward_and_act(reward, state)   # None: training has finished
+        score = client.reward_and_reset(reward)
+"""
+
+from relaax_like.client.client import (
+    EpisodeResult,
+    OutOfOrderError,
+    Retry,
+    RlxClient,
+    StepResult,
+)
+from relaax_like.client.connection import Connection
+from relaax_like.client.interactor import (
+    EnvironmentSlots,
+    Interactor,
+    RunSummary,
+    SlotEpisode,
+    Transition,
+)
+
+__all__ = [
+    "Connection",
+    "EnvironmentSlots",
+    "EpisodeResult",
+    "Interactor",
+    "OutOfOrderError",
+    "Retry",
+    "RlxClient",
+    "RunSummary",
+    "SlotEpisode",
+    "StepResult",
+    "Transition",
+]

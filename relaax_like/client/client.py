@@ -1,0 +1,607 @@
+"""The client of an rlx server: three verbs for one environment, `step` for many at once."""
+
+import contextlib
+import os
+import random
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from relaax_like.client.connection import Connection
+from relaax_like.client.outcome import pack_outcome, pack_success
+from relaax_like.client.scalars import LatencyMeter, ScalarBuffer
+from relaax_like.client.values import SpaceValues, UserSpace, Values
+from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.errors import (
+    ConfigError,
+    InvalidInputError,
+    ProtocolError,
+    RelaaxError,
+    ServerUnavailableError,
+)
+from relaax_like.wire.framing import MAX_MESSAGE_BYTES, PROTOCOL_VERSION
+from relaax_like.wire.spaces import (
+    ACTION,
+    OBSERVATION,
+    pack_arrays,
+    space_to_message,
+    unpack_arrays,
+)
+
+
+class OutOfOrderError(RelaaxError, RuntimeError):
+    """A verb was called at the wrong time. Nothing was sent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """How to wait for a server that is away.
+
+    Attributes:
+      min_sleep_sec: shortest sleep before an attempt.
+      max_sleep_sec: longest; each sleep is drawn anew between the two, so that many clients do not
+        come back at the same moment.
+      max_attempts: give up after so many; None: never.
+    """
+
+    min_sleep_sec: float = 1.0
+    max_sleep_sec: float = 10.0
+    max_attempts: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_sleep_sec <= self.max_sleep_sec:
+            raise ConfigError(
+                f"retry: sleeps of {self.min_sleep_sec} to {self.max_sleep_sec} s, expected "
+                "0 <= min_sleep_sec <= max_sleep_sec"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeResult:
+    """An episode that ended, as the server counted it.
+
+    Attributes:
+      slot: the environment it ended in.
+      score: undiscounted sum of rewards.
+      length: environment steps.
+    """
+
+    slot: int
+    score: float
+    length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """The answer to one `step`.
+
+    Attributes:
+      actions: `[k, ...]` in the action space's dtype, or a dict of them; None when the step had no
+        observations, or when training has finished.
+      episodes: those that the step ended.
+      finished: not empty when training has ended: what ended it.
+      version: of the weights that chose the actions.
+    """
+
+    actions: Values | None
+    episodes: tuple[EpisodeResult, ...] = ()
+    finished: str = ""
+    version: int = 0
+
+
+class RlxClient:
+    """One connection to an rlx server, driving one or several environment slots.
+
+    Connects when made. Each verb blocks until the server has answered, for at most `timeout_sec`.
+    Not thread-safe. Close it, or use it as a context manager.
+
+        with RlxClient("localhost:7001", observation_space, action_space) as client:
+            action = client.act(state)                                # first step of an episode
+            while action is not None:                                 # None: training has finished
+                state, reward, terminated = environment.step(action)
+                if terminated:
+                    client.reward_and_reset(reward)                   # returns the episode's score
+                    action = client.act(environment.reset())
+                else:
+                    action = client.reward_and_act(reward, state)
+
+    Attributes:
+      finished: not empty when training has ended: what ended it. From then on the verbs return None
+        without asking the server.
+      slots: environments that are stepped together, k.
+      name: shown in the server's log and score lines.
+      session: the server's name of this session.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        observation_space: UserSpace,
+        action_space: UserSpace,
+        *,
+        slots: int = 1,
+        name: str | None = None,
+        exploit: bool = False,
+        token: str = "",
+        timeout_sec: float = 60.0,
+        connect_timeout_sec: float = 10.0,
+        retry: Retry | None = None,
+        report: Callable[[str], None] | None = None,
+    ) -> None:
+        """Connects and says hello.
+
+        Args:
+          address: "host:port" of the rlx server.
+          observation_space: a leaf, or a dict name -> leaf.
+          action_space: the same for actions.
+          slots: environments that are stepped together, k.
+          name: 1 to 100 printable characters; default: host name and process id.
+          exploit: best actions with the newest weights, nothing is learned.
+          token: secret that the server may ask for.
+          timeout_sec: longest wait for an answer.
+          connect_timeout_sec: longest wait for the TCP connection.
+          retry: how `reconnect` waits. When given, the first connection is retried like that too.
+          report: takes the progress lines of `reconnect`; default: print to stdout.
+
+        Raises:
+          ConfigError: an argument is wrong.
+          ServerUnavailableError: no server there (only without `retry`, or when it gave up).
+          ProtocolError: the server refused the hello.
+        """
+        self.finished = ""
+        self.session = ""
+        self._connection: Connection | None = None
+        self._closed = False
+        self._observations = SpaceValues(observation_space, OBSERVATION)
+        self._actions = SpaceValues(action_space, ACTION)
+        self.slots = _validate_slots(slots)
+        self.name = _validate_name(name or f"{socket.gethostname()[:80]}-{os.getpid()}")
+        self._address = address
+        self._hello = self._make_hello(exploit, token)
+        self._timeout_sec = timeout_sec
+        self._connect_timeout_sec = connect_timeout_sec
+        self._retry = retry or Retry()
+        self._report = report or _print_line
+        self._scalars = ScalarBuffer()
+        self._latency = LatencyMeter()
+        # True: the server waits for the rewards of the actions that it gave.
+        self._rewards_due = False
+        if retry is None:
+            self.connect()
+        else:
+            self.connect_with_retry()
+
+    def _make_hello(self, exploit: bool, token: str) -> rlx_pb2.Hello:
+        hello = rlx_pb2.Hello(
+            protocol_version=PROTOCOL_VERSION,
+            client_name=self.name,
+            slots=self.slots,
+            mode=rlx_pb2.EXPLOIT if exploit else rlx_pb2.TRAIN,
+            token=token,
+        )
+        for values, into in (
+            (self._observations, hello.observation_spaces),
+            (self._actions, hello.action_spaces),
+        ):
+            for leaf, space in values.spaces.items():
+                into[leaf].CopyFrom(space_to_message(space))
+        return hello
+
+    def __enter__(self) -> "RlxClient":
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_connection", None) is not None:
+            warnings.warn(
+                f"RlxClient {self.name!r} was dropped open; use `with` or close()",
+                ResourceWarning,
+                source=self,
+                stacklevel=1,
+            )
+            self._drop_connection()
+
+    def close(self) -> None:
+        """Sends buffered scalars and closes the connection. May be called twice.
+
+        The server discards an unfinished episode.
+        """
+        self._closed = True
+        connection = self._connection
+        if connection is not None and not connection.closed and not self.finished:
+            with contextlib.suppress(RelaaxError):
+                self._flush_scalars(connection, force=True)
+        self._drop_connection()
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        self._rewards_due = False
+        if connection is not None:
+            connection.close()
+
+    # Connecting.
+
+    def connect(self) -> None:
+        """Connects anew, once. An open connection is dropped; the next step begins an episode.
+
+        Raises:
+          ServerUnavailableError: no server there, or it is full.
+          ProtocolError: the server refused the hello.
+        """
+        self._drop_connection()
+        self._closed = False
+        connection = Connection(
+            self._address,
+            connect_timeout_sec=self._connect_timeout_sec,
+            timeout_sec=self._timeout_sec,
+        )
+        try:
+            connection.send(rlx_pb2.ClientMessage(hello=self._hello))
+            answer = connection.receive()
+            if answer.WhichOneof("body") != "ready":
+                raise ProtocolError(f"{self._address} did not answer the hello with Ready")
+        except BaseException:
+            connection.close()
+            raise
+        if answer.ready.max_message_bytes:
+            connection.max_send_bytes = min(answer.ready.max_message_bytes, MAX_MESSAGE_BYTES)
+        self.session = answer.ready.session
+        self._connection = connection
+
+    def connect_with_retry(self, stop: threading.Event | None = None) -> bool:
+        """Connects; while there is no server, sleeps a random time and tries again.
+
+        Args:
+          stop: when set, gives up within a moment.
+
+        Returns:
+          Whether it is connected; False only after `stop`.
+
+        Raises:
+          ServerUnavailableError: after the last of `retry.max_attempts`.
+          ProtocolError: the server refused the hello; another attempt would not help.
+        """
+        attempt = 1
+        while True:
+            try:
+                self.connect()
+                return True
+            except ServerUnavailableError as error:
+                if attempt == self._retry.max_attempts:
+                    raise
+                if not self._sleep_before_retry(error, stop):
+                    return False
+            attempt += 1
+
+    def reconnect(
+        self, error: Exception | None = None, stop: threading.Event | None = None
+    ) -> bool:
+        """Connects again after a loss: sleeps a random time, tries, and so on.
+
+        The unfinished episodes are lost: reset all environments and begin with `act`, or with a
+        `step` of observations only.
+
+        Args:
+          error: what happened, for the progress line.
+          stop: when set, gives up within a moment.
+
+        Returns and raises as `connect_with_retry`.
+        """
+        self._drop_connection()
+        if not self._sleep_before_retry(error, stop):
+            return False
+        if self.connect_with_retry(stop):
+            self._report(f"connected to {self._address} again")
+            return True
+        return False
+
+    def _sleep_before_retry(self, error: Exception | None, stop: threading.Event | None) -> bool:
+        seconds = random.uniform(self._retry.min_sleep_sec, self._retry.max_sleep_sec)
+        why = error or f"the connection to {self._address} was lost"
+        self._report(f"{why}; trying again in {seconds:.1f} s")
+        if stop is None:
+            time.sleep(seconds)
+            return True
+        return not stop.wait(seconds)
+
+    # The three verbs of one environment.
+
+    def act(self, state: Any) -> Any:
+        """Asks for the first action of an episode.
+
+        Args:
+          state: observation without a slot axis (a dict of leaves when the space is one).
+
+        Returns:
+          The action without a slot axis: an int for Discrete, otherwise an array (or a dict of
+          them). None when training has finished.
+
+        Raises:
+          OutOfOrderError: the last action's reward is due.
+          InvalidInputError: the state does not fit its space. Nothing was sent.
+          ServerUnavailableError: lost; `reconnect()` and begin a new episode.
+          ProtocolError: the server refused.
+        """
+        self._validate_single_slot("act")
+        if self._rewards_due:
+            raise OutOfOrderError(
+                "act() begins an episode, but the last action's reward is due: call "
+                "reward_and_act(reward, state), or reward_and_reset(reward) to end the episode"
+            )
+        return self._ask(rlx_pb2.Step(), self._observations.row_to_leaves(state, "state"))
+
+    def reward_and_act(self, reward: Any, state: Any) -> Any:
+        """Tells the last action's reward and asks for the next action.
+
+        Args:
+          reward: a number, or `[r]` where the server's model takes several.
+          state: the observation after the last action.
+
+        Returns:
+          As `act`: the action, or None when training has finished.
+
+        Raises as `act`; OutOfOrderError when no action is open.
+        """
+        message = self._reward_to_step("reward_and_act", reward, False, False)
+        return self._ask(message, self._observations.row_to_leaves(state, "state"))
+
+    def reward_and_reset(
+        self,
+        reward: Any,
+        state: Any = None,
+        truncated: bool = False,
+        success: bool | None = None,
+    ) -> float | None:
+        """Tells the episode's last reward and ends the episode. Go on with `act`.
+
+        Args:
+          reward: a number, or `[r]`.
+          state: the final observation. Needed when truncated: the value of what would have
+            followed is estimated from it.
+          truncated: True when the episode was cut off (a time limit), False when it ended itself.
+          success: whether the task was solved, where the environment says so.
+
+        Returns:
+          The episode's score, or None when training has finished.
+
+        Raises as `act`; ValueError when truncated without a state.
+        """
+        if truncated and state is None and not self.finished:
+            raise InvalidInputError(
+                "reward_and_reset(truncated=True) needs state, the episode's final observation",
+                "state",
+            )
+        message = self._reward_to_step("reward_and_reset", reward, not truncated, truncated)
+        if success is not None:
+            pack_success(message, 1, [int(success)])
+        if state is not None:
+            leaves = self._observations.row_to_leaves(state, "state")
+            pack_arrays(leaves, message.final_observations)
+        result = self._exchange(message)
+        if self.finished:
+            return None
+        if len(result.episodes) != 1:
+            raise self._fail(f"{len(result.episodes)} ended episodes came for one that ended")
+        return result.episodes[0].score
+
+    def _validate_single_slot(self, verb: str) -> None:
+        if self.slots != 1:
+            raise OutOfOrderError(
+                f"{verb}() is for one slot, this client drives {self.slots}: use step()"
+            )
+
+    def _reward_to_step(self, verb: str, reward: Any, terminated: bool, truncated: bool) -> Any:
+        self._validate_single_slot(verb)
+        self._validate_rewards_due(verb)
+        message = rlx_pb2.Step()
+        ends = np.array([terminated]), np.array([truncated])
+        pack_outcome(message, 1, np.asarray(reward)[None], *ends)
+        return message
+
+    def _validate_rewards_due(self, verb: str) -> None:
+        if not self._rewards_due and not self.finished:
+            raise OutOfOrderError(
+                f"{verb}: there is no action that a reward could belong to; begin the episode with "
+                "act(state), or with step(observations)"
+            )
+
+    def _ask(self, message: rlx_pb2.Step, leaves: dict[str, np.ndarray]) -> Any:
+        pack_arrays(leaves, message.observations)
+        result = self._exchange(message)
+        return None if result.actions is None else self._actions.first_row(result.actions)
+
+    # All slots at once.
+
+    def step(
+        self,
+        observations: Any = None,
+        rewards: Any = None,
+        terminated: Any = None,
+        truncated: Any = None,
+        final_observations: Any = None,
+        success: Any = None,
+    ) -> StepResult:
+        """Tells what happened in all slots since the last answer and asks for the next actions.
+
+        Arrays have the slot axis first; observations are bare arrays for a bare space, otherwise
+        dicts. The first step after connecting, or after a step without observations, has
+        observations only; any other has rewards too.
+
+        Args:
+          observations: `[k, ...]`. Where a slot's episode has just ended this is the next
+            episode's first. None: every slot has ended and none goes on yet.
+          rewards: `[k]` or `[k, r]`, finite.
+          terminated: `[k]` bool: ended in a terminal state. Default: nowhere.
+          truncated: `[k]` bool: cut off, never together with terminated. Default: nowhere.
+          final_observations: `[k, ...]`: last observations of the slots that ended, other rows are
+            ignored. Needed where a slot was truncated.
+          success: `[k]` int8: 1 solved, 0 not, -1 not said.
+
+        Raises:
+          OutOfOrderError: rewards at the first step, or none at a later one.
+          InvalidInputError: an array does not fit. Nothing was sent.
+          ServerUnavailableError: lost; `reconnect()` and reset all environments.
+          ProtocolError: the server refused.
+        """
+        if self.finished:
+            return StepResult(actions=None, finished=self.finished)
+        message = rlx_pb2.Step()
+        goes_on = True
+        if rewards is not None:
+            self._validate_rewards_due("step with rewards")
+            terminated, truncated = pack_outcome(
+                message, self.slots, rewards, terminated, truncated
+            )
+            self._pack_ends(message, truncated, final_observations, success)
+            goes_on = not (terminated | truncated).all()
+        else:
+            self._validate_first(terminated, truncated, final_observations, success)
+        if observations is not None:
+            leaves = self._observations.to_leaves(observations, self.slots, "observations")
+            pack_arrays(leaves, message.observations)
+        elif goes_on:
+            raise InvalidInputError(
+                "observations: None, but some slots go on; expected the next observations of all",
+                "observations",
+            )
+        return self._exchange(message)
+
+    def _validate_first(self, *outcome: Any) -> None:
+        if self._rewards_due or any(part is not None for part in outcome):
+            raise OutOfOrderError(
+                "step without rewards: that is only for the first step after connecting, or after "
+                "all slots have ended, and it has observations only; otherwise call "
+                "step(observations, rewards, terminated, truncated)"
+            )
+
+    def _pack_ends(
+        self, message: rlx_pb2.Step, truncated: np.ndarray, final_observations: Any, success: Any
+    ) -> None:
+        if final_observations is not None:
+            leaves = self._observations.to_leaves(
+                final_observations, self.slots, "final_observations"
+            )
+            pack_arrays(leaves, message.final_observations)
+        elif truncated.any():
+            raise InvalidInputError(
+                f"final_observations: none, but slot {int(truncated.argmax())} was truncated; "
+                "expected the last observation of the episode that was cut off",
+                "final_observations",
+            )
+        if success is not None:
+            pack_success(message, self.slots, success)
+
+    # Talking to the server.
+
+    def _exchange(self, step: rlx_pb2.Step) -> StepResult:
+        """Sends a step, waits for its answer and measures the time between."""
+        if self.finished:
+            return StepResult(actions=None, finished=self.finished)
+        connection = self._open_connection()
+        start = time.perf_counter()
+        try:
+            connection.send(rlx_pb2.ClientMessage(step=step))
+            answer = connection.receive()
+        except InvalidInputError:
+            raise  # too long: nothing was sent, the session goes on
+        except BaseException:
+            self._drop_connection()
+            raise
+        latency_sec = time.perf_counter() - start
+        if answer.WhichOneof("body") != "actions":
+            raise self._fail("something other than Actions came as the answer to a step")
+        result = self._unpack_actions(answer.actions, bool(step.observations))
+        if step.observations and not result.finished:
+            self._measure(connection, latency_sec)
+        return result
+
+    def _open_connection(self) -> Connection:
+        if self._connection is None:
+            if self._closed:
+                raise OutOfOrderError("this client is closed; make a new one")
+            raise ServerUnavailableError(
+                f"the connection to {self._address} is lost; reconnect() and begin new episodes"
+            )
+        return self._connection
+
+    def _unpack_actions(self, message: rlx_pb2.Actions, asked: bool) -> StepResult:
+        episodes = tuple(
+            EpisodeResult(slot=end.slot, score=end.score, length=end.length)
+            for end in message.episodes
+        )
+        if message.finished:
+            self.finished = message.finished
+            self._drop_connection()
+            return StepResult(actions=None, episodes=episodes, finished=message.finished)
+        self._rewards_due = asked
+        if not asked:
+            return StepResult(actions=None, episodes=episodes, version=message.version)
+        try:
+            leaves = unpack_arrays(message.actions, self._actions.spaces, self.slots, "actions")
+        except InvalidInputError as error:
+            raise self._fail(str(error)) from None
+        actions = self._actions.from_leaves(leaves)
+        return StepResult(actions=actions, episodes=episodes, version=message.version)
+
+    def _fail(self, what: str) -> ProtocolError:
+        self._drop_connection()
+        return ProtocolError(f"{self._address}: {what}")
+
+    # Metrics.
+
+    def scalar(self, name: str, y: float, x: float | None = None) -> None:
+        """Records one point of a curve for TensorBoard.
+
+        Buffered, and sent about once a second with the steps; there is no answer. At most once:
+        points that were not sent are lost when the process dies.
+
+        Args:
+          name: of the curve, 1 to 200 characters.
+          y: a finite number.
+          x: position on the x axis; default: the newest `global_t`.
+
+        Raises:
+          InvalidInputError: bad name, or a number that is not finite.
+        """
+        self._scalars.append(name, y, x)
+        if self._scalars.full and self._connection is not None:
+            self._flush_scalars(self._connection)
+
+    def _measure(self, connection: Connection, latency_sec: float) -> None:
+        mean = self._latency.add(latency_sec)
+        if mean is not None:
+            self._scalars.append("client latency", mean, None)
+        if self._scalars.due:
+            self._flush_scalars(connection)
+
+    def _flush_scalars(self, connection: Connection, force: bool = False) -> None:
+        """Sends what is due. A loss shows at the next step, which can say how to go on."""
+        if force and (mean := self._latency.take()) is not None:
+            self._scalars.append("client latency", mean, None)
+        with contextlib.suppress(ServerUnavailableError):
+            for request in self._scalars.take():
+                connection.send(rlx_pb2.ClientMessage(scalars=request))
+
+
+def _print_line(line: str) -> None:
+    print(line, flush=True)
+
+
+def _validate_slots(slots: int) -> int:
+    if slots < 1:
+        raise ConfigError(f"slots: {slots}, expected 1 or more")
+    return slots
+
+
+def _validate_name(name: str) -> str:
+    if not (1 <= len(name) <= 100 and name.isprintable()):
+        raise ConfigError(f"name: {name[:120]!r}, expected 1 to 100 printable characters")
+    return name

@@ -1,0 +1,229 @@
+"""One blocking TCP connection that speaks frames of the rlx protocol."""
+
+import contextlib
+import socket
+import time
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.errors import (
+    ConfigError,
+    InvalidInputError,
+    ProtocolError,
+    ServerUnavailableError,
+)
+from relaax_like.wire.framing import (
+    DEFAULT_PORT,
+    HEADER,
+    MAX_MESSAGE_BYTES,
+    pack_frame,
+    unpack_length,
+)
+
+_CHUNK_BYTES = 1 << 16
+# The server may be well again a moment later; everything else would be refused again.
+_WORTH_A_RETRY = (rlx_pb2.OVERLOADED, rlx_pb2.UNAVAILABLE)
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Splits "host:port" or "[ipv6]:port"; a missing port is 7001.
+
+    Raises:
+      ConfigError: when it is no such address.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or host.endswith(":") or (":" in host and not host.startswith("[")):
+        host, port = address, str(DEFAULT_PORT)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
+        raise ConfigError(
+            f"address {address!r}: expected HOST:PORT with a port of 1 to 65535, "
+            f"for example localhost:{DEFAULT_PORT}"
+        )
+    return host, int(port)
+
+
+class Connection:
+    """Sends `ClientMessage`s and receives `ServerMessage`s; each call blocks until it is done.
+
+    Not thread-safe. Any error closes the connection, as the position in the stream is then unknown.
+
+        with Connection("localhost:7001") as connection:
+            connection.send(rlx_pb2.ClientMessage(hello=hello))
+            message = connection.receive()
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        connect_timeout_sec: float = 10.0,
+        timeout_sec: float = 60.0,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        """Connects.
+
+        Args:
+          address: "host:port" of the rlx server.
+          connect_timeout_sec: longest wait for the TCP connection.
+          timeout_sec: longest wait for a whole message, in each direction.
+          max_message_bytes: longest message that is accepted or sent. Lower it with
+            `max_send_bytes` once the server has told its own bound.
+
+        Raises:
+          ConfigError: bad address, or a time that is not positive.
+          ServerUnavailableError: nobody listens there, or no answer in time.
+        """
+        self.address = address
+        self.max_send_bytes = max_message_bytes
+        self._max_message_bytes = max_message_bytes
+        self._timeout_sec = timeout_sec
+        self._buffer = bytearray()
+        self._socket: socket.socket | None = None
+        if not (connect_timeout_sec > 0 and timeout_sec > 0):
+            raise ConfigError(
+                f"timeouts of {connect_timeout_sec} and {timeout_sec} s: expected more than 0"
+            )
+        self._socket = self._connect(connect_timeout_sec)
+
+    def _connect(self, timeout_sec: float) -> socket.socket:
+        host, port = parse_address(self.address)
+        try:
+            connected = socket.create_connection((host, port), timeout=timeout_sec)
+        except TimeoutError:
+            raise ServerUnavailableError(
+                f"rlx server {self.address}: no connection within {timeout_sec:g} s"
+            ) from None
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ServerUnavailableError(
+                f"rlx server {self.address}: cannot connect ({reason}); is it running?"
+            ) from None
+        # Each step waits for its answer: without this a small message may be held back 40 ms.
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connected.settimeout(self._timeout_sec)
+        return connected
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has been closed or lost."""
+        return self._socket is None
+
+    def close(self) -> None:
+        """Closes the connection. May be called twice."""
+        connected, self._socket = self._socket, None
+        if connected is not None:
+            with contextlib.suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+            connected.close()
+
+    def send(self, message: rlx_pb2.ClientMessage) -> None:
+        """Sends one message.
+
+        Raises:
+          InvalidInputError: longer than the peer reads. Nothing was sent.
+          ServerUnavailableError: the connection is lost.
+          ProtocolError: the server had closed it after an Error, which is this one.
+        """
+        body = message.SerializeToString()
+        if len(body) > self.max_send_bytes:
+            raise InvalidInputError(
+                f"a message of {len(body)} bytes, but {self.address} reads at most "
+                f"{self.max_send_bytes}; use fewer slots or smaller observations"
+            )
+        connected = self._open_socket()
+        try:
+            connected.sendall(pack_frame(body))
+        except OSError as error:
+            # The server says why before it closes; that is worth more than "broken pipe".
+            if not isinstance(error, TimeoutError):
+                with contextlib.suppress(ServerUnavailableError):
+                    self.receive()
+            raise self._lost(error) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def receive(self) -> rlx_pb2.ServerMessage:
+        """Waits for one message.
+
+        Raises:
+          ServerUnavailableError: lost, no message in time, or an Error of the server that is worth
+            a retry.
+          ProtocolError: any other Error, or bytes that are no message.
+        """
+        try:
+            return self._receive()
+        except OSError as error:
+            raise self._lost(error) from None
+        except BaseException:
+            # Also Ctrl-C: half a message may have been read.
+            self.close()
+            raise
+
+    def _receive(self) -> rlx_pb2.ServerMessage:
+        deadline = time.monotonic() + self._timeout_sec
+        self._fill(HEADER.size, deadline)
+        length = unpack_length(bytes(self._buffer[: HEADER.size]), self._max_message_bytes)
+        end = HEADER.size + length
+        self._fill(end, deadline)
+        body = bytes(self._buffer[HEADER.size : end])
+        del self._buffer[:end]
+        try:
+            message = rlx_pb2.ServerMessage.FromString(body)
+        except DecodeError:
+            raise self._malformed("bytes that are no ServerMessage") from None
+        kind = message.WhichOneof("body")
+        if kind is None:
+            raise self._malformed("a message without a known body")
+        if kind == "error":
+            raise _error_to_exception(message.error)
+        return message
+
+    def _fill(self, size: int, deadline: float) -> None:
+        """Reads until the buffer holds `size` bytes. Only what has arrived takes memory."""
+        connected = self._open_socket()
+        while len(self._buffer) < size:
+            chunk = connected.recv(max(_CHUNK_BYTES, min(size - len(self._buffer), 1 << 22)))
+            if not chunk:
+                raise ConnectionError("the server closed the connection")
+            self._buffer += chunk
+            if len(self._buffer) < size and time.monotonic() > deadline:
+                raise TimeoutError
+
+    def _open_socket(self) -> socket.socket:
+        if self._socket is None:
+            raise ServerUnavailableError(
+                f"the connection to {self.address} is closed; make a new one"
+            )
+        return self._socket
+
+    def _malformed(self, what: str) -> ProtocolError:
+        return ProtocolError(f"{self.address} sent {what}; is it an rlx server?")
+
+    def _lost(self, error: OSError) -> ServerUnavailableError:
+        self.close()
+        if isinstance(error, ServerUnavailableError):
+            return error
+        reason: Any = error.strerror or str(error)
+        if isinstance(error, TimeoutError):
+            reason = f"no answer within {self._timeout_sec:g} s"
+        return ServerUnavailableError(f"lost the rlx server {self.address}: {reason}")
+
+
+def _error_to_exception(error: rlx_pb2.Error) -> ProtocolError | ServerUnavailableError:
+    if error.code in _WORTH_A_RETRY:
+        return ServerUnavailableError(error.message or rlx_pb2.ErrorCode.Name(error.code))
+    known = error.code in rlx_pb2.ErrorCode.values()
+    code = rlx_pb2.ErrorCode.Name(error.code) if known else f"ERROR_CODE_{error.code}"
+    return ProtocolError(error.message or code, code, error.field)

@@ -1,0 +1,354 @@
+"""The one loop that runs environments against an agent, over the network or in one process."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from relaax_like.client.values import SpaceValues, UserSpace, Values
+from relaax_like.wire.errors import ConfigError, ServerUnavailableError
+from relaax_like.wire.spaces import ACTION
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transition:
+    """What one step of all slots gave.
+
+    Attributes:
+      observations: `[k, ...]`, or a dict of them. Where a slot's episode ended this is the next
+        episode's first observation.
+      rewards: `[k]` float.
+      terminated: `[k]` bool: ended in a terminal state.
+      truncated: `[k]` bool: cut off; never together with terminated.
+      final_observations: `[k, ...]`: last observations of the slots that ended, other rows mean
+        nothing; None when no slot ended.
+      success: `[k]` int8: 1 solved, 0 not, -1 not said; None when nobody said.
+    """
+
+    observations: Values
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    final_observations: Values | None = None
+    success: np.ndarray | None = None
+
+
+class EnvironmentSlots(Protocol):
+    """A vector of environments that are stepped together.
+
+    Arrays that it returns are the caller's to keep. It may also have `partial_step(actions, mask)
+    -> Transition`, which steps the slots in `mask` only and leaves the others as they are.
+
+    Attributes:
+      slots: environments, k.
+      observation_space: a leaf, or a dict name -> leaf.
+      action_space: the same for actions.
+    """
+
+    slots: int
+    observation_space: UserSpace
+    action_space: UserSpace
+
+    def reset(self, mask: np.ndarray | None = None) -> Values:
+        """Begins new episodes.
+
+        Args:
+          mask: `[k]` bool, the slots to reset; None: all.
+
+        Returns:
+          `[k, ...]` observations of all slots; those not in `mask` as they were.
+        """
+
+    def step(self, actions: Any) -> Transition:
+        """Steps all slots; those whose episode ends are reset in the same call."""
+
+
+class SteppingAgent(Protocol):
+    """What acts for all slots: an `RlxClient`, or an agent in the same process.
+
+    `step` takes and returns what `RlxClient.step` does. An agent that can be lost raises
+    ServerUnavailableError and has `reconnect(error, stop) -> bool`.
+    """
+
+    def step(
+        self,
+        observations: Any = None,
+        rewards: Any = None,
+        terminated: Any = None,
+        truncated: Any = None,
+        final_observations: Any = None,
+        success: Any = None,
+    ) -> Any:
+        """Returns an object with `actions` (`[k, ...]`) and `finished` (str)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotEpisode:
+    """An episode that ended, as the loop counted it.
+
+    Attributes:
+      slot: where.
+      score: undiscounted sum of rewards.
+      length: steps that the agent chose.
+      truncated: whether it was cut off.
+      success: 1 solved, 0 not, -1 not said.
+    """
+
+    slot: int
+    score: float
+    length: int
+    truncated: bool
+    success: int = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """What a run did.
+
+    Attributes:
+      episodes: that ended; those lost with a server are not counted.
+      steps: that the agent chose, of all slots together.
+      finished: not empty when training has ended: what ended it.
+      losses: how often the server was lost.
+      environment_sec: time spent in the environments.
+      agent_sec: time spent waiting for actions.
+    """
+
+    episodes: int
+    steps: int
+    finished: str
+    losses: int
+    environment_sec: float
+    agent_sec: float
+
+
+class Interactor:
+    """Runs environments against an agent until something ends it.
+
+        with RlxClient(address, slots.observation_space, slots.action_space, slots=8) as client:
+            summary = Interactor(slots, client, limit=800).run()
+
+    It ends when the agent says that training has finished, after `max_episodes` or `max_steps`, or
+    when `stop` is set. When the server is lost it reconnects and resets all environments.
+
+    Attributes:
+      episodes: ended so far.
+      steps: chosen by the agent so far.
+    """
+
+    def __init__(
+        self,
+        env_slots: EnvironmentSlots,
+        agent: SteppingAgent,
+        *,
+        rnd: int = 0,
+        limit: int | None = None,
+        max_episodes: int | None = None,
+        max_steps: int | None = None,
+        stop: threading.Event | None = None,
+        on_episode: Callable[[SlotEpisode], None] | None = None,
+        on_step: Callable[[], None] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """Takes the two sides.
+
+        Args:
+          env_slots: the environments.
+          agent: what acts in them.
+          rnd: random actions after each reset, before the agent takes over; unseen by the agent and
+            counted nowhere. When one of them ends the episode, the rest is done in the next one.
+          limit: steps of the agent after which an episode is truncated; None: never.
+          max_episodes: ends the run after so many.
+          max_steps: ends the run after at least so many steps of all slots together.
+          stop: ends the run after the step during which it was set.
+          on_episode: called for each episode that ended.
+          on_step: called after each step of the environments.
+          seed: of the random actions.
+
+        Raises:
+          ConfigError: a number out of range, or random actions for slots that cannot be stepped
+            one by one.
+        """
+        _validate_bounds(rnd, limit, max_episodes, max_steps)
+        self._partial_step = getattr(env_slots, "partial_step", None)
+        if rnd and env_slots.slots > 1 and self._partial_step is None:
+            raise ConfigError(
+                f"rnd={rnd}: these {env_slots.slots} environments can only be stepped together, so "
+                "one alone cannot take random actions after its reset; use rnd=0, or environments "
+                "that are stepped one by one"
+            )
+        self.episodes = 0
+        self.steps = 0
+        self._env_slots = env_slots
+        self._agent = agent
+        self._rnd = rnd
+        self._limit = limit
+        self._max_episodes = max_episodes
+        self._max_steps = max_steps
+        self._stop = stop or threading.Event()
+        self._on_episode = on_episode
+        self._on_step = on_step
+        self._rng = np.random.default_rng(seed)
+        self._actions = SpaceValues(env_slots.action_space, ACTION)
+        self._scores = np.zeros(env_slots.slots)  # [k] float64
+        self._lengths = np.zeros(env_slots.slots, np.int64)  # [k]
+        self._finished = ""
+        self._losses = 0
+        self._environment_sec = 0.0
+        self._agent_sec = 0.0
+
+    def run(self) -> RunSummary:
+        """Runs until the end; see the class.
+
+        Raises:
+          ServerUnavailableError: the server is lost, and the agent cannot or will not reconnect.
+          ProtocolError: the server refused.
+        """
+        while not self._done():
+            try:
+                self._run_session()
+            except ServerUnavailableError as error:
+                self._losses += 1
+                reconnect = getattr(self._agent, "reconnect", None)
+                if reconnect is None:
+                    raise
+                if not reconnect(error, self._stop):
+                    break
+        return self._summary()
+
+    def _summary(self) -> RunSummary:
+        return RunSummary(
+            episodes=self.episodes,
+            steps=self.steps,
+            finished=self._finished,
+            losses=self._losses,
+            environment_sec=self._environment_sec,
+            agent_sec=self._agent_sec,
+        )
+
+    def _done(self) -> bool:
+        return (
+            self._stop.is_set()
+            or bool(self._finished)
+            or (self._max_episodes is not None and self.episodes >= self._max_episodes)
+            or (self._max_steps is not None and self.steps >= self._max_steps)
+        )
+
+    def _run_session(self) -> None:
+        """Runs from a reset of all slots to the end, or to the loss of the server."""
+        self._scores[:] = 0
+        self._lengths[:] = 0
+        actions = self._ask(observations=self._begin(None))
+        while not self._finished and not self._done():
+            transition = self._advance(actions)
+            # Counted before it is told, so that the last transition of a run is told too.
+            self._count(transition)
+            actions = self._ask(
+                transition.observations,
+                transition.rewards,
+                transition.terminated,
+                transition.truncated,
+                transition.final_observations,
+                transition.success,
+            )
+
+    def _ask(self, observations: Any, *outcome: Any) -> Any:
+        start = time.perf_counter()
+        result = self._agent.step(observations, *outcome)
+        self._agent_sec += time.perf_counter() - start
+        self._finished = result.finished
+        return result.actions
+
+    def _advance(self, actions: Any) -> Transition:
+        """Steps all slots and applies the step limit and the random beginnings."""
+        start = time.perf_counter()
+        transition = self._env_slots.step(actions)
+        self._lengths += 1
+        ended = transition.terminated | transition.truncated
+        over = (self._lengths >= self._limit) & ~ended if self._limit else None
+        if over is not None and over.any():
+            transition = self._truncate(transition, over)
+            ended |= over
+        if self._rnd and ended.any():
+            transition = replace(
+                transition, observations=self._randomize(transition.observations, ended)
+            )
+        self._environment_sec += time.perf_counter() - start
+        if self._on_step is not None:
+            self._on_step()
+        return transition
+
+    def _truncate(self, transition: Transition, over: np.ndarray) -> Transition:
+        """Cuts off the slots in `over`: their observations are final, and they begin anew."""
+        final = transition.observations
+        if transition.final_observations is not None:
+            final = _merge(over, final, transition.final_observations)
+        return replace(
+            transition,
+            observations=self._env_slots.reset(over),
+            truncated=transition.truncated | over,
+            final_observations=final,
+        )
+
+    def _begin(self, mask: np.ndarray | None) -> Values:
+        observations = self._env_slots.reset(mask)
+        if self._rnd:
+            everyone = np.ones(self._env_slots.slots, np.bool_)
+            observations = self._randomize(observations, everyone if mask is None else mask)
+        return observations
+
+    def _randomize(self, observations: Values, mask: np.ndarray) -> Values:
+        """Steps the slots in `mask` with random actions; returns the observations after that."""
+        for _ in range(self._rnd):
+            actions = self._actions.sample(self._env_slots.slots, self._rng)
+            if self._partial_step is not None:
+                observations = self._partial_step(actions, mask).observations
+            else:
+                observations = self._env_slots.step(actions).observations
+        return observations
+
+    def _count(self, transition: Transition) -> None:
+        rewards = np.asarray(transition.rewards)
+        self._scores += rewards if rewards.ndim == 1 else rewards.sum(axis=1)
+        self.steps += len(self._lengths)
+        ended = transition.terminated | transition.truncated
+        for slot in np.flatnonzero(ended).tolist():
+            self._end_episode(slot, transition)
+
+    def _end_episode(self, slot: int, transition: Transition) -> None:
+        self.episodes += 1
+        episode = SlotEpisode(
+            slot=slot,
+            score=float(self._scores[slot]),
+            length=int(self._lengths[slot]),
+            truncated=bool(transition.truncated[slot]),
+            success=-1 if transition.success is None else int(transition.success[slot]),
+        )
+        self._scores[slot] = 0
+        self._lengths[slot] = 0
+        if self._on_episode is not None:
+            self._on_episode(episode)
+
+
+def _merge(mask: np.ndarray, chosen: Values, other: Values) -> Values:
+    """Takes the rows of `chosen` where `mask` is True, and those of `other` elsewhere."""
+    if isinstance(chosen, dict) and isinstance(other, dict):
+        return {name: _merge_leaf(mask, chosen[name], other[name]) for name in chosen}
+    return _merge_leaf(mask, np.asarray(chosen), np.asarray(other))
+
+
+def _merge_leaf(mask: np.ndarray, chosen: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return np.where(mask.reshape(-1, *[1] * (chosen.ndim - 1)), chosen, other)
+
+
+def _validate_bounds(
+    rnd: int, limit: int | None, max_episodes: int | None, max_steps: int | None
+) -> None:
+    if rnd < 0:
+        raise ConfigError(f"rnd: {rnd}, expected 0 or more random actions")
+    for name, value in (("limit", limit), ("max_episodes", max_episodes), ("max_steps", max_steps)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name}: {value}, expected 1 or more")

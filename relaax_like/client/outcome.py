@@ -1,0 +1,88 @@
+"""What happened in the slots since the last actions: checked, and written into a `Step`."""
+
+from typing import Any
+
+import numpy as np
+
+from relaax_like.v1 import ndarray_pb2, rlx_pb2
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.ndarray import ndarray_to_message
+
+
+def pack_array(into: ndarray_pb2.NdArray, array: np.ndarray) -> None:
+    """Writes one array into a field of a message."""
+    into.CopyFrom(ndarray_to_message(array, ndarray_pb2.NdArray))
+
+
+def pack_outcome(
+    message: rlx_pb2.Step, slots: int, rewards: Any, terminated: Any, truncated: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Checks and writes rewards and ends.
+
+    Args:
+      message: written into.
+      slots: k.
+      rewards: `[k]` or `[k, r]`.
+      terminated: `[k]` bool, or None: nowhere.
+      truncated: `[k]` bool, or None: nowhere.
+
+    Returns:
+      terminated and truncated, `[k]` bool.
+
+    Raises:
+      InvalidInputError: wrong shape or dtype, a reward that is not finite, or a slot that is both
+        terminated and truncated.
+    """
+    terminated = _validate_flags(terminated, slots, "terminated")
+    truncated = _validate_flags(truncated, slots, "truncated")
+    if (terminated & truncated).any():
+        raise InvalidInputError(
+            f"truncated: slot {int((terminated & truncated).argmax())} is terminated and "
+            "truncated at once; a terminal state is not a truncation",
+            "truncated",
+        )
+    pack_array(message.rewards, _validate_rewards(np.asarray(rewards), slots))
+    pack_array(message.terminated, terminated)
+    pack_array(message.truncated, truncated)
+    return terminated, truncated
+
+
+def pack_success(message: rlx_pb2.Step, slots: int, success: Any) -> None:
+    """Checks and writes success, `[k]` of 1 (solved), 0 (not) and -1 (not said).
+
+    Raises:
+      InvalidInputError: another shape or value.
+    """
+    array = np.asarray(success)
+    if array.shape != (slots,) or not np.isin(array, (-1, 0, 1)).all():
+        raise InvalidInputError(
+            f"success: {array.ravel()[:8].tolist()} of shape {list(array.shape)}, expected "
+            f"[{slots}] of 1 (solved), 0 (not) and -1 (not said)",
+            "success",
+        )
+    pack_array(message.success, array.astype(np.int8))
+
+
+def _validate_rewards(rewards: np.ndarray, slots: int) -> np.ndarray:
+    # Always floats: sums of integers would be cut off on the way.
+    if rewards.dtype != np.float32:
+        rewards = rewards.astype(np.float64)
+    if rewards.ndim not in (1, 2) or len(rewards) != slots:
+        raise InvalidInputError(
+            f"rewards: shape {list(rewards.shape)}, expected [{slots}] or [{slots}, r]", "rewards"
+        )
+    if not np.isfinite(rewards).all():
+        bad = np.unique(np.argwhere(~np.isfinite(rewards))[:, 0])[:8].tolist()
+        raise InvalidInputError(f"rewards: NaN or infinity in slot {bad}", "rewards")
+    return rewards
+
+
+def _validate_flags(flags: Any, slots: int, field: str) -> np.ndarray:
+    if flags is None:
+        return np.zeros(slots, np.bool_)
+    array = np.asarray(flags)
+    if array.shape != (slots,) or array.dtype != np.bool_:
+        raise InvalidInputError(
+            f"{field}: {array.dtype} {list(array.shape)}, expected bool [{slots}]", field
+        )
+    return array

@@ -1,0 +1,102 @@
+"""Metrics of a client: buffered here, sent now and then."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from relaax_like.v1 import metrics_pb2
+from relaax_like.wire.errors import InvalidInputError
+
+_POINTS_PER_MESSAGE = 1000
+# Bounds the memory while the server is away; the oldest points go first.
+_MAX_POINTS = 10_000
+_MAX_NAME_LENGTH = 200
+
+
+class ScalarBuffer:
+    """Points that wait to be sent: due every `interval_sec`, or when 1000 have come together.
+
+    Attributes:
+      dropped: points that were lost because too many waited.
+    """
+
+    def __init__(
+        self, interval_sec: float = 1.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Makes an empty buffer.
+
+        Args:
+          interval_sec: shortest time between two sends.
+          clock: seconds, growing.
+        """
+        self.dropped = 0
+        self._interval_sec = interval_sec
+        self._clock = clock
+        self._points: deque[metrics_pb2.Scalar] = deque(maxlen=_MAX_POINTS)
+        self._sent_at = clock()
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    @property
+    def full(self) -> bool:
+        """Whether a whole message's points wait."""
+        return len(self._points) >= _POINTS_PER_MESSAGE
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to send."""
+        if not self._points:
+            return False
+        return self.full or self._clock() - self._sent_at >= self._interval_sec
+
+    def append(self, name: str, y: float, x: float | None = None) -> None:
+        """Adds a point.
+
+        Raises:
+          InvalidInputError: the recorder would refuse it.
+        """
+        if not 1 <= len(name) <= _MAX_NAME_LENGTH:
+            raise InvalidInputError(
+                f"scalar: name {name[:60]!r}, expected 1 to {_MAX_NAME_LENGTH} characters", "name"
+            )
+        if not math.isfinite(y) or (x is not None and not math.isfinite(x)):
+            raise InvalidInputError(f"scalar {name!r}: y={y}, x={x}, expected finite numbers", "y")
+        self.dropped += len(self._points) == _MAX_POINTS
+        self._points.append(metrics_pb2.Scalar(name=name, y=y, x=x))
+
+    def take(self) -> Iterator[metrics_pb2.StoreScalarsRequest]:
+        """Empties the buffer, message by message; a point leaves it just before its message."""
+        self._sent_at = self._clock()
+        while self._points:
+            count = min(len(self._points), _POINTS_PER_MESSAGE)
+            yield metrics_pb2.StoreScalarsRequest(
+                scalars=[self._points.popleft() for _ in range(count)]
+            )
+
+
+class LatencyMeter:
+    """Mean over an interval, so that measuring does not cost a message for each step."""
+
+    def __init__(
+        self, interval_sec: float = 1.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Starts the first interval."""
+        self._interval_sec = interval_sec
+        self._clock = clock
+        self._since = clock()
+        self._sum = 0.0
+        self._count = 0
+
+    def add(self, seconds: float) -> float | None:
+        """Adds a measurement; returns the interval's mean when the interval is over."""
+        self._sum += seconds
+        self._count += 1
+        return self.take() if self._clock() - self._since >= self._interval_sec else None
+
+    def take(self) -> float | None:
+        """Ends the interval now; returns its mean, or None when nothing was measured."""
+        mean = self._sum / self._count if self._count else None
+        self._sum, self._count, self._since = 0.0, 0, self._clock()
+        return mean

@@ -1,0 +1,160 @@
+"""Values of a space as a user holds them (bare arrays, or dicts of arrays) and as leaves."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.ndarray import DTYPES
+from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Spaces
+
+# What users pass: one leaf, or named leaves.
+UserSpace = Space | Mapping[str, Space]
+# [k, ...] array for a bare leaf, else leaf name -> [k, ...].
+Values = np.ndarray | dict[str, np.ndarray]
+
+
+class SpaceValues:
+    """Converts between a user's values and named leaves, checking them on the way.
+
+    Attributes:
+      spaces: leaf name -> leaf.
+      bare: whether the user passed one leaf, and so holds bare arrays.
+    """
+
+    def __init__(self, space: UserSpace, name: str) -> None:
+        """Takes a space.
+
+        Args:
+          space: one leaf, or a dict of them.
+          name: "observation" or "action": the name of a bare leaf.
+
+        Raises:
+          ConfigError: not a `Space`, or an empty dict.
+        """
+        self.bare = isinstance(space, Space)
+        self._name = name
+        spaces: Any = {name: space} if isinstance(space, Space) else space
+        if (
+            not isinstance(spaces, Mapping)
+            or not spaces
+            or not all(isinstance(leaf, Space) for leaf in spaces.values())
+        ):
+            raise ConfigError(
+                f"{name}_space: {space!r:.200}; expected a leaf of relaax_like.wire.spaces (Box, "
+                "Discrete, MultiDiscrete, MultiBinary) or a dict name -> leaf"
+            )
+        self.spaces: Spaces = dict(spaces)
+
+    def to_leaves(self, values: Any, slots: int, field: str) -> dict[str, np.ndarray]:
+        """Checks `[slots, ...]` values and casts them to their spaces' dtypes.
+
+        float64 becomes float32 where the space says so; integers must keep their value.
+
+        Raises:
+          InvalidInputError: wrong structure, shape, dtype or range; names the leaf.
+        """
+        if self.bare:
+            return {self._name: self._to_leaf(self._name, values, slots, field)}
+        if not isinstance(values, Mapping) or values.keys() != self.spaces.keys():
+            came = sorted(values) if isinstance(values, Mapping) else type(values).__name__
+            raise InvalidInputError(
+                f"{field}: {came}, expected a dict with {sorted(self.spaces)} as the space says",
+                field,
+            )
+        return {
+            name: self._to_leaf(name, values[name], slots, f"{field}[{name}]")
+            for name in self.spaces
+        }
+
+    def row_to_leaves(self, values: Any, field: str) -> dict[str, np.ndarray]:
+        """Does the same for one slot's values, which have no slot axis."""
+        if self.bare or not isinstance(values, Mapping):
+            return self.to_leaves(np.asarray(values)[None] if self.bare else values, 1, field)
+        return self.to_leaves({name: np.asarray(v)[None] for name, v in values.items()}, 1, field)
+
+    def from_leaves(self, leaves: Mapping[str, np.ndarray]) -> Values:
+        """Returns writable `[k, ...]` arrays as the user holds them."""
+        if self.bare:
+            return leaves[self._name].copy()
+        return {name: leaf.copy() for name, leaf in leaves.items()}
+
+    def first_row(self, values: Values) -> Any:
+        """Returns the first slot's values: an int for Discrete, otherwise an array."""
+        if isinstance(values, np.ndarray):
+            return _first(self.spaces[self._name], values)
+        return {name: _first(self.spaces[name], leaf) for name, leaf in values.items()}
+
+    def sample(self, slots: int, rng: np.random.Generator) -> Values:
+        """Draws random values, [slots, ...]: uniform, or normal where a Box has no bounds."""
+        leaves = {name: _SAMPLERS[type(s)](s, slots, rng) for name, s in self.spaces.items()}
+        return leaves[self._name] if self.bare else leaves
+
+    def _to_leaf(self, name: str, value: Any, slots: int, field: str) -> np.ndarray:
+        space = self.spaces[name]
+        return space.validate(_cast(np.asarray(value), DTYPES[space.dtype], field), slots, field)
+
+
+def _first(space: Space, leaf: np.ndarray) -> Any:
+    return int(leaf[0]) if isinstance(space, Discrete) else leaf[0]
+
+
+def _cast(array: np.ndarray, dtype: np.dtype, field: str) -> np.ndarray:
+    """Casts where no meaning is lost; what cannot be is left to the space's own check."""
+    if array.dtype == dtype or array.dtype.kind not in "biuf":
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = array.astype(dtype)
+    if not np.can_cast(array.dtype, dtype, "same_kind") and (cast != array).any():
+        raise InvalidInputError(
+            f"{field}: {array.dtype} would lose its values as {dtype}, which the space says",
+            field,
+        )
+    return cast
+
+
+def _sample_box(space: Space, slots: int, rng: np.random.Generator) -> np.ndarray:
+    assert isinstance(space, Box)
+    shape, dtype = (slots, *space.shape), DTYPES[space.dtype]
+    if dtype.kind == "b":
+        return rng.integers(2, size=shape).astype(dtype)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        low = limits.min if space.low is None else space.low
+        high = limits.max if space.high is None else space.high
+        return rng.integers(low, high, size=shape, dtype=dtype.type, endpoint=True)
+    low_f = -np.inf if space.low is None else space.low.astype(np.float64)
+    high_f = np.inf if space.high is None else space.high.astype(np.float64)
+    noise = rng.standard_normal(shape)
+    # Open on one side: that far from the bound. Both: uniform between them.
+    below = np.where(np.isfinite(high_f), high_f - np.abs(noise), noise)
+    open_ended = np.where(np.isfinite(low_f), low_f + np.abs(noise), below)
+    both = np.isfinite(low_f) & np.isfinite(high_f)
+    start = np.where(both, low_f, 0.0)
+    width = np.where(both, high_f, 0.0) - start
+    return np.where(both, start + rng.random(shape) * width, open_ended).astype(dtype)
+
+
+def _sample_discrete(space: Space, slots: int, rng: np.random.Generator) -> np.ndarray:
+    assert isinstance(space, Discrete)
+    drawn = rng.integers(space.start, space.start + space.n, size=slots)
+    return drawn.astype(DTYPES[space.dtype])
+
+
+def _sample_multi_discrete(space: Space, slots: int, rng: np.random.Generator) -> np.ndarray:
+    assert isinstance(space, MultiDiscrete)
+    limits = np.asarray(space.n, np.int64).reshape(space.shape)
+    return rng.integers(limits, size=(slots, *space.shape)).astype(DTYPES[space.dtype])
+
+
+def _sample_multi_binary(space: Space, slots: int, rng: np.random.Generator) -> np.ndarray:
+    return rng.integers(2, size=(slots, *space.shape)).astype(DTYPES[space.dtype])
+
+
+_SAMPLERS: dict[type[Space], Callable[[Space, int, np.random.Generator], np.ndarray]] = {
+    Box: _sample_box,
+    Discrete: _sample_discrete,
+    MultiDiscrete: _sample_multi_discrete,
+    MultiBinary: _sample_multi_binary,
+}

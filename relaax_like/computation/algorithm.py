@@ -1,0 +1,45 @@
+"""Algorithm: what to predict and what to learn with a Model."""
+
+import tensorflow as tf
+
+from relaax_like.computation.model import Model, Tensors
+
+
+class Algorithm:
+    """Owns a Model; decides which of its functions predict and which costs it learns from.
+
+    Written once; a `ComputationTask` derives the compiled forms. All arguments are dictionaries of
+    tensors keyed by the model's specs, batch first. Its methods are traced: no Python side effects.
+
+    Args:
+      model: the network.
+      seed: of the draws in `predict`.
+    """
+
+    def __init__(self, model: Model, seed: int = 0):
+        self.model = model
+        self.generator = tf.random.Generator.from_seed(seed & 0x7FFFFFFFFFFFFFFF, alg="philox")
+
+    def predict(self, inputs: Tensors, states: Tensors) -> tuple[Tensors, Tensors]:
+        """Returns actions drawn from the policy, and the next states."""
+        distributions, next_states = self.model.policy(inputs, states)
+        return {k: d.sample(self.generator) for k, d in distributions.items()}, next_states
+
+    def exploit(self, inputs: Tensors, states: Tensors) -> tuple[Tensors, Tensors]:
+        """Returns the policy's best actions, and the next states."""
+        distributions, next_states = self.model.policy(inputs, states)
+        return {k: d.mode() for k, d in distributions.items()}, next_states
+
+    def learn(
+        self,
+        inputs: Tensors,
+        next_inputs: Tensors,
+        states: Tensors,
+        next_states: Tensors,
+        next_alive: Tensors,
+        actions: Tensors,
+        next_actions: Tensors,
+        rewards: Tensors,
+    ) -> Tensors:
+        """Returns the costs, scalars by name. Optional: not all tasks learn."""
+        raise NotImplementedError(f"{type(self).__name__} does not learn")

@@ -1,0 +1,145 @@
+"""ComputationTask: NumPy in, NumPy out; TensorFlow stays inside."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from relaax_like.bridge.manifest import Variable
+from relaax_like.computation.algorithm import Algorithm
+from relaax_like.computation.model import Specs, get_variables, order_variables
+from relaax_like.wire.errors import InvalidInputError
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class ComputationTask:
+    """Runs one Algorithm for agents that know nothing of TensorFlow.
+
+        task = ComputationTask(PolicyGradient(PolicyModel(config)))
+        task.set_values(parameter_server.get_values())
+        actions, _ = task.predict({"observation": observations})  # [B, 4] -> [B]
+        gradients, costs = task.compute_gradients(...)
+        task.set_values(parameter_server.push_pull(gradients))
+
+    Not thread-safe; each agent has its own, or they take turns.
+    """
+
+    def __init__(self, algorithm: Algorithm):
+        self._algorithm = algorithm
+        model = algorithm.model
+        self._input_specs = _signatures(model.get_input_specs())
+        self._state_specs = _signatures(model.get_state_specs())
+        self._action_specs = _signatures(model.get_action_specs())
+        self._reward_specs = _signatures(model.get_reward_specs())
+        self._variables = order_variables(model)
+        signature = [self._input_specs, self._state_specs]
+        self._predict = tf.function(algorithm.predict, input_signature=signature)
+        self._exploit = tf.function(algorithm.exploit, input_signature=signature)
+        self._gradients = tf.function(self._trace_gradients, reduce_retracing=True)
+
+    def get_variables(self) -> list[Variable]:
+        """Returns the model's trainable variables with their present values, in manifest order."""
+        return get_variables(self._algorithm.model)
+
+    def set_values(self, values: Sequence[np.ndarray]) -> None:
+        """Sets all trainable variables, in manifest order."""
+        for variable, value in zip(self._variables, values, strict=True):
+            variable.assign(value)
+
+    def predict(
+        self, inputs: Arrays, states: Arrays | None = None, exploit: bool = False
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Chooses actions for a batch.
+
+        Args:
+          inputs: by name, `[B, ...]`; those that no input spec names are left out.
+          states: by name, `[B, ...]`; needed when the model has state specs.
+          exploit: the best action instead of a drawn one.
+
+        Returns:
+          Actions and next states by name, `[B, ...]`.
+        """
+        function = self._exploit if exploit else self._predict
+        actions, next_states = function(
+            _select(inputs, self._input_specs, "inputs"),
+            _select(states, self._state_specs, "states"),
+        )
+        return _to_numpy(actions), _to_numpy(next_states)
+
+    def compute_gradients(
+        self,
+        inputs: Arrays,
+        next_inputs: Arrays,
+        next_alive: Arrays,
+        rewards: Arrays,
+        actions: Arrays,
+        next_actions: Arrays | None = None,
+        states: Arrays | None = None,
+        next_states: Arrays | None = None,
+    ) -> tuple[list[np.ndarray], dict[str, float]]:
+        """Computes the gradient of the sum of the costs that `Algorithm.learn` returns.
+
+        Args:
+          inputs: observations at t, by name, `[B, ...]`.
+          next_inputs: observations at t + 1.
+          next_alive: `{"alive": [B, 1] float32}`: 1 goes on, 0 terminated, -1 cut off.
+          rewards: by name, `[B, r] float32`.
+          actions: by name, `[B, ...]`.
+          next_actions: actions at t + 1, where the algorithm uses them.
+          states: memory at t, where the model has one.
+          next_states: memory at t + 1.
+
+        Returns:
+          One float32 array per trainable variable, in manifest order; and the costs by name.
+        """
+        gradients, costs = self._gradients(
+            _select(inputs, self._input_specs, "inputs"),
+            _select(next_inputs, self._input_specs, "next_inputs"),
+            _select(states, self._state_specs, "states"),
+            _select(next_states, self._state_specs, "next_states"),
+            {name: tf.constant(array, tf.float32) for name, array in next_alive.items()},
+            _select(actions, self._action_specs, "actions"),
+            {} if next_actions is None else _select(next_actions, self._action_specs, "next"),
+            _select(rewards, self._reward_specs, "rewards"),
+        )
+        return [g.numpy() for g in gradients], {k: float(v) for k, v in costs.items()}
+
+    def _trace_gradients(self, *batch: Any) -> tuple[list[tf.Tensor], Mapping[str, tf.Tensor]]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(self._variables)
+            costs = self._algorithm.learn(*batch)
+            total = tf.add_n(list(costs.values()))
+        gradients = tape.gradient(total, self._variables, unconnected_gradients="zero")
+        return gradients, costs
+
+
+def _signatures(specs: Specs) -> dict[str, tf.TensorSpec]:
+    return {
+        name: tf.TensorSpec([None, *props["shape"]], props.get("dtype", "float32"), name)
+        for name, props in specs
+    }
+
+
+def _select(
+    arrays: Arrays | None, specs: Mapping[str, tf.TensorSpec], field: str
+) -> dict[str, tf.Tensor]:
+    tensors = {}
+    for name, spec in specs.items():
+        if arrays is None or name not in arrays:
+            raise InvalidInputError(
+                f"{field}: {name} is missing, the model's specs name {', '.join(specs)}", name
+            )
+        array = np.asarray(arrays[name], spec.dtype.as_numpy_dtype)
+        if not spec.shape.is_compatible_with(array.shape):
+            raise InvalidInputError(
+                f"{field}[{name}]: shape {list(array.shape)}, the model's specs say {spec.shape}",
+                name,
+            )
+        tensors[name] = tf.constant(array)
+    return tensors
+
+
+def _to_numpy(tensors: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in tensors.items()}

@@ -1,0 +1,76 @@
+"""Addresses of servers: `host:port`. Needs nothing but the standard library."""
+
+import re
+from dataclasses import dataclass
+
+from relaax_like.wire.errors import ConfigError
+
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_HOST = re.compile(r"[A-Za-z0-9_.\-]{1,253}")
+_IPV6 = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9_.\-]+)?")
+_EXPECTED = "expected host:port, as localhost:7001 or [::1]:7001 (port 0: any free one)"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens.
+
+    Attributes:
+      host: name or number; IPv6 without brackets.
+      port: 0 to 65535; 0 means that the system chooses one.
+    """
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        return self.host in _LOOPBACK or self.host.startswith("127.")
+
+    def to_connect(self) -> "Address":
+        """Returns where a client on the same machine connects to: not "all interfaces"."""
+        return Address(_WILDCARDS.get(self.host, self.host), self.port)
+
+    def collides_with(self, other: "Address") -> bool:
+        """Tells whether two servers on one machine cannot both listen, as far as names can tell."""
+        if self.port != other.port or self.port == 0:
+            return False
+        return (
+            self.host == other.host
+            or self.host in _WILDCARDS
+            or other.host in _WILDCARDS
+            or (self.is_loopback and other.is_loopback)
+        )
+
+
+def parse_address(text: str, default_port: int | None = None) -> Address:
+    """Reads `host:port`, `[ipv6]:port`, or `host` alone when there is a default port.
+
+    Raises:
+      ConfigError: it is no address.
+    """
+    host, bracket, rest = _split(text.strip())
+    if not (_IPV6.fullmatch(host) and ":" in host if bracket else _HOST.fullmatch(host)):
+        raise ConfigError(f"{text[:80]!r} is no address, {_EXPECTED}")
+    if not rest and default_port is not None:
+        return Address(host, default_port)
+    port = rest[1:]
+    if not (rest.startswith(":") and port.isascii() and port.isdigit() and len(port) <= 5):
+        raise ConfigError(f"{text[:80]!r} has no port number, {_EXPECTED}")
+    if int(port) > 65535:
+        raise ConfigError(f"{text[:80]!r}: port {port} is above 65535, {_EXPECTED}")
+    return Address(host, int(port))
+
+
+def _split(text: str) -> tuple[str, bool, str]:
+    """Returns host, whether it stood in brackets, and what follows it (":port" or "")."""
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        return host, True, rest
+    host, colon, port = text.partition(":")
+    return host, False, colon + port

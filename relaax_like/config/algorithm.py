@@ -1,0 +1,59 @@
+"""What every algorithm folder's `Config` has."""
+
+from typing import Self
+
+from pydantic import Field, PrivateAttr
+
+from relaax_like.config.base import Settings
+from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.wire.spaces import Spaces
+
+
+class AlgorithmConfig(Settings):
+    """Base of the `Config` that an algorithm folder's `config.py` exports.
+
+        class Config(AlgorithmConfig):
+            # Units of the hidden layer.
+            layer_size: int = Field(default=200, ge=1, alias="hidden_layer_size")
+
+    The YAML file, messages and the saved config use a field's alias where it has one.
+    Import no TensorFlow in `config.py`: the parameter server loads it too.
+    """
+
+    # Folder of algorithms/; exactly one of name and path stands in the YAML file.
+    name: str | None = None
+    # The user's own folder; relative to the YAML file.
+    path: str | None = None
+    # Training ends when all clients together have taken this many environment steps.
+    max_global_step: int = Field(default=10**8, ge=1)
+    # Of the default optimizer.
+    learning_rate: float = Field(default=1e-3, ge=0)
+    # The experiment's; it is no key of this section.
+    _seed: int = PrivateAttr(default=0)
+
+    @property
+    def seed(self) -> int:
+        """The experiment's seed; derive yours from it with `config.seeds.derive_seed`."""
+        return self._seed
+
+    def with_seed(self, seed: int) -> Self:
+        """Returns a copy that carries the experiment's seed."""
+        copy = self.model_copy()
+        copy._seed = seed
+        return copy
+
+    def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
+        """Refuses a client whose spaces the algorithm cannot use; by default it accepts all.
+
+        Args:
+          observation_spaces: leaf name -> space, as the client's hello has them.
+          action_spaces: the same for actions.
+
+        Raises:
+          InvalidInputError: says what came and which setting or wrapper would mend it.
+        """
+
+    @property
+    def optimizers(self) -> dict[str, OptimizerConfig]:
+        """One optimizer per variable group; overridden by the parameter server's `optimizers`."""
+        return {"default": OptimizerConfig(learning_rate=self.learning_rate)}

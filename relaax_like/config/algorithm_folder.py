@@ -1,0 +1,185 @@
+"""Folders of code that a YAML file names: algorithms and environments, built in or the user's.
+
+Code is loaded only from folders that the local YAML file names; a name is never a path.
+"""
+
+import difflib
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.util
+import re
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+import relaax_like
+from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.wire.errors import ConfigError
+
+PACKAGE = "relaax_algorithms"
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+_lock = threading.RLock()  # guards the making of packages in sys.modules
+
+
+def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
+    """Finds an algorithm's folder.
+
+    Args:
+      name_or_path: a name means a folder of algorithms/; a `Path`, or a text that begins with "."
+        or contains "/", means the user's own folder.
+      base_dir: where a relative path begins.
+
+    Returns:
+      The absolute path of a folder that has a `config.py`.
+
+    Raises:
+      ConfigError: there is no such folder, or it has no `config.py`.
+    """
+    if not _is_path(name_or_path):
+        return _find_built_in("algorithm", _built_in_root("algorithms"), name_or_path, "config.py")
+    folder = (base_dir / name_or_path).resolve()
+    if not folder.is_dir():
+        raise ConfigError(f"no folder {folder}; expected an algorithm's folder with a config.py")
+    if not (folder / "config.py").is_file():
+        raise ConfigError(f"{folder} has no config.py, so it is no algorithm's folder")
+    return folder
+
+
+def find_environment(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
+    """Finds an environment's program; arguments as of `find_algorithm`.
+
+    Returns:
+      The absolute path of a file: `main` of a built-in folder, or the user's own program (`main` in
+      it, when the path is a folder).
+
+    Raises:
+      ConfigError: there is no such program.
+    """
+    if not _is_path(name_or_path):
+        root = _built_in_root("environments")
+        return _find_built_in("environment", root, name_or_path, "main") / "main"
+    program = (base_dir / name_or_path).resolve()
+    if program.is_dir():
+        program /= "main"
+    if not program.is_file():
+        raise ConfigError(f"no file {program}; expected an environment's program")
+    return program
+
+
+def load_folder_module(folder: Path, module: str) -> ModuleType:
+    """Loads one module of a folder of code, an algorithm's or an environment's.
+
+    The folder is a package of its own, so `from .model import Model` works inside it; a second call
+    returns the same module. Runs the folder's code.
+
+    Raises:
+      ConfigError: there is no such file, or it fails while it is loaded.
+    """
+    file = folder / f"{module}.py"
+    if not _NAME.fullmatch(module) or not file.is_file():
+        raise ConfigError(f"folder {folder} has no {module}.py")
+    try:
+        with _lock:
+            package = _make_package(folder.resolve())
+        return importlib.import_module(f"{package}.{module}")
+    except Exception as error:
+        raise ConfigError(f"{_place(error, folder)}: {type(error).__name__}: {error}") from error
+
+
+def load_algorithm_module(folder: Path, module: str) -> ModuleType:
+    """Loads "config", "agent", "model", ... of an algorithm's folder; see `load_folder_module`."""
+    return load_folder_module(folder, module)
+
+
+def load_config_class(folder: Path) -> type[AlgorithmConfig]:
+    """Returns the `Config` class that an algorithm's folder exports.
+
+    Raises:
+      ConfigError: it cannot be loaded, or is no subclass of `AlgorithmConfig`.
+    """
+    config = getattr(load_algorithm_module(folder, "config"), "Config", None)
+    if not (isinstance(config, type) and issubclass(config, AlgorithmConfig)):
+        raise ConfigError(
+            f"{folder / 'config.py'} exports no class Config(AlgorithmConfig); "
+            "derive it from relaax_like.config.algorithm.AlgorithmConfig"
+        )
+    return config
+
+
+def _is_path(name_or_path: str | Path) -> bool:
+    text = str(name_or_path)
+    return isinstance(name_or_path, Path) or text.startswith(".") or "/" in text or "\\" in text
+
+
+def _built_in_root(kind: str) -> Path:
+    package = Path(relaax_like.__file__).resolve().parent
+    shipped = package / kind
+    # In a wheel the folders lie inside the package, in a checkout beside it.
+    return shipped if shipped.is_dir() else package.parent / kind
+
+
+def _find_built_in(kind: str, root: Path, name: str | Path, must_have: str) -> Path:
+    known = sorted(p.parent.name for p in root.glob(f"*/{must_have}") if p.is_file())
+    if name in known:
+        return root / name
+    near = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ConfigError(
+        f"no {kind} {str(name)[:80]!r}{hint} (known: {', '.join(known) or 'none'}; "
+        "for a folder of your own use path)"
+    )
+
+
+def _package_name(folder: Path) -> str:
+    if folder.parent == _built_in_root("algorithms").resolve():
+        return folder.name
+    # The digest keeps a user's folder apart from a built-in one of the same name.
+    digest = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
+    return re.sub(r"\W", "_", folder.name, flags=re.ASCII) + "_" + digest
+
+
+def _make_package(folder: Path) -> str:
+    """Puts the folder into sys.modules as a package, once, and returns its full name."""
+    if PACKAGE not in sys.modules:
+        _add_package(PACKAGE, None)
+    name = f"{PACKAGE}.{_package_name(folder)}"
+    if name not in sys.modules:
+        _add_package(name, folder)
+    return name
+
+
+def _add_package(name: str, folder: Path | None) -> None:
+    init = folder / "__init__.py" if folder else None
+    locations = [str(folder)] if folder else []
+    if init is not None and init.is_file():
+        spec = importlib.util.spec_from_file_location(
+            name, init, submodule_search_locations=locations
+        )
+    else:
+        spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = locations
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    # A folder may have been written a moment ago (tests, generated code).
+    importlib.invalidate_caches()
+    if spec.loader is not None:
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+
+
+def _place(error: Exception, folder: Path) -> str:
+    """Returns `FILE:LINE` inside the folder where loading failed."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    root = str(folder.resolve())
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith(root):
+            return f"{frame.filename}:{frame.lineno}"
+    return str(folder)

@@ -1,0 +1,11 @@
+"""The base of all typed settings."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Settings(BaseModel):
+    """A frozen group of settings; unknown keys, wrong types, NaN and infinity are errors."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, populate_by_name=True, allow_inf_nan=False
+    )

@@ -1,0 +1,305 @@
+"""Loads an experiment from its YAML file: validated whole, before anything starts."""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from relaax_like.config.address import Address
+from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.algorithm_folder import (
+    find_algorithm,
+    find_environment,
+    load_config_class,
+)
+from relaax_like.config.base import Settings
+from relaax_like.config.models import (
+    EnvironmentConfig,
+    Experiment,
+    LearnerConfig,
+    MetricsServerConfig,
+    ParameterServerConfig,
+    RlxServerConfig,
+    TopConfig,
+)
+from relaax_like.config.problems import Problems, describe_value
+from relaax_like.config.yaml_document import Loc, YamlDocument, read_yaml, write_yaml
+from relaax_like.wire.errors import ConfigError
+
+PARAMETER_SERVER = "relaax-parameter-server"
+RLX_SERVER = "relaax-rlx-server"
+METRICS_SERVER = "relaax-metrics-server"
+LEARNER = "learner"
+ALGORITHM = "algorithm"
+ENVIRONMENT = "environment"
+SECTIONS = (PARAMETER_SERVER, RLX_SERVER, METRICS_SERVER, LEARNER, ALGORITHM, ENVIRONMENT)
+_TOP_KEYS = tuple(TopConfig.model_fields)
+# Older names of keys, read as the new ones: the original rlx server called it --timeout.
+_RENAMED = {(RLX_SERVER, "timeout"): "session_timeout_sec"}
+
+_log = logging.getLogger(__name__)
+SettingsT = TypeVar("SettingsT", bound=Settings)
+
+
+def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Reads and validates an experiment's file. Runs the `config.py` of its algorithm's folder.
+
+    Relative paths of what is read (`algorithm.path`, `environment.path`, `initial_values`) begin at
+    the file's folder, of what is written (`run_dir`, `checkpoint_dir`, `metrics_dir`) where the
+    command was started.
+
+    Args:
+      path: the YAML file.
+      overrides: "section.key=value" each, as `--set` takes them.
+
+    Raises:
+      ConfigError: one line per problem, all of them at once.
+    """
+    document = read_yaml(Path(path))
+    for flag in overrides:
+        document.override(flag)
+    return _ExperimentLoader(document).load()
+
+
+def dump_experiment(experiment: Experiment) -> str:
+    """Returns the resolved experiment as YAML; loading it gives the same experiment."""
+    sections: list[tuple[str, Settings | None]] = [
+        (PARAMETER_SERVER, experiment.parameter_server),
+        (RLX_SERVER, experiment.rlx_server),
+        (METRICS_SERVER, experiment.metrics_server),
+        (LEARNER, experiment.learner),
+        (ALGORITHM, experiment.algorithm),
+        (ENVIRONMENT, experiment.environment),
+    ]
+    data: dict[str, Any] = {"seed": experiment.seed, "run_dir": str(experiment.run_dir)}
+    data.update((name, _dump_section(section)) for name, section in sections if section is not None)
+    return write_yaml(data)
+
+
+def _dump_section(section: Settings) -> dict[str, Any]:
+    data = section.model_dump(mode="json", by_alias=True)
+    for name, field in type(section).model_fields.items():
+        # A null that only repeats the default says nothing.
+        if field.default is None and getattr(section, name) is None:
+            del data[field.alias or name]
+    return data
+
+
+class _ExperimentLoader:
+    """Validates one document section by section, so that all problems come out together."""
+
+    def __init__(self, document: YamlDocument):
+        self._document = document
+        self._data = document.data
+        self._base_dir = document.file.parent
+        self._problems = Problems(document)
+
+    def load(self) -> Experiment:
+        self._problems.add_unknown_keys((), self._data, [*_TOP_KEYS, *SECTIONS])
+        self._rename_keys()
+        top = self._load_top()
+        run_dir = top.run_dir if top else self._default_run_dir()
+        parameter_server = self._load_parameter_server(run_dir)
+        rlx_server = self._load_rlx_server(parameter_server)
+        metrics_server = self._load_metrics_server(run_dir)
+        learner = self._load_section(LEARNER, LearnerConfig, {})
+        folder, algorithm = self._load_algorithm()
+        program, environment = self._load_environment()
+        servers = (parameter_server, rlx_server, metrics_server)
+        self._validate_binds([server.bind if server else None for server in servers])
+        self._validate_clients(environment, rlx_server)
+        self._problems.raise_if_any()
+        # Whatever is None here has left a problem behind.
+        assert top is not None
+        assert parameter_server is not None
+        assert rlx_server is not None
+        assert learner is not None
+        assert algorithm is not None
+        assert folder is not None
+        return Experiment(
+            file=self._document.file,
+            seed=top.seed,
+            run_dir=top.run_dir,
+            parameter_server=parameter_server,
+            rlx_server=rlx_server,
+            metrics_server=metrics_server,
+            learner=learner,
+            algorithm=algorithm.with_seed(top.seed),
+            algorithm_folder=folder,
+            environment=environment,
+            environment_program=program,
+        )
+
+    # Sections.
+
+    def _load_top(self) -> TopConfig | None:
+        data = {key: self._data[key] for key in _TOP_KEYS if key in self._data}
+        return self._validate((), TopConfig, {"run_dir": str(self._default_run_dir()), **data})
+
+    def _load_parameter_server(self, run_dir: Path) -> ParameterServerConfig | None:
+        defaults = {
+            "checkpoint_dir": str(run_dir / "checkpoints"),
+            "metrics_dir": str(run_dir / "metrics"),
+        }
+        given = self._section_data(PARAMETER_SERVER).get("initial_values")
+        file = (self._base_dir / given).resolve() if isinstance(given, str) else None
+        if file is not None and not file.is_file():
+            self._problems.add((PARAMETER_SERVER, "initial_values"), f"no file {file}")
+        section = self._load_section(PARAMETER_SERVER, ParameterServerConfig, defaults)
+        return section and section.model_copy(update={"initial_values": file})
+
+    def _load_rlx_server(
+        self, parameter_server: ParameterServerConfig | None
+    ) -> RlxServerConfig | None:
+        defaults = {}
+        if parameter_server is not None:
+            defaults["parameter_server"] = str(parameter_server.bind.to_connect())
+        return self._load_section(RLX_SERVER, RlxServerConfig, defaults)
+
+    def _load_metrics_server(self, run_dir: Path) -> MetricsServerConfig | None:
+        if METRICS_SERVER not in self._data:
+            return None
+        defaults = {"metrics_dir": str(run_dir / "metrics")}
+        return self._load_section(METRICS_SERVER, MetricsServerConfig, defaults)
+
+    def _load_algorithm(self) -> tuple[Path | None, AlgorithmConfig | None]:
+        try:
+            folder = self._find(ALGORITHM, "name", find_algorithm)
+            model = load_config_class(folder) if folder else None
+        except ConfigError as error:
+            self._problems.add((ALGORITHM,), str(error))
+            return None, None
+        if folder is None or model is None:
+            return None, None
+        section = self._load_section(ALGORITHM, model, {})
+        if section is None:
+            return folder, None
+        self._validate_optimizers(section)
+        if section.path is None:
+            return folder, section
+        return folder, section.model_copy(update={"path": str(folder)})
+
+    def _load_environment(self) -> tuple[Path | None, EnvironmentConfig | None]:
+        if ENVIRONMENT not in self._data:
+            return None, None
+        program = self._find(ENVIRONMENT, "program", find_environment)
+        section = self._load_section(ENVIRONMENT, EnvironmentConfig, {})
+        if section is None or section.path is None or program is None:
+            return program, section
+        return program, section.model_copy(update={"path": str(program)})
+
+    def _find(
+        self, section: str, name_key: str, find: Callable[[str | Path, Path], Path]
+    ) -> Path | None:
+        """Finds the folder or program that a section names by exactly one of two keys."""
+        data = self._section_data(section)
+        given = [key for key in (name_key, "path") if data.get(key) is not None]
+        if len(given) != 1:
+            what = "both stand here" if given else "missing"
+            built_in = f"{name_key} (a folder of {section}s/)"
+            loc: Loc = (section, *given[1:])
+            self._problems.add(loc, f"{what}: expected either {built_in} or path (your own)")
+            return None
+        value = data[given[0]]
+        if not isinstance(value, str) or not value:
+            what = describe_value(value)
+            self._problems.add((section, given[0]), f"{what} came, expected text")
+            return None
+        try:
+            if given[0] == name_key and ("/" in value or value.startswith(".")):
+                raise ConfigError(f"{value!r} is a path; write it as path: {value}")
+            return find(Path(value) if given[0] == "path" else value, self._base_dir)
+        except ConfigError as error:
+            self._problems.add((section, given[0]), str(error))
+            return None
+
+    # Contradictions.
+
+    def _validate_optimizers(self, algorithm: AlgorithmConfig) -> None:
+        try:
+            _ = algorithm.optimizers
+        except ValueError as error:
+            self._problems.add((ALGORITHM,), f"these keys give no valid optimizers: {error}")
+
+    def _validate_binds(self, binds: Sequence[Address | None]) -> None:
+        servers = zip(SECTIONS, binds, strict=False)
+        known = [(section, bind) for section, bind in servers if bind is not None]
+        for index, (section, bind) in enumerate(known):
+            for other, taken in known[:index]:
+                if bind.collides_with(taken):
+                    self._problems.add(
+                        (section, "bind"),
+                        f"{bind} is also where {other} binds ({taken}); choose another port",
+                    )
+
+    def _validate_clients(
+        self, environment: EnvironmentConfig | None, rlx_server: RlxServerConfig | None
+    ) -> None:
+        if environment is None or rlx_server is None:
+            return
+        for key, wanted, limit, limit_key in (
+            ("slots", environment.slots, rlx_server.max_slots_per_client, "max_slots_per_client"),
+            ("clients", environment.clients, rlx_server.max_clients, "max_clients"),
+        ):
+            if wanted > limit:
+                self._problems.add(
+                    (ENVIRONMENT, key),
+                    f"{wanted} is above {RLX_SERVER}.{limit_key} {limit}; lower one or raise the "
+                    "other",
+                )
+
+    # Parts.
+
+    def _default_run_dir(self) -> Path:
+        return Path("runs") / self._document.file.stem
+
+    def _section_data(self, section: str) -> dict[str, Any]:
+        data = self._data.get(section)
+        return data if isinstance(data, dict) else {}
+
+    def _load_section(
+        self, section: str, model: type[SettingsT], defaults: dict[str, Any]
+    ) -> SettingsT | None:
+        data = self._data.get(section)
+        if data is None:
+            data = {}
+        if not isinstance(data, dict):
+            self._problems.add((section,), f"{describe_value(data)} came, expected keys under it")
+            return None
+        self._use_aliases(section, model, data)
+        return self._validate((section,), model, {**defaults, **data})
+
+    def _validate(self, loc: Loc, model: type[SettingsT], data: dict[str, Any]) -> SettingsT | None:
+        try:
+            # Strict JSON mode is what YAML needs: lists for tuples, text for paths, integers for
+            # floats; but never text for a number.
+            return model.model_validate_json(json.dumps(data))
+        except ValidationError as error:
+            self._problems.add_validation(loc, model, error)
+        return None
+
+    def _use_aliases(self, section: str, model: type[Settings], data: dict[str, Any]) -> None:
+        """Renames keys that name a field to the field's alias, which the YAML file uses."""
+        for name, field in model.model_fields.items():
+            if field.alias not in (None, name) and name in data:
+                self._rename(section, data, name, str(field.alias))
+
+    def _rename_keys(self) -> None:
+        for (section, old), new in _RENAMED.items():
+            data = self._section_data(section)
+            if old in data:
+                place = self._document.place((section, old))
+                _log.warning("%s: %s.%s is an older form, write %s", place, section, old, new)
+                self._rename(section, data, old, new)
+
+    def _rename(self, section: str, data: dict[str, Any], old: str, new: str) -> None:
+        places = self._document.places
+        place = self._document.place((section, old))
+        if new in data and not place.startswith("--set "):
+            self._problems.add((section, old), f"means the same as {new}, which also stands here")
+            return
+        data[new] = data.pop(old)
+        places[(section, new)] = place

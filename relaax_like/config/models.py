@@ -1,0 +1,185 @@
+"""The sections of an experiment's YAML file, typed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    PlainValidator,
+    field_validator,
+)
+
+from relaax_like.config.address import Address, parse_address
+from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.base import Settings
+from relaax_like.config.optimizer import OptimizerConfig
+
+PARAMETER_SERVER_PORT = 7000
+RLX_SERVER_PORT = 7001
+METRICS_SERVER_PORT = 7002
+
+
+def _make_address_validator(default_port: int) -> PlainValidator:
+    def to_address(value: Any) -> Address:
+        if isinstance(value, Address):
+            return value
+        if not isinstance(value, str):
+            raise ValueError(
+                f"{value!r} came, expected an address such as localhost:{default_port}"
+            )
+        return parse_address(value, default_port)
+
+    return PlainValidator(to_address)
+
+
+_TEXT = PlainSerializer(str, return_type=str)
+ParameterServerAddress = Annotated[Address, _make_address_validator(PARAMETER_SERVER_PORT), _TEXT]
+RlxServerAddress = Annotated[Address, _make_address_validator(RLX_SERVER_PORT), _TEXT]
+MetricsServerAddress = Annotated[Address, _make_address_validator(METRICS_SERVER_PORT), _TEXT]
+
+
+def _to_upper(value: Any) -> Any:
+    return value.upper() if isinstance(value, str) else value
+
+
+LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_to_upper)]
+Seconds = Annotated[float, Field(gt=0, le=1e9)]
+
+
+class TopConfig(Settings):
+    """The keys that stand in no section."""
+
+    # All random generators derive from it (config/seeds.py).
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    # Folder of all that the run writes; relative to where the command is started.
+    run_dir: Path
+
+
+class ParameterServerConfig(Settings):
+    """Section `relaax-parameter-server`."""
+
+    bind: ParameterServerAddress = Address("localhost", PARAMETER_SERVER_PORT)
+    # Default in the YAML file: RUN_DIR/checkpoints.
+    checkpoint_dir: Path
+    # Seconds between snapshots; null: none by time.
+    checkpoint_time_interval: Seconds | None = 60.0
+    # Environment steps between snapshots; null: none by steps.
+    checkpoint_global_step_interval: int | None = Field(default=None, ge=1)
+    checkpoints_to_keep: int = Field(default=3, ge=1)
+    # Default in the YAML file: RUN_DIR/metrics.
+    metrics_dir: Path
+    # An .npz to start from, instead of the algorithm's make_initial_values; relative to the file.
+    initial_values: Path | None = None
+    # Optimizer per variable group; null: the algorithm's.
+    optimizers: dict[str, OptimizerConfig] | None = None
+    # Seconds between progress lines.
+    progress_interval_sec: Seconds = 5.0
+    log_level: LogLevel = "INFO"
+
+
+class RlxServerConfig(Settings):
+    """Section `relaax-rlx-server`."""
+
+    bind: RlxServerAddress = Address("localhost", RLX_SERVER_PORT)
+    # Default in the YAML file: where the parameter server binds.
+    parameter_server: ParameterServerAddress = Address("localhost", PARAMETER_SERVER_PORT)
+    max_clients: int = Field(default=256, ge=1)
+    max_slots_per_client: int = Field(default=64, ge=1)
+    # Longest message that is read; 1 KiB to 1 GiB.
+    max_message_bytes: int = Field(default=64 * 1024 * 1024, ge=1024, le=1 << 30)
+    # A client that has not said hello by then is dropped.
+    hello_timeout_sec: Seconds = 10.0
+    # A client that has sent nothing for so long is dropped.
+    idle_timeout_sec: Seconds = 600.0
+    # After it a client is dropped at its next episode's end, so that a load balancer can move it.
+    session_timeout_sec: Seconds | None = None
+    # New clients are refused while less memory than this is free.
+    min_free_memory_mb: int = Field(default=256, ge=0)
+    # One line per finished episode.
+    score_lines: bool = True
+    log_level: LogLevel = "INFO"
+
+
+class MetricsServerConfig(Settings):
+    """Section `relaax-metrics-server`. When it is there, metrics go to that process."""
+
+    bind: MetricsServerAddress = Address("localhost", METRICS_SERVER_PORT)
+    # Default in the YAML file: RUN_DIR/metrics.
+    metrics_dir: Path
+    log_level: LogLevel = "INFO"
+
+
+class LearnerConfig(Settings):
+    """Section `learner`."""
+
+    # Where the learner runs: in the rlx server, beside its agents.
+    placement: Literal["agent"] = "agent"
+    # Training ends when the mean return of the last target_episodes episodes reaches it.
+    target_return: float | None = None
+    target_episodes: int = Field(default=100, ge=1)
+
+    @field_validator("placement", mode="before")
+    @classmethod
+    def _refuse_what_is_not_built(cls, value: Any) -> Any:
+        if value in ("server", "standalone"):
+            raise ValueError(f"{value!r} is not built yet, only placement: agent is")
+        return value
+
+
+class EnvironmentConfig(Settings):
+    """Section `environment`: what `relaax run` and `relaax train` start as clients."""
+
+    # Folder of environments/; exactly one of program and path stands in the YAML file.
+    program: str | None = None
+    # The user's own program; relative to the YAML file.
+    path: str | None = None
+    # Name of the environment, handed to the program as --env.
+    env: str | None = None
+    # Processes.
+    clients: int = Field(default=1, ge=1)
+    # Environments that each process steps together.
+    slots: int = Field(default=1, ge=1)
+    # Random actions at the start of each episode.
+    rnd: int = Field(default=0, ge=0)
+    # Environment steps after which an episode is cut off; null: the environment's own limit.
+    limit: int | None = Field(default=None, ge=1)
+    # Arguments of the environment's constructor.
+    args: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One YAML file, validated whole; every default is filled in.
+
+    Attributes:
+      file: the YAML file.
+      seed: see `config.seeds.derive_seed`.
+      run_dir: folder of all that the run writes.
+      metrics_server: None when the file has no such section.
+      algorithm: an instance of the algorithm folder's own `Config`.
+      algorithm_folder: absolute; for `config.algorithm_folder.load_algorithm_module`.
+      environment: None when the file has no such section.
+      environment_program: the file to start, or None without an environment.
+    """
+
+    file: Path
+    seed: int
+    run_dir: Path
+    parameter_server: ParameterServerConfig
+    rlx_server: RlxServerConfig
+    metrics_server: MetricsServerConfig | None
+    learner: LearnerConfig
+    algorithm: AlgorithmConfig
+    algorithm_folder: Path
+    environment: EnvironmentConfig | None
+    environment_program: Path | None
+
+    @property
+    def optimizers(self) -> dict[str, OptimizerConfig]:
+        """The optimizer of each variable group: the parameter server's, else the algorithm's."""
+        own = self.parameter_server.optimizers
+        return self.algorithm.optimizers if own is None else own

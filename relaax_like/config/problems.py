@@ -1,0 +1,166 @@
+"""Turns what the typed models refuse into lines that tell file, line, key and cure."""
+
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from relaax_like.config.yaml_document import Loc, YamlDocument
+from relaax_like.wire.errors import ConfigError
+
+_EXPECTED = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "path_type": "a path",
+    "dict_type": "a section of keys",
+    "model_type": "a section of keys",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "literal_error": "{expected}",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "{ge:g} or more",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "{le:g} or less",
+    "too_short": "at least {min_length} items",
+    "too_long": "at most {max_length} items",
+    "string_too_short": "at least {min_length} characters",
+    "string_too_long": "at most {max_length} characters",
+}
+
+
+class Problems:
+    """Collects everything that is wrong with a document, to be told at once."""
+
+    def __init__(self, document: YamlDocument):
+        self._document = document
+        # (key path, line as it is shown), in a dict to keep each once.
+        self._lines: dict[str, None] = {
+            f"{place}: {what}": None for place, what in document.problems
+        }
+
+    def add(self, loc: Loc, what: str) -> None:
+        """Notes one problem of the key at `loc`."""
+        key = ".".join(map(str, loc))
+        line = f"{self._document.place(loc)}: {key}: {what}" if key else self._at_top(what)
+        self._lines[line] = None
+
+    def add_validation(self, loc: Loc, model: type[BaseModel], error: ValidationError) -> None:
+        """Notes what a model refused; `loc` is where its section stands."""
+        merged: dict[Loc, list[str]] = {}
+        for detail in error.errors(include_url=False):
+            inner = detail["loc"]
+            if detail["type"] == "extra_forbidden":
+                self._add_unknown((*loc, *inner), known_keys(model, inner[:-1]))
+            elif detail["type"] == "missing":
+                self.add((*loc, *inner), "missing, and it has no default")
+            else:
+                key, value = self._written((*loc, *inner))
+                merged.setdefault(key, []).append(_describe(dict(detail), value))
+        for key, texts in merged.items():
+            self.add(key, _join_alternatives(texts))
+
+    def add_unknown_keys(self, loc: Loc, data: Mapping[str, Any], known: list[str]) -> None:
+        """Notes every key of `data` that is not known."""
+        for key in data:
+            if key not in known:
+                self._add_unknown((*loc, key), known)
+
+    def raise_if_any(self) -> None:
+        """Raises one ConfigError with a line per problem, in the order of the file."""
+        if self._lines:
+            raise ConfigError("\n".join(sorted(self._lines, key=_line_order)))
+
+    def _add_unknown(self, loc: Loc, known: list[str]) -> None:
+        near = difflib.get_close_matches(str(loc[-1]), known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        self.add(loc, f"unknown key{hint} (known: {', '.join(known)})")
+
+    def _at_top(self, what: str) -> str:
+        return f"{self._document.file}: {what}"
+
+    def _written(self, loc: Loc) -> tuple[Loc, Any]:
+        """Cuts off what pydantic adds to a path (members of a union), and returns the value."""
+        value: Any = self._document.data
+        for depth, key in enumerate(loc):
+            try:
+                value = value[key]
+            except (KeyError, IndexError, TypeError):
+                return loc[:depth], value
+        return loc, value
+
+
+def known_keys(model: type[BaseModel], loc: Loc) -> list[str]:
+    """Returns the YAML keys of the model that lies at `loc` inside `model`; [] when none does."""
+    found: Any = model
+    for key in loc:
+        found = _member(found, key)
+    if not (isinstance(found, type) and issubclass(found, BaseModel)):
+        return []
+    return [field.alias or name for name, field in found.model_fields.items()]
+
+
+def describe_value(value: Any) -> str:
+    """Names a value as the user wrote it, shortened."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a section"
+    if isinstance(value, list):
+        return "a list"
+    return repr(value)[:80]
+
+
+def _member(annotation: Any, key: str | int) -> Any:
+    """Returns the model or type that lies under `key`, looking through Optional, dict and list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        for name, field in annotation.model_fields.items():
+            if key in (name, field.alias):
+                return _without_none(field.annotation)
+        return None
+    arguments = typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        return _without_none(arguments[1])
+    return _without_none(arguments[0]) if arguments and origin in (list, tuple) else None
+
+
+def _without_none(annotation: Any) -> Any:
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        members = [a for a in typing.get_args(annotation) if a is not type(None)]
+        return members[0] if len(members) == 1 else annotation
+    return annotation
+
+
+def _describe(detail: dict[str, Any], value: Any) -> str:
+    context = detail.get("ctx", {})
+    if detail["type"] == "value_error":
+        return str(context["error"])
+    expected = _EXPECTED.get(detail["type"])
+    if expected is None:
+        return f"{describe_value(value)} came: {detail['msg']}"
+    return f"{describe_value(value)} came, expected {expected.format(**context)}"
+
+
+def _join_alternatives(texts: list[str]) -> str:
+    """Merges what the members of a union said: "x came, expected an integer or a list"."""
+    unique = list(dict.fromkeys(texts))
+    head = unique[0].partition(", expected ")[0] + ", expected "
+    if len(unique) > 1 and all(text.startswith(head) for text in unique):
+        return head + " or ".join(text.removeprefix(head) for text in unique)
+    return "; ".join(unique)
+
+
+def _line_order(line: str) -> tuple[int, int]:
+    """Problems without a line first, then in the order of lines, then those of flags."""
+    if line.startswith("--set "):
+        return 2, 0
+    parts = line.split(":", 2)
+    return (1, int(parts[1])) if len(parts) == 3 and parts[1].isdigit() else (0, 0)

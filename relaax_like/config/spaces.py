@@ -1,0 +1,47 @@
+"""Checks that an environment's spaces fit an algorithm; for `Config.validate_spaces`."""
+
+import math
+
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, Discrete, Spaces
+
+
+def validate_vector(spaces: Spaces, size: int) -> None:
+    """Checks that the observation is one array of `size` numbers.
+
+    Raises:
+      InvalidInputError: it is not; says what came and which setting to change.
+    """
+    space = spaces.get(OBSERVATION)
+    if len(spaces) != 1 or not isinstance(space, Box):
+        raise InvalidInputError(
+            f"observation_spaces: leaves {sorted(spaces)}, this algorithm reads one Box named "
+            f"{OBSERVATION!r}; wrap the environment to flatten its observations",
+            "observation_spaces",
+        )
+    if math.prod(space.shape) != size:
+        raise InvalidInputError(
+            f"observation_spaces: shape {list(space.shape)} has {math.prod(space.shape)} numbers, "
+            f"algorithm.state_size is {size}; set it to {math.prod(space.shape)}",
+            "observation_spaces",
+        )
+
+
+def validate_discrete(spaces: Spaces, num_actions: int) -> None:
+    """Checks that the action is one of `num_actions`, counted from 0.
+
+    Raises:
+      InvalidInputError: it is not.
+    """
+    space = spaces.get(ACTION)
+    if len(spaces) != 1 or not isinstance(space, Discrete) or space.start != 0:
+        raise InvalidInputError(
+            f"action_spaces: leaves {sorted(spaces)}, this algorithm chooses one Discrete action "
+            f"named {ACTION!r}, counted from 0",
+            "action_spaces",
+        )
+    if space.n != num_actions:
+        raise InvalidInputError(
+            f"action_spaces: {space.n} actions, this algorithm is set up for {num_actions}",
+            "action_spaces",
+        )

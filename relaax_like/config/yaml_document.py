@@ -1,0 +1,286 @@
+"""Reads and writes YAML 1.2 scalars, and keeps the line of every key.
+
+PyYAML alone reads `1e-2` as text, `no` as false, `010` as 8 and `1:30` as 90, and takes the last of
+two equal keys without a word.
+"""
+
+import logging
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.emitter import Emitter
+from yaml.parser import Parser
+from yaml.reader import Reader
+from yaml.representer import SafeRepresenter
+from yaml.resolver import BaseResolver
+from yaml.scanner import Scanner
+from yaml.serializer import Serializer
+
+from relaax_like.wire.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+_MAX_FILE_BYTES = 1 << 20
+# Aliases can blow a small file up to any size.
+_MAX_NODES = 100_000
+# Up to here a float holds every integer.
+_MAX_EXACT = 2**53
+
+Loc = tuple[str | int, ...]
+
+
+class _Resolver(BaseResolver):
+    """Tells which plain scalars are numbers, booleans and null."""
+
+
+_SIGNED = list("-+0123456789")
+for _tag, _pattern, _first in (
+    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("int", r"^(?:[-+]?[0-9][0-9_]*|0x[0-9a-fA-F]+|0o[0-7]+)$", _SIGNED),
+    (
+        "float",
+        r"^(?:[-+]?(?:[0-9][0-9_]*)(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|[-+]?\.[0-9]+(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
+        [*_SIGNED, "."],
+    ),
+):
+    _Resolver.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+
+
+class _Loader(Reader, Scanner, Parser, Composer, SafeConstructor, _Resolver):
+    def __init__(self, text: str):
+        Reader.__init__(self, text)
+        Scanner.__init__(self)
+        Parser.__init__(self)
+        Composer.__init__(self)
+        SafeConstructor.__init__(self)
+        _Resolver.__init__(self)
+
+
+class _Dumper(Emitter, Serializer, SafeRepresenter, _Resolver):
+    def __init__(self, stream: Any, **options: Any):
+        serializer = {
+            name: options.pop(name)
+            for name in ("encoding", "explicit_start", "explicit_end", "version", "tags")
+        }
+        options.pop("encoding", None)
+        representer = {
+            name: options.pop(name) for name in ("default_style", "default_flow_style", "sort_keys")
+        }
+        Emitter.__init__(self, stream, **options)
+        Serializer.__init__(self, **serializer)
+        SafeRepresenter.__init__(self, **representer)
+        _Resolver.__init__(self)
+
+
+def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    text = node.value.replace("_", "")
+    if len(text) > 100:  # Python refuses to read numbers of thousands of digits.
+        raise yaml.constructor.ConstructorError(
+            None, None, f"an integer of {len(text)} digits", node.start_mark
+        )
+    return int(text, 0) if text.startswith(("0x", "0o")) else int(text)
+
+
+def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float | int:
+    text = node.value.replace("_", "").lower()
+    value = float(text.replace(".inf", "inf").replace(".nan", "nan"))
+    # 1e8 is how people write large integers.
+    if "e" in text and abs(value) < _MAX_EXACT and value.is_integer():
+        return int(value)
+    return value
+
+
+_Loader.yaml_constructors = {
+    **SafeConstructor.yaml_constructors,
+    "tag:yaml.org,2002:int": _construct_int,
+    "tag:yaml.org,2002:float": _construct_float,
+}
+
+
+@dataclass
+class YamlDocument:
+    """A mapping read from a file, and where each of its keys stands.
+
+    Attributes:
+      file: as it was named.
+      data: nested dicts, lists and scalars.
+      places: path of keys -> "FILE:LINE", or the flag that set it.
+      problems: (place, what is wrong) found while reading, to be reported with all others.
+    """
+
+    file: Path
+    data: dict[str, Any] = field(default_factory=dict)
+    places: dict[Loc, str] = field(default_factory=dict)
+    problems: list[tuple[str, str]] = field(default_factory=list)
+
+    def place(self, loc: Loc) -> str:
+        """Returns where the key stands, or the nearest key above it."""
+        for length in range(len(loc), 0, -1):
+            if loc[:length] in self.places:
+                return self.places[loc[:length]]
+        return str(self.file)
+
+    def override(self, flag: str) -> None:
+        """Sets one key as `--set section.key=value` says; the value is read as YAML.
+
+        Raises:
+          ConfigError: it is no such assignment.
+        """
+        place = f"--set {flag}"
+        key, equals, text = flag.partition("=")
+        loc = tuple(key.strip().split("."))
+        if not equals or not all(loc):
+            raise ConfigError(
+                f"{place}: expected KEY=VALUE, for example --set algorithm.learning_rate=3e-4"
+            )
+        reader = _NodeReader(place, flag=True)
+        value = reader.read(text)
+        self.problems += reader.document.problems
+        parent = self.data
+        for depth, name in enumerate(loc[:-1], start=1):
+            if parent.get(name) is None:
+                parent[name] = {}
+                self.places[loc[:depth]] = place
+            parent = parent[name]
+            if not isinstance(parent, dict):
+                raise ConfigError(f"{place}: {'.'.join(loc[:depth])} is no section")
+        parent[loc[-1]] = value
+        self._forget(loc)
+        self.places[loc] = place
+
+    def _forget(self, loc: Loc) -> None:
+        for known in [known for known in self.places if known[: len(loc)] == loc]:
+            del self.places[known]
+
+
+class _NodeReader:
+    """Turns YAML text into data, noting lines. `flag`: the text stands in a command-line flag."""
+
+    def __init__(self, name: str, flag: bool = False):
+        self.document = YamlDocument(Path(name))
+        self._name = name
+        self._flag = flag
+        self._nodes = 0
+
+    def read(self, text: str) -> Any:
+        try:
+            loader = _Loader(text)
+            node = loader.get_single_node()
+            return None if node is None else self._construct(loader, node, ())
+        except yaml.MarkedYAMLError as error:
+            raise ConfigError(self._describe(error, text)) from None
+        except yaml.YAMLError as error:
+            lines = str(error).splitlines()
+            raise ConfigError(f"{self._name}: not YAML: {lines[0]}") from None
+        except RecursionError:
+            raise ConfigError(f"{self._name}: nested too deep") from None
+
+    def _describe(self, error: yaml.MarkedYAMLError, text: str) -> str:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line if mark else 0
+        place = self._place(line)
+        lines = text.splitlines()
+        shown = lines[line] if line < len(lines) else ""
+        if "\t" in shown[: len(shown) - len(shown.lstrip())]:
+            return f"{place}: a tab at the beginning of the line; indent with spaces"
+        context = f" ({error.context})" if error.context else ""
+        return f"{place}: not YAML: {error.problem}{context}"
+
+    def _place(self, line: int) -> str:
+        return self._name if self._flag else f"{self._name}:{line + 1}"
+
+    def _construct(self, loader: _Loader, node: yaml.Node, loc: Loc) -> Any:
+        self._nodes += 1
+        if self._nodes > _MAX_NODES:
+            raise ConfigError(f"{self._name}: more than {_MAX_NODES} values")
+        if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
+            return self._construct_mapping(loader, node, loc)
+        if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
+            items = []
+            for index, item in enumerate(node.value):
+                self.document.places[(*loc, index)] = self._place(item.start_mark.line)
+                items.append(self._construct(loader, item, (*loc, index)))
+            return items
+        if not isinstance(node, yaml.ScalarNode) or node.tag.endswith((":binary", ":timestamp")):
+            raise ConfigError(
+                f"{self._place(node.start_mark.line)}: tag {node.tag!r} is not allowed"
+            )
+        return loader.construct_object(node)
+
+    def _construct_mapping(
+        self, loader: _Loader, node: yaml.MappingNode, loc: Loc
+    ) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            place = self._place(key_node.start_mark.line)
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._report(place, loc, "a key is a list or a section, expected text")
+                continue
+            key = self._undash(key_node.value, place)
+            if key in mapping:
+                first = self.document.places[(*loc, key)]
+                self._report(place, (*loc, key), f"this key stands here twice, first at {first}")
+                continue
+            self.document.places[(*loc, key)] = place
+            mapping[key] = self._construct(loader, value_node, (*loc, key))
+        return mapping
+
+    def _undash(self, key: str, place: str) -> str:
+        """Reads `--checkpoint-dir`, the older form of keys, as `checkpoint_dir`."""
+        if not key.startswith("--") or len(key) == 2:
+            return key
+        plain = key[2:].replace("-", "_")
+        _log.warning("%s: %s is an older form, write %s", place, key, plain)
+        return plain
+
+    def _report(self, place: str, loc: Loc, what: str) -> None:
+        prefix = f"{'.'.join(map(str, loc))}: " if loc else ""
+        self.document.problems.append((place, prefix + what))
+
+
+def read_yaml(path: Path) -> YamlDocument:
+    """Reads a file whose top is a mapping.
+
+    Raises:
+      ConfigError: it cannot be read, is no UTF-8, no YAML, empty, or a list at its top.
+    """
+    reader = _NodeReader(str(path))
+    data = reader.read(_read_text(path))
+    if data is None:
+        raise ConfigError(f"{path}: the file is empty, expected sections such as algorithm:")
+    if not isinstance(data, dict):
+        kind = "a list" if isinstance(data, list) else repr(data)[:60]
+        raise ConfigError(f"{path}:1: {kind} came, expected sections such as algorithm:")
+    document = reader.document
+    document.file, document.data = path, data
+    return document
+
+
+def write_yaml(data: Any) -> str:
+    """Returns YAML that `read_yaml` reads back as the same data."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=100)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if path.is_dir():
+            raise ConfigError(f"{path} is a folder, expected a YAML file")
+        with path.open("rb") as file:
+            raw = file.read(_MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(raw) > _MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: more than {_MAX_FILE_BYTES} bytes, is it a YAML file?")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8 text") from None

@@ -1,0 +1,1 @@
+"""Experience: arrays `[T, k, ...]` and the pure functions on them."""

@@ -1,0 +1,1 @@
+"""Puts an experiment's roles together: as processes (Manager) or in one process (Trainer)."""

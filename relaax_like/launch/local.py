@@ -1,0 +1,107 @@
+"""Agents and environments in the process that trains or evaluates: nothing is serialised."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from relaax_like.bridge.service import ParameterServerClient
+from relaax_like.client.client import StepResult
+from relaax_like.client.interactor import EnvironmentSlots
+from relaax_like.client.values import SpaceValues
+from relaax_like.config.algorithm_folder import load_folder_module
+from relaax_like.config.models import Experiment
+from relaax_like.config.seeds import derive_seed
+from relaax_like.rlx_server.hosting import AgentHost
+from relaax_like.rlx_server.plain_slots import SlotAgents
+from relaax_like.rlx_server.transition import Transition
+from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
+
+
+class LocalAgents:
+    """Agents with the `step` of an `RlxClient`; what `Interactor` runs environments against."""
+
+    def __init__(self, slots: EnvironmentSlots, make_agents: Callable[..., SlotAgents]):
+        self._observations = SpaceValues(slots.observation_space, OBSERVATION)
+        self._actions = SpaceValues(slots.action_space, ACTION)
+        self._slots = slots.slots
+        self._agents = make_agents(self._observations.spaces, self._actions.spaces, slots.slots)
+
+    def step(
+        self,
+        observations: Any = None,
+        rewards: Any = None,
+        terminated: Any = None,
+        truncated: Any = None,
+        final_observations: Any = None,
+        success: Any = None,
+    ) -> StepResult:
+        """Takes what happened in all slots and returns the next actions; see `RlxClient.step`."""
+        transition = Transition(
+            observations=self._to_leaves(observations, "observations"),
+            rewards=None if rewards is None else np.asarray(rewards).reshape(self._slots, -1),
+            terminated=terminated,
+            truncated=truncated,
+            final_observations=self._to_leaves(final_observations, "final_observations"),
+            success=success,
+        )
+        decision = self._agents.step(transition)
+        actions = None
+        if decision.actions is not None:
+            actions = self._actions.from_leaves(dict(decision.actions))
+        return StepResult(actions=actions, finished=decision.finished, version=decision.version)
+
+    def close(self) -> None:
+        """Closes the agents."""
+        self._agents.close()
+
+    def _to_leaves(self, values: Any, field: str) -> dict[str, np.ndarray] | None:
+        if values is None:
+            return None
+        return self._observations.to_leaves(values, self._slots, field)
+
+
+@contextlib.contextmanager
+def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlots]:
+    """Makes the experiment's environments in this process, and closes them afterwards.
+
+    Args:
+      experiment: names them in its section `environment`.
+      purpose: "train" or "eval"; each has seeds of its own.
+
+    Raises:
+      ConfigError: there is no environment, or its folder cannot be used without a network.
+    """
+    environment, program = experiment.environment, experiment.environment_program
+    if environment is None or program is None:
+        raise ConfigError(f"{experiment.file}: has no section environment to train on")
+    module = load_folder_module(program.parent, "slots")
+    slots = module.make_slots(environment, derive_seed(experiment.seed, "environment", purpose))
+    try:
+        yield slots
+    finally:
+        slots.close()
+
+
+def make_local_agents(
+    experiment: Experiment,
+    slots: EnvironmentSlots,
+    make_client: Callable[[str], ParameterServerClient],
+    exploit: bool = False,
+) -> LocalAgents:
+    """Builds the experiment's agents for environments of this process.
+
+    Raises:
+      ProtocolError: the algorithm cannot use the environments' spaces.
+    """
+    module = load_folder_module(experiment.algorithm_folder, "agent")
+    host = AgentHost(experiment.algorithm, module.Agent, make_client)
+
+    def make_agents(observations: Spaces, actions: Spaces, count: int) -> SlotAgents:
+        return host.make_slot_agents(
+            observations, actions, count, client_id="local", exploit=exploit
+        )
+
+    return LocalAgents(slots, make_agents)

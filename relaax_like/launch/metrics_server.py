@@ -1,0 +1,39 @@
+"""The metrics server's process: one recorder for all roles, apart from the parameter server."""
+
+import logging
+
+from relaax_like.config.models import Experiment, MetricsServerConfig
+from relaax_like.launch.process import Shutdown, validate_port_free
+from relaax_like.metrics.recorder import TensorBoardRecorder
+from relaax_like.metrics.server import create_metrics_server
+from relaax_like.wire.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+def get_metrics_settings(experiment: Experiment) -> MetricsServerConfig:
+    """Returns the experiment's section.
+
+    Raises:
+      ConfigError: it has none.
+    """
+    if experiment.metrics_server is None:
+        raise ConfigError(
+            f"{experiment.file}: has no section relaax-metrics-server; add one (bind: "
+            "localhost:7002), so that the other processes send their metrics there"
+        )
+    return experiment.metrics_server
+
+
+def run_metrics_server(experiment: Experiment) -> int:
+    """Serves until a signal comes; returns the exit status."""
+    settings = get_metrics_settings(experiment)
+    shutdown = Shutdown()
+    validate_port_free(settings.bind, "--bind")
+    with TensorBoardRecorder(settings.metrics_dir) as recorder:
+        server, port = create_metrics_server(settings.bind, recorder)
+        server.start()
+        logger.info("metrics server on %s:%d", settings.bind.host, port)
+        shutdown.requested.wait()
+        server.stop(grace=1.0).wait()
+    return shutdown.exit_status

@@ -1,0 +1,164 @@
+"""The parameter server's process: puts store, snapshots, recorder and bridge together."""
+
+import logging
+import sys
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from relaax_like.bridge.control import BridgeControl
+from relaax_like.bridge.manifest import Variable, make_manifest
+from relaax_like.bridge.service import Metrics, Status
+from relaax_like.config.loader import dump_experiment
+from relaax_like.config.models import Experiment
+from relaax_like.launch.process import Shutdown, validate_port_free
+from relaax_like.metrics.buffered import BufferedMetrics
+from relaax_like.metrics.client import MetricsClient
+from relaax_like.metrics.recorder import TensorBoardRecorder
+from relaax_like.parameter_server.initial_values import (
+    compute_initial_values,
+    load_variables,
+    save_variables,
+)
+from relaax_like.parameter_server.parameter_server import ParameterServer, Target
+from relaax_like.parameter_server.snapshots import Snapshots
+from relaax_like.parameter_server.store import Store
+
+logger = logging.getLogger(__name__)
+
+_INITIAL_VALUES_TIMEOUT_SEC = 300.0
+# After the end, agents have this long to ask once more and hear of it.
+_FINISH_GRACE_SEC = 3.0
+
+
+def make_parameter_server(
+    experiment: Experiment, overrides: Sequence[str], metrics: Metrics
+) -> ParameterServer:
+    """Opens the run folder and restores its newest snapshot, or starts a fresh run.
+
+    Raises:
+      ConfigError: the algorithm has no usable initial values.
+      SnapshotError: the folder is in use, or its snapshots cannot be used.
+    """
+    settings = experiment.parameter_server
+    snapshots = Snapshots(settings.checkpoint_dir, settings.checkpoints_to_keep)
+    try:
+        variables = _load_initial_values(experiment, overrides)
+        manifest = make_manifest(variables)
+        by_name = {variable.name: variable.value for variable in variables}
+        flat = manifest.pack([by_name[segment.name] for segment in manifest.segments])
+        target = None
+        if experiment.learner.target_return is not None:
+            target = Target(
+                mean_return=experiment.learner.target_return,
+                episodes=experiment.learner.target_episodes,
+            )
+        server = ParameterServer(
+            Store(manifest, flat, experiment.optimizers),
+            snapshots=snapshots,
+            metrics=metrics,
+            max_global_step=experiment.algorithm.max_global_step,
+            target=target,
+            snapshot_every_sec=settings.checkpoint_time_interval,
+            snapshot_every_env_steps=settings.checkpoint_global_step_interval,
+        )
+        if server.restore_latest_checkpoint():
+            logger.info("restored the newest snapshot in %s", settings.checkpoint_dir)
+        logger.info("global_t is %d", server.global_t)
+        return server
+    except BaseException:
+        snapshots.close()
+        raise
+
+
+def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
+    """Serves until training finishes or a signal comes; returns the exit status."""
+    settings = experiment.parameter_server
+    shutdown = Shutdown()
+    validate_port_free(settings.bind, "--bind")
+    experiment.run_dir.mkdir(parents=True, exist_ok=True)
+    serving: list[ParameterServer] = []
+    metrics = make_recorder(experiment, lambda: serving[0].global_t if serving else 0)
+    server = make_parameter_server(experiment, overrides, metrics)
+    serving.append(server)
+    try:
+        (experiment.run_dir / "config.yaml").write_text(dump_experiment(experiment))
+        grpc_server, port = BridgeControl().create_server(str(settings.bind), server)
+        grpc_server.start()
+        logger.info("parameter server on %s:%d", settings.bind.host, port)
+        watch_progress(server, shutdown, settings.progress_interval_sec)
+        if server.status().finished:
+            shutdown.requested.wait(_FINISH_GRACE_SEC)
+        grpc_server.stop(grace=1.0).wait()
+    finally:
+        server.close(save=True)
+        metrics.close()
+    print_summary(experiment, server.status())
+    return 0 if server.status().finished else shutdown.exit_status
+
+
+def format_progress(status: Status) -> str:
+    """Returns the progress line for people."""
+    mean = "-" if status.mean_return is None else f"{status.mean_return:.1f}"
+    return (
+        f"step {status.global_t:,} | {status.env_steps_per_sec:,.0f} steps/s | "
+        f"mean return {mean} (last {status.return_episodes}) | version {status.version:,} | "
+        f"clients {status.clients}"
+    )
+
+
+def make_recorder(experiment: Experiment, global_t: Callable[[], int]) -> BufferedMetrics:
+    """Opens the recorder of the curves: event files, or the metrics server where there is one."""
+    if experiment.metrics_server is not None:
+        return MetricsClient(experiment.metrics_server.bind.to_connect(), global_t)
+    return TensorBoardRecorder(experiment.parameter_server.metrics_dir, global_t)
+
+
+def watch_progress(server: ParameterServer, shutdown: Shutdown, interval_sec: float) -> None:
+    """Prints progress lines until the training has finished or the process is to end."""
+    next_line = time.monotonic() + interval_sec
+    shown = -1
+    while not shutdown.requested.is_set() and not server.wait_finished(0.1):
+        if time.monotonic() < next_line:
+            continue
+        next_line += interval_sec
+        status = server.status()
+        if status.global_t != shown or status.clients:
+            logger.info("%s", format_progress(status))
+        shown = status.global_t
+
+
+def _load_initial_values(experiment: Experiment, overrides: Sequence[str]) -> list[Variable]:
+    """Builds them once per run and keeps them, so that a restart needs no TensorFlow."""
+    settings = experiment.parameter_server
+    if settings.initial_values is not None:
+        return load_variables(settings.initial_values)
+    recipe = f"{experiment.algorithm_folder} {experiment.algorithm!r} {experiment.seed}"
+    kept = settings.checkpoint_dir / f"initial-{zlib.crc32(recipe.encode()):08x}.npz"
+    if kept.exists():
+        return load_variables(kept)
+    logger.info("building the initial values of %s", experiment.algorithm_folder.name)
+    module = "relaax_like.launch.initial_values_main"
+    variables = compute_initial_values(
+        [sys.executable, "-m", module, str(experiment.file), *overrides],
+        _INITIAL_VALUES_TIMEOUT_SEC,
+    )
+    save_variables(kept, variables)
+    return variables
+
+
+def print_summary(experiment: Experiment, status: Status) -> None:
+    """Tells how the training ended and what lies where."""
+    settings = experiment.parameter_server
+    logger.info("%s", f"finished: {status.finished}" if status.finished else "stopped")
+    logger.info("%s; %d episodes", format_progress(status), status.episodes)
+    logger.info("snapshots   %s", _relative(settings.checkpoint_dir))
+    logger.info("curves      tensorboard --logdir %s", _relative(settings.metrics_dir))
+    logger.info("config      %s", _relative(experiment.run_dir / "config.yaml"))
+    logger.info("evaluate    relaax eval %s", _relative(experiment.run_dir / "config.yaml"))
+
+
+def _relative(path: Path) -> Path:
+    absolute = path.absolute()
+    return absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute

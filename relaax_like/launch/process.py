@@ -1,0 +1,96 @@
+"""What every process of ours does alike: logging, signals, and errors without stack traces."""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from relaax_like.config.address import Address
+from relaax_like.wire.errors import ConfigError, RelaaxError
+from relaax_like.wire.ports import describe_bind_failure
+
+logger = logging.getLogger(__name__)
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+
+
+def setup_logging(level: str) -> None:
+    """Sends log lines to standard output: time and message; the runner names the process."""
+    # TensorFlow's own start-up messages, in the processes that load it.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    logging.basicConfig(
+        level=level,
+        format="%(asctime)s %(message)s",
+        datefmt="%H:%M:%S",
+        stream=sys.stdout,
+        force=True,
+    )
+
+
+class Shutdown:
+    """Turns the first SIGTERM or SIGINT into an event; a second one ends the process at once.
+
+    Attributes:
+      requested: set when the process is to end.
+      exit_status: 128 + signal number after a signal, else 0.
+    """
+
+    def __init__(self) -> None:
+        self.requested = threading.Event()
+        self.exit_status = 0
+        self._callbacks: list[Callable[[], None]] = []
+        signal.signal(signal.SIGTERM, self._take)
+        signal.signal(signal.SIGINT, self._take)
+
+    def on_request(self, callback: Callable[[], None]) -> None:
+        """Also calls `callback`, in the signal handler."""
+        self._callbacks.append(callback)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self.requested.is_set():
+            os._exit(128 + number)
+        self.exit_status = 128 + number
+        self.requested.set()
+        for callback in self._callbacks:
+            callback()
+
+
+def validate_port_free(address: Address, flag: str) -> None:
+    """Fails early, before slow preparations, when a port is taken.
+
+    Raises:
+      RelaaxError: names the process that holds the port, and the flag that chooses another.
+    """
+    if address.port == 0:
+        return
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.host, address.port))
+        except OSError as error:
+            raise RelaaxError(
+                f"cannot bind {address}: {describe_bind_failure(address.host, address.port)} with "
+                f"{flag}"
+            ) from error
+
+
+def run_main(main: Callable[[], int]) -> None:
+    """Runs a command and exits with its status; users' mistakes are one line, not a stack trace."""
+    try:
+        status = main()
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        status = EXIT_USAGE
+    except RelaaxError as error:
+        print(f"error: {error}", file=sys.stderr)
+        status = EXIT_ERROR
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
+    sys.stdout.flush()
+    sys.exit(status)

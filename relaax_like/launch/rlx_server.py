@@ -1,0 +1,117 @@
+"""The rlx server's process."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+
+from relaax_like.bridge.control import BridgeControl, Link
+from relaax_like.bridge.service import Metrics, ParameterServerClient
+from relaax_like.config.algorithm_folder import load_algorithm_module
+from relaax_like.config.models import Experiment, RlxServerConfig
+from relaax_like.launch.process import Shutdown, validate_port_free
+from relaax_like.metrics.client import MetricsClient
+from relaax_like.rlx_server.admission import Admission
+from relaax_like.rlx_server.hosting import AgentHost
+from relaax_like.rlx_server.server import RlxServer, new_event_loop
+from relaax_like.rlx_server.session import Session
+from relaax_like.wire.errors import ServerUnavailableError
+
+logger = logging.getLogger(__name__)
+
+# A client that says hello while there is no parameter server is asked to come back.
+_HELLO_WAIT_SEC = 5.0
+
+
+def make_agent_host(
+    experiment: Experiment, make_client: Callable[[str], ParameterServerClient]
+) -> AgentHost:
+    """Loads the algorithm's agent, TensorFlow included.
+
+    Raises:
+      ConfigError: the algorithm folder has no usable agent.py.
+    """
+    module = load_algorithm_module(experiment.algorithm_folder, "agent")
+    return AgentHost(experiment.algorithm, module.Agent, make_client)
+
+
+def make_rlx_server(settings: RlxServerConfig, host: AgentHost, metrics: Metrics) -> RlxServer:
+    """Puts the server together; nothing is bound yet."""
+
+    def make_session(name: str) -> Session:
+        return Session(
+            name,
+            host.make_agents,
+            metrics,
+            max_slots=settings.max_slots_per_client,
+            max_message_bytes=settings.max_message_bytes,
+            score_lines=settings.score_lines,
+            time_limit_sec=settings.session_timeout_sec,
+        )
+
+    return RlxServer(
+        make_session,
+        Admission(settings.max_clients, settings.min_free_memory_mb),
+        max_message_bytes=settings.max_message_bytes,
+        hello_timeout_sec=settings.hello_timeout_sec,
+        idle_timeout_sec=settings.idle_timeout_sec,
+    )
+
+
+def run_rlx_server(experiment: Experiment) -> int:
+    """Serves until a signal comes; returns the exit status."""
+    settings = experiment.rlx_server
+    shutdown = Shutdown()
+    validate_port_free(settings.bind, "--bind")
+    with BridgeControl().connect(str(settings.parameter_server.to_connect())) as link:
+        metrics = _make_metrics(experiment, link)
+
+        def make_client(client_id: str) -> ParameterServerClient:
+            return link.parameter_server_stub(client_id, metrics, _HELLO_WAIT_SEC)
+
+        server = make_rlx_server(settings, make_agent_host(experiment, make_client), metrics)
+        threading.Thread(target=_announce_link, args=(link, shutdown), daemon=True).start()
+        loop = new_event_loop()
+        try:
+            loop.run_until_complete(_serve(server, settings, shutdown))
+        finally:
+            loop.close()
+            if metrics is not link.metrics():
+                metrics.close()
+    return shutdown.exit_status
+
+
+async def _serve(server: RlxServer, settings: RlxServerConfig, shutdown: Shutdown) -> None:
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+
+    def request_stop() -> None:
+        loop.call_soon_threadsafe(stopped.set)
+
+    shutdown.on_request(request_stop)
+    port = await server.start(settings.bind.host, settings.bind.port)
+    logger.info("rlx server on %s:%d, waiting for environments", settings.bind.host, port)
+    if shutdown.requested.is_set():
+        stopped.set()
+    await stopped.wait()
+    logger.info("stopping; %d client(s) are told to reconnect", server.clients)
+    await server.stop()
+
+
+def _announce_link(link: Link, shutdown: Shutdown) -> None:
+    while not shutdown.requested.is_set():
+        try:
+            link.wait(10.0)
+        except ServerUnavailableError:
+            continue
+        except ValueError:
+            return  # the channel was closed
+        logger.info("connected to the parameter server at %s", link.address)
+        return
+
+
+def _make_metrics(experiment: Experiment, link: Link) -> MetricsClient:
+    if experiment.metrics_server is not None:
+        address = experiment.metrics_server.bind.to_connect()
+        return MetricsClient(address, lambda: link.global_t)
+    return link.metrics()

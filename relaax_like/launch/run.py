@@ -1,0 +1,72 @@
+"""`relaax run`: an experiment as processes under a Manager."""
+
+import json
+import sys
+from collections.abc import Sequence
+
+from relaax_like.config.models import EnvironmentConfig, Experiment
+from relaax_like.launch.manager import ProcessSpec
+from relaax_like.wire.errors import ConfigError
+
+
+def make_process_specs(experiment: Experiment, overrides: Sequence[str]) -> list[ProcessSpec]:
+    """Describes the experiment's processes: servers, then one per client.
+
+    Raises:
+      ConfigError: there is no environment to run.
+    """
+    roles = ["parameter_server", "rlx_server"]
+    if experiment.metrics_server is not None:
+        roles.insert(0, "metrics_server")
+    arguments = ["--config", str(experiment.file)]
+    for override in overrides:
+        arguments += ["--set", override]
+    specs = [
+        ProcessSpec(
+            name=_SHORT[role],
+            argv=[sys.executable, "-m", f"relaax_like.cli.{role}", *arguments],
+            essential=role == "parameter_server",
+        )
+        for role in roles
+    ]
+    return specs + _make_client_specs(experiment)
+
+
+_SHORT = {"parameter_server": "ps", "rlx_server": "rlx", "metrics_server": "metrics"}
+
+
+def _make_client_specs(experiment: Experiment) -> list[ProcessSpec]:
+    environment, program = experiment.environment, experiment.environment_program
+    if environment is None or program is None:
+        raise ConfigError(
+            f"{experiment.file}: has no section environment, so there is nothing to train on; add "
+            "one, or start the servers and your own clients by themselves"
+        )
+    argv = make_client_argv(experiment, environment)
+    return [
+        ProcessSpec(
+            name=f"env{number}",
+            argv=[*argv, "--name", f"{environment.env or program.parent.name}-{number}"],
+        )
+        for number in range(1, environment.clients + 1)
+    ]
+
+
+def make_client_argv(experiment: Experiment, environment: EnvironmentConfig) -> list[str]:
+    """Returns the command of one environment process, without its name."""
+    assert experiment.environment_program is not None
+    address = experiment.rlx_server.bind.to_connect()
+    argv = [sys.executable, str(experiment.environment_program), "--rlx-server", str(address)]
+    if environment.env is not None:
+        argv += ["--env", environment.env]
+    optional: list[tuple[str, int | None]] = [
+        ("--num-envs", None if environment.slots == 1 else environment.slots),
+        ("--rnd", environment.rnd or None),
+        ("--limit", environment.limit),
+    ]
+    for flag, value in optional:
+        if value is not None:
+            argv += [flag, str(value)]
+    for key, argument in environment.args.items():
+        argv += ["--env-arg", f"{key}={json.dumps(argument)}"]
+    return argv

@@ -1,0 +1,82 @@
+"""Trainer: all roles in one process, without a network."""
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from relaax_like.bridge.in_process import InProcessClient
+from relaax_like.client.interactor import Interactor, SlotEpisode
+from relaax_like.config.loader import dump_experiment
+from relaax_like.config.models import Experiment
+from relaax_like.launch.local import make_local_agents, open_slots
+from relaax_like.launch.parameter_server import (
+    make_parameter_server,
+    make_recorder,
+    print_summary,
+    watch_progress,
+)
+from relaax_like.launch.process import Shutdown
+from relaax_like.parameter_server.parameter_server import ParameterServer
+
+logger = logging.getLogger(__name__)
+
+
+class Trainer:
+    """Runs the experiment's environments against its agents and an in-process parameter server.
+
+        status = Trainer(experiment).run(Shutdown())
+
+    The same objects as over the network, the same run folder, the same curves.
+    """
+
+    def __init__(self, experiment: Experiment, overrides: Sequence[str] = ()):
+        self._experiment = experiment
+        self._overrides = overrides
+
+    def run(self, shutdown: Shutdown) -> int:
+        """Trains until the target, the budget or a signal; returns the exit status."""
+        experiment = self._experiment
+        experiment.run_dir.mkdir(parents=True, exist_ok=True)
+        (experiment.run_dir / "config.yaml").write_text(dump_experiment(experiment))
+        serving: list[ParameterServer] = []
+        with make_recorder(experiment, lambda: serving[0].global_t if serving else 0) as recorder:
+            server = make_parameter_server(experiment, self._overrides, recorder)
+            serving.append(server)
+            with server:
+                progress = threading.Thread(
+                    target=watch_progress,
+                    args=(server, shutdown, experiment.parameter_server.progress_interval_sec),
+                )
+                progress.start()
+                try:
+                    self._interact(server, shutdown.requested)
+                finally:
+                    shutdown.requested.set()
+                    progress.join()
+        print_summary(experiment, server.status())
+        return 0 if server.finished else shutdown.exit_status
+
+    def _interact(self, server: ParameterServer, stop: threading.Event) -> None:
+        experiment = self._experiment
+        environment = experiment.environment
+        with open_slots(experiment, "train") as slots:
+            assert environment is not None
+            agents = make_local_agents(
+                experiment, slots, lambda client_id: InProcessClient(server, client_id)
+            )
+            try:
+                Interactor(
+                    slots,
+                    agents,
+                    rnd=environment.rnd,
+                    limit=environment.limit,
+                    stop=stop,
+                    on_episode=_log_episode if experiment.rlx_server.score_lines else None,
+                    seed=experiment.seed,
+                ).run()
+            finally:
+                agents.close()
+
+
+def _log_episode(episode: SlotEpisode) -> None:
+    logger.info("slot %d: score %g, %d steps", episode.slot, episode.score, episode.length)

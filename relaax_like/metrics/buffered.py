@@ -1,0 +1,199 @@
+"""What the recorder and its remote stub share: a bounded queue, emptied by one thread."""
+
+import abc
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from relaax_like.bridge.service import Metrics
+from relaax_like.wire.errors import InvalidInputError
+
+MAX_NAME_LENGTH = 200
+# TensorBoard's steps are 64-bit integers; a float holds integers exactly up to here.
+MAX_X = 2.0**53
+DEFAULT_MAX_QUEUE = 100_000
+_FLUSH_INTERVAL_SEC = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point of a curve.
+
+    Attributes:
+      name: of the curve.
+      y: the value.
+      x: the position, usually `global_t`.
+      wall_time: seconds since 1970.
+    """
+
+    name: str
+    y: float
+    x: float
+    wall_time: float
+
+
+def validate_point(name: str, y: float, x: float | None, field: str = "metric") -> None:
+    """Refuses what TensorBoard could not show.
+
+    Raises:
+      InvalidInputError: a bad name, or a number that is not finite; begins with `field`.
+    """
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_LENGTH or not name.isprintable():
+        shown = repr(name)[:60]
+        raise InvalidInputError(
+            f"{field}: name {shown}, expected 1 to {MAX_NAME_LENGTH} printable characters", field
+        )
+    if not math.isfinite(y):
+        raise InvalidInputError(f"{field} {name!r}: y is {y}, expected a finite number", field)
+    if x is not None and not abs(x) <= MAX_X:
+        raise InvalidInputError(f"{field} {name!r}: x is {x}, expected at most 2**53", field)
+
+
+class BufferedMetrics(Metrics):
+    """Queues points and hands them to `_consume` in one thread, about once a second.
+
+    Thread-safe. Never blocks the caller: when the queue is full, new points are dropped and
+    counted.
+    """
+
+    def __init__(
+        self,
+        thread_name: str,
+        global_t: Callable[[], float] | None = None,
+        max_queue: int = DEFAULT_MAX_QUEUE,
+    ):
+        if max_queue < 1:
+            raise ValueError(f"max_queue is {max_queue}, expected 1 or more")
+        self._global_t = global_t
+        self._max_queue = max_queue
+        self._condition = threading.Condition()
+        # All below are guarded by _condition.
+        self._points: list[Point] = []
+        self._newest_x = 0.0
+        self._dropped = 0
+        self._taken = self._done = 0
+        self._hurry = self._closing = False
+        self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
+
+    @property
+    def dropped(self) -> int:
+        """Points lost so far: the queue was full, or they could not be written or sent."""
+        with self._condition:
+            return self._dropped
+
+    def scalar(self, name: str, y: float, x: float | None = None) -> None:
+        """Records one point; see `Metrics.scalar`.
+
+        Raises:
+          InvalidInputError: a bad name, or `y` or `x` is not finite.
+        """
+        validate_point(name, y, x)
+        self.store([(name, y, x)])
+
+    def store(self, points: Sequence[tuple[str, float, float | None]]) -> int:
+        """Records (name, y, x) points that were validated; returns how many were dropped."""
+        newest = self._global_t() if self._global_t is not None else None
+        now = time.time()
+        with self._condition:
+            room = 0 if self._closing else max(0, self._max_queue - len(self._points))
+            for name, y, x in points[:room]:
+                if x is None:
+                    x = self._newest_x if newest is None else newest
+                self._newest_x = max(self._newest_x, float(x))
+                self._points.append(Point(name, float(y), float(x), now))
+            self._taken += min(room, len(points))
+            dropped = len(points) - min(room, len(points))
+            self._dropped += dropped
+            if 2 * len(self._points) >= self._max_queue:
+                self._condition.notify_all()
+        return dropped
+
+    def flush(self, timeout_sec: float = 5.0) -> bool:
+        """Waits until all points so far are written or dropped; returns False when time is up."""
+        with self._condition:
+            target = self._taken
+            self._hurry = True
+            self._condition.notify_all()
+            return self._condition.wait_for(
+                lambda: self._done >= target or not self._thread.is_alive(), timeout_sec
+            )
+
+    def close(self, timeout_sec: float = 5.0) -> None:
+        """Writes what is queued and ends the thread; later points are dropped. Idempotent."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify_all()
+        self._thread.join(timeout_sec)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @abc.abstractmethod
+    def _consume(self, points: list[Point], closing: bool) -> int:
+        """Writes or sends points, in the thread, and returns how many of the first ones are done.
+
+        The others are offered again; when `closing` and none is done, they are dropped.
+        """
+
+    def _finish(self) -> None:
+        """Lets go of files or channels, in the thread, as its last act."""
+
+    def _start(self) -> None:
+        self._thread.start()
+
+    def _count_dropped(self, number: int) -> None:
+        with self._condition:
+            self._dropped += number
+
+    def _run(self) -> None:
+        try:
+            while self._run_once():
+                pass
+        finally:
+            self._finish()
+
+    def _run_once(self) -> bool:
+        """Waits for the next round and does it; returns False after the last one."""
+        with self._condition:
+            self._condition.wait_for(self._is_urgent, _FLUSH_INTERVAL_SEC)
+            self._hurry = False
+            closing = self._closing
+            points = self._points[:]
+        done = self._try_to_consume(points, closing) if points else 0
+        more = 0 < done < len(points)
+        with self._condition:
+            del self._points[:done]
+            if closing and not more:
+                self._dropped += len(self._points)
+                done += len(self._points)
+                self._points.clear()
+            self._done += done
+            self._hurry |= more
+            self._condition.notify_all()
+        return more or not closing
+
+    def _try_to_consume(self, points: list[Point], closing: bool) -> int:
+        try:
+            return self._consume(points, closing)
+        except Exception:  # Our own bug; metrics must not end the process that they describe.
+            _log.exception("%d metrics were lost", len(points))
+            self._count_dropped(len(points))
+            return len(points)
+
+    def _is_urgent(self) -> bool:
+        return self._hurry or self._closing or 2 * len(self._points) >= self._max_queue

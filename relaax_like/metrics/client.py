@@ -1,0 +1,94 @@
+"""Sends metrics to the process that records them."""
+
+import logging
+from collections.abc import Callable
+
+import grpc
+
+from relaax_like.config.address import Address
+from relaax_like.metrics.buffered import DEFAULT_MAX_QUEUE, BufferedMetrics, Point
+from relaax_like.v1 import metrics_pb2, metrics_pb2_grpc
+
+_MAX_POINTS_PER_CALL = 2_000
+_CALL_TIMEOUT_SEC = 5.0
+_CLOSE_TIMEOUT_SEC = 1.0
+_CONNECT_TIMEOUT_SEC = 1.0
+# gRPC's own limit is two minutes; a metrics server that is back should not wait for points so long.
+_CHANNEL_OPTIONS = [("grpc.max_reconnect_backoff_ms", 5_000)]
+
+_log = logging.getLogger(__name__)
+
+
+class MetricsClient(BufferedMetrics):
+    """The stub of a metrics service, which the metrics server and the parameter server offer.
+
+        with MetricsClient("localhost:7002", global_t=lambda: client.global_t) as metrics:
+            metrics.scalar("episode reward", 17.0)
+
+    Points are kept in memory while the server is away, up to `max_queue`; then new ones are dropped
+    and counted. At most once: points of a call that failed midway are dropped and never sent again.
+    """
+
+    def __init__(
+        self,
+        server: str | Address | grpc.Channel,
+        global_t: Callable[[], float],
+        max_queue: int = DEFAULT_MAX_QUEUE,
+    ):
+        """Connects in the background; an absent server is no error.
+
+        Args:
+          server: an address, or a channel that stays the caller's.
+          global_t: returns the x of points that carry none; must be quick.
+          max_queue: points in memory; more are dropped.
+        """
+        super().__init__("metrics client", global_t, max_queue)
+        self._owned: grpc.Channel | None = None
+        if isinstance(server, str | Address):
+            server = self._owned = grpc.insecure_channel(str(server), options=_CHANNEL_OPTIONS)
+        self._channel = server
+        self._stub = metrics_pb2_grpc.MetricsStub(self._channel)
+        self._failing = False
+        self._start()
+
+    def close(self, timeout_sec: float = 2 * _CLOSE_TIMEOUT_SEC + 1.0) -> None:
+        """Sends what is queued, if the server answers quickly, and lets go. May be called twice."""
+        super().close(timeout_sec)
+
+    def _consume(self, points: list[Point], closing: bool) -> int:
+        batch = points[:_MAX_POINTS_PER_CALL]
+        # Points that were not sent at all are safe to keep; those of a failed call are not, as the
+        # server may have seen them. An empty call tells first whether the server answers.
+        done = 0
+        try:
+            self._stub.StoreScalars(
+                metrics_pb2.StoreScalarsRequest(),
+                timeout=_CONNECT_TIMEOUT_SEC,
+                wait_for_ready=True,
+            )
+            done = len(batch)
+            self._send(batch, _CLOSE_TIMEOUT_SEC if closing else _CALL_TIMEOUT_SEC)
+        except grpc.RpcError as error:
+            self._count_dropped(done)
+            self._tell_failing(f"{error.code().name}: {error.details()}")
+        return done
+
+    def _send(self, points: list[Point], timeout_sec: float) -> None:
+        request = metrics_pb2.StoreScalarsRequest(
+            scalars=[metrics_pb2.Scalar(name=p.name, y=p.y, x=p.x) for p in points]
+        )
+        reply = self._stub.StoreScalars(request, timeout=timeout_sec)
+        if reply.dropped:
+            self._count_dropped(reply.dropped)
+        if self._failing:
+            _log.info("metrics are sent again; %d were dropped", self.dropped)
+        self._failing = False
+
+    def _tell_failing(self, reason: str) -> None:
+        if not self._failing:
+            _log.warning("metrics cannot be sent for now (%s)", reason)
+        self._failing = True
+
+    def _finish(self) -> None:
+        if self._owned is not None:
+            self._owned.close()

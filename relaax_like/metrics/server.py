@@ -1,0 +1,109 @@
+"""The gRPC service that records metrics: in the parameter server, or in a process of its own."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from relaax_like.config.address import Address
+from relaax_like.metrics.buffered import BufferedMetrics, validate_point
+from relaax_like.v1 import metrics_pb2, metrics_pb2_grpc
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.ports import describe_bind_failure
+
+SERVICE = "relaax.v1.Metrics"
+MAX_POINTS = 10_000
+MAX_MESSAGE_BYTES = 8 * 1024 * 1024
+_MAX_WORKERS = 4
+_MAX_CALLS = 64
+
+
+class MetricsServicer(metrics_pb2_grpc.MetricsServicer):
+    """Answers `StoreScalars` from a recorder, or passes the points on through a `MetricsClient`."""
+
+    def __init__(self, recorder: BufferedMetrics):
+        self._recorder = recorder
+
+    def StoreScalars(
+        self, request: metrics_pb2.StoreScalarsRequest, context: grpc.ServicerContext
+    ) -> metrics_pb2.StoreScalarsReply:
+        """Records all points of a request, or none when one of them is bad."""
+        try:
+            points = unpack_scalars(request)
+        except InvalidInputError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        if not context.is_active():  # The caller has given up and counted them as lost.
+            return metrics_pb2.StoreScalarsReply()
+        return metrics_pb2.StoreScalarsReply(dropped=self._recorder.store(points))
+
+
+def unpack_scalars(
+    request: metrics_pb2.StoreScalarsRequest,
+) -> list[tuple[str, float, float | None]]:
+    """Validates a received request and returns its (name, y, x) points, for `store`.
+
+    Raises:
+      InvalidInputError: too many points, or a bad one, which is named.
+    """
+    if len(request.scalars) > MAX_POINTS:
+        raise InvalidInputError(
+            f"scalars: {len(request.scalars)} points came, at most {MAX_POINTS} are accepted; "
+            "send several requests",
+            "scalars",
+        )
+    points = []
+    for index, scalar in enumerate(request.scalars):
+        x = scalar.x if scalar.HasField("x") else (float(request.global_t) or None)
+        validate_point(scalar.name, scalar.y, x, f"scalars[{index}]")
+        points.append((scalar.name, scalar.y, x))
+    return points
+
+
+def add_metrics_servicer(server: grpc.Server, recorder: BufferedMetrics) -> None:
+    """Adds the service to a server that offers others too."""
+    metrics_pb2_grpc.add_MetricsServicer_to_server(MetricsServicer(recorder), server)
+
+
+def create_metrics_server(address: Address, recorder: BufferedMetrics) -> tuple[grpc.Server, int]:
+    """Builds a server with this service and gRPC health checks; the caller starts and stops it.
+
+    Args:
+      address: where to listen; port 0 means any free one.
+      recorder: stays the caller's, to be closed after the server has stopped.
+
+    Returns:
+      The server, and its real port.
+
+    Raises:
+      ConfigError: the address is in use, or not one of this machine.
+    """
+    server = grpc.server(
+        ThreadPoolExecutor(_MAX_WORKERS, thread_name_prefix="metrics server"),
+        maximum_concurrent_rpcs=_MAX_CALLS,
+        options=[
+            # Otherwise a second server on the port starts silently and takes a share of the calls.
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ],
+    )
+    add_metrics_servicer(server, recorder)
+    _add_health(server)
+    return server, _bind(server, address)
+
+
+def _add_health(server: grpc.Server) -> None:
+    servicer = health.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    for service in ("", SERVICE):
+        servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+
+def _bind(server: grpc.Server, address: Address) -> int:
+    try:
+        port = server.add_insecure_port(str(address))
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        reason = describe_bind_failure(address.host, address.port)
+        raise ConfigError(f"the metrics server cannot listen on {address}: {reason}")
+    return port

@@ -1,0 +1,214 @@
+"""Initial values of a run as an `.npz` file, and the command that makes one.
+
+An algorithm builds its model, and so imports TensorFlow, in a process of its own; the parameter
+server reads the file. A plain `.npz` of float32 arrays works too: all of it is trainable then.
+"""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from relaax_like.bridge.manifest import TRAINABLE, Variable, make_manifest
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.ndarray import DTYPES
+
+# Entry with the metadata: a JSON list of {name, dtype, group, kind} as a uint8 array.
+_METADATA = "relaax_variables"
+_SUFFIX = ".npy"
+_STDERR_LINES = 15
+_STDERR_BYTES = 16 * 1024
+# What zipfile, NumPy and json raise for a file that is something else.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    NotImplementedError,
+    RuntimeError,  # an encrypted entry
+)
+
+
+def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) -> None:
+    """Writes variables to an `.npz` file, in their order; `numpy.load` reads its arrays, too.
+
+    The file is whole or absent; one of that name is replaced.
+
+    Raises:
+      InvalidInputError: variables that no run could start from (see `make_manifest`).
+    """
+    variables = list(variables)
+    make_manifest(variables)
+    if any(variable.name == _METADATA for variable in variables):
+        raise InvalidInputError(f"{_METADATA}: this name is taken, use another", _METADATA)
+    temporary = Path(path).with_name(f".tmp-{Path(path).name}")
+    try:
+        _write_archive(temporary, variables)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_archive(path: Path, variables: Iterable[Variable]) -> None:
+    metadata = []
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for variable in variables:
+            value = np.asarray(variable.value)
+            entry = {"name": variable.name, "dtype": value.dtype.name}
+            metadata.append({**entry, "group": variable.group, "kind": variable.kind})
+            _write_entry(archive, variable.name, value)
+        # The archive's directory has no checksum of its own: a damaged one may hide entries.
+        archive.comment = _METADATA.encode()
+        text = json.dumps(metadata).encode()
+        _write_entry(archive, _METADATA, np.frombuffer(text, np.uint8))
+
+
+def load_variables(path: str | os.PathLike[str]) -> list[Variable]:
+    """Reads variables from an `.npz` file, in their order.
+
+    A file without our metadata is a plain one: every array is trainable, in group "default".
+
+    Raises:
+      InvalidInputError: not an `.npz` file, damaged, pickled objects in it, or variables that no
+        run could start from (a trainable float64 array, ...); names file and variable.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            arrays = {name.removesuffix(_SUFFIX): _read_entry(archive, name) for name in names}
+            is_ours = archive.comment == _METADATA.encode()
+        metadata = arrays.pop(_METADATA, None)
+        if metadata is None and is_ours:
+            raise InvalidInputError("damaged, its list of variables is missing")
+        if metadata is None:
+            variables = [Variable(name, array) for name, array in arrays.items()]
+        else:
+            variables = [_make_variable(entry, arrays) for entry in json.loads(metadata.tobytes())]
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{path}: {error}", error.field) from None
+    except FileNotFoundError:
+        raise InvalidInputError(f"{path}: there is no such file") from None
+    except _DAMAGE as error:
+        raise InvalidInputError(
+            f"{path}: not an .npz file of plain arrays, or damaged ({error}); write it with "
+            "numpy.savez"
+        ) from error
+    _validate(path, variables)
+    return variables
+
+
+def compute_initial_values(argv: Sequence[str], timeout_sec: float) -> list[Variable]:
+    """Runs a command that writes initial values, and reads them.
+
+    Args:
+      argv: the command; the path of the `.npz` file that it is to write is added to it.
+      timeout_sec: the command and its children are killed after this time.
+
+    Raises:
+      ConfigError: it cannot be started, fails, takes too long, or writes no file.
+      InvalidInputError: it wrote something else, see `load_variables`.
+    """
+    with tempfile.TemporaryDirectory(prefix="relaax-initial-values-") as directory:
+        path = Path(directory) / "values.npz"
+        with open(Path(directory) / "stderr", "w+b") as stderr:
+            _run([*argv, str(path)], timeout_sec, stderr)
+            if not path.exists():
+                raise ConfigError(
+                    f"initial values: {_describe(argv)} ended well but wrote no file to the path "
+                    f"in its last argument{_tail(stderr)}"
+                )
+        return load_variables(path)
+
+
+def _run(argv: Sequence[str], timeout_sec: float, stderr: IO[bytes]) -> None:
+    """Runs a command in a process group of its own, so that nothing of it stays behind.
+
+    Its stderr goes to a file: a pipe would stay open as long as any grandchild lives.
+    """
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ConfigError(f"initial values: cannot start {_describe(argv)}: {error}") from error
+    try:
+        status = process.wait(timeout_sec)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(
+            f"initial values: {_describe(argv)} took longer than {timeout_sec:g} s{_tail(stderr)}"
+        ) from None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if status != 0:
+        raise ConfigError(
+            f"initial values: {_describe(argv)} failed with status {status}{_tail(stderr)}"
+        )
+
+
+def _describe(argv: Sequence[str]) -> str:
+    text = " ".join(argv)
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def _tail(file: IO[bytes]) -> str:
+    """Returns the last lines of a command's stderr, for the end of a message."""
+    end = file.seek(0, os.SEEK_END)
+    file.seek(max(0, end - _STDERR_BYTES))
+    lines = file.read().decode(errors="replace").rstrip().splitlines()[-_STDERR_LINES:]
+    return "; its last words:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
+
+
+def _write_entry(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
+    with archive.open(name + _SUFFIX, "w", force_zip64=True) as file:
+        np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _read_entry(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    # Read whole, so that zipfile compares the entry's checksum.
+    data = io.BytesIO(archive.read(name))
+    try:
+        return np.lib.format.read_array(data, allow_pickle=False)
+    except ValueError as error:
+        name = name.removesuffix(_SUFFIX)
+        raise InvalidInputError(f"{name}: not a plain array ({error})", name) from error
+
+
+def _make_variable(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> Variable:
+    array = arrays[entry["name"]]
+    # NumPy writes bfloat16 as nameless bytes; the metadata knows better.
+    if array.dtype.kind == "V":
+        array = array.view(DTYPES[entry["dtype"]])
+    return Variable(entry["name"], array, entry["group"], entry["kind"])
+
+
+def _validate(path: str | os.PathLike[str], variables: list[Variable]) -> None:
+    for variable in variables:
+        if variable.kind == TRAINABLE and variable.value.dtype != np.float32:
+            raise InvalidInputError(
+                f"{path}: {variable.name}: {variable.value.dtype}, but trainable variables are "
+                "float32; save array.astype(numpy.float32)",
+                variable.name,
+            )
+    try:
+        make_manifest(variables)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{path}: {error}", error.field) from None

@@ -1,0 +1,404 @@
+"""Optimizer steps on flat float32 vectors: read from one buffer, written to another.
+
+Each kernel has two forms behind one table: a fused loop that numba compiles (single-threaded: a
+parallel one aborts the process when two threads call it), and blocks of NumPy operations where
+numba is missing. Both do the same operations in the same order.
+
+`python -m relaax_like.parameter_server.kernels` compiles them once, so that a server that starts
+later takes them from numba's cache.
+"""
+
+import functools
+import importlib.util
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from relaax_like.config.optimizer import OptimizerConfig
+
+_LOG = logging.getLogger(__name__)
+# Elements: two float32 blocks of scratch stay in the second-level cache.
+_BLOCK = 32 * 1024
+
+Step = Callable[
+    [np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    None,
+]
+"""(weights [n], gradient [n], slots [s, n], out_weights [n], out_slots [s, n], coefficients [c]),
+all float32; the out arrays share no memory with the others."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One row of the table of kernels.
+
+    Attributes:
+      slots: what each row of the slots holds.
+      loop: the fused form, compiled by numba. Never called as it is.
+      blocked: the NumPy form for one block; has one more argument, scratch [n] float32.
+    """
+
+    slots: tuple[str, ...]
+    loop: Step
+    blocked: Callable[..., None]
+
+
+# The loops. No literals in them: a Python number would widen float32 to float64. `c` is spelled
+# out into names before the loop, which LLVM then vectorises.
+
+
+def _adam_loop(
+    weights: np.ndarray,
+    gradient: np.ndarray,
+    slots: np.ndarray,
+    out_weights: np.ndarray,
+    out_slots: np.ndarray,
+    c: np.ndarray,
+) -> None:
+    m, v, out_m, out_v = slots[0], slots[1], out_slots[0], out_slots[1]
+    beta1, rest1, beta2, rest2, rate, epsilon, decay = c[0], c[1], c[2], c[3], c[4], c[5], c[6]
+    for i in range(weights.size):
+        g = gradient[i]
+        first = beta1 * m[i] + rest1 * g
+        second = beta2 * v[i] + rest2 * (g * g)
+        out_m[i] = first
+        out_v[i] = second
+        out_weights[i] = decay * weights[i] - rate * (first / (np.sqrt(second) + epsilon))
+
+
+def _rmsprop_loop(
+    weights: np.ndarray,
+    gradient: np.ndarray,
+    slots: np.ndarray,
+    out_weights: np.ndarray,
+    out_slots: np.ndarray,
+    c: np.ndarray,
+) -> None:
+    square, out_square = slots[0], out_slots[0]
+    rho, rest, rate, epsilon = c[0], c[1], c[2], c[3]
+    for i in range(weights.size):
+        g = gradient[i]
+        mean = rho * square[i] + rest * (g * g)
+        out_square[i] = mean
+        out_weights[i] = weights[i] - rate * (g / np.sqrt(mean + epsilon))
+
+
+def _rmsprop_momentum_loop(
+    weights: np.ndarray,
+    gradient: np.ndarray,
+    slots: np.ndarray,
+    out_weights: np.ndarray,
+    out_slots: np.ndarray,
+    c: np.ndarray,
+) -> None:
+    square, velocity, out_square, out_velocity = slots[0], slots[1], out_slots[0], out_slots[1]
+    rho, rest, rate, epsilon, momentum = c[0], c[1], c[2], c[3], c[4]
+    for i in range(weights.size):
+        g = gradient[i]
+        mean = rho * square[i] + rest * (g * g)
+        speed = momentum * velocity[i] + rate * (g / np.sqrt(mean + epsilon))
+        out_square[i] = mean
+        out_velocity[i] = speed
+        out_weights[i] = weights[i] - speed
+
+
+def _sgd_loop(
+    weights: np.ndarray,
+    gradient: np.ndarray,
+    slots: np.ndarray,
+    out_weights: np.ndarray,
+    out_slots: np.ndarray,
+    c: np.ndarray,
+) -> None:
+    rate = c[0]
+    for i in range(weights.size):
+        out_weights[i] = weights[i] - rate * gradient[i]
+
+
+def _sgd_momentum_loop(
+    weights: np.ndarray,
+    gradient: np.ndarray,
+    slots: np.ndarray,
+    out_weights: np.ndarray,
+    out_slots: np.ndarray,
+    c: np.ndarray,
+) -> None:
+    velocity, out_velocity = slots[0], out_slots[0]
+    rate, momentum = c[0], c[1]
+    for i in range(weights.size):
+        speed = momentum * velocity[i] + gradient[i]
+        out_velocity[i] = speed
+        out_weights[i] = weights[i] - rate * speed
+
+
+# The same in NumPy, one block at a time and without temporaries.
+
+
+def _decayed_mean(
+    mean: np.ndarray,
+    value: np.ndarray,
+    decay: np.float32,
+    rest: np.float32,
+    out: np.ndarray,
+    scratch: np.ndarray,
+) -> None:
+    """Writes `decay * mean + rest * value` to `out`; `value` may be `scratch`."""
+    np.multiply(mean, decay, out=out)
+    np.multiply(value, rest, out=scratch)
+    out += scratch
+
+
+def _adam_blocked(
+    weights: np.ndarray,
+    gradient: np.ndarray,
+    slots: np.ndarray,
+    out_weights: np.ndarray,
+    out_slots: np.ndarray,
+    c: np.ndarray,
+    scratch: np.ndarray,
+) -> None:
+    beta1, rest1, beta2, rest2, rate, epsilon, decay = c
+    first, second = out_slots
+    _decayed_mean(slots[0], gradient, beta1, rest1, first, scratch)
+    np.multiply(gradient, gradient, out=scratch)
+    _decayed_mean(slots[1], scratch, beta2, rest2, second, scratch)
+    np.sqrt(second, out=scratch)
+    scratch += epsilon
+    np.divide(first, scratch, out=scratch)
+    scratch *= rate
+    np.multiply(weights, decay, out=out_weights)
+    out_weights -= scratch
+
+
+def _rmsprop_step(
+    gradient: np.ndarray,
+    square: np.ndarray,
+    out_square: np.ndarray,
+    c: np.ndarray,
+    scratch: np.ndarray,
+) -> None:
+    """Writes the new mean square, and `rate * gradient / root` to `scratch`."""
+    rho, rest, rate, epsilon = c[:4]
+    np.multiply(gradient, gradient, out=scratch)
+    _decayed_mean(square, scratch, rho, rest, out_square, scratch)
+    np.add(out_square, epsilon, out=scratch)
+    np.sqrt(scratch, out=scratch)
+    np.divide(gradient, scratch, out=scratch)
+    scratch *= rate
+
+
+def _rmsprop_blocked(
+    weights: np.ndarray,
+    gradient: np.ndarray,
+    slots: np.ndarray,
+    out_weights: np.ndarray,
+    out_slots: np.ndarray,
+    c: np.ndarray,
+    scratch: np.ndarray,
+) -> None:
+    _rmsprop_step(gradient, slots[0], out_slots[0], c, scratch)
+    np.subtract(weights, scratch, out=out_weights)
+
+
+def _rmsprop_momentum_blocked(
+    weights: np.ndarray,
+    gradient: np.ndarray,
+    slots: np.ndarray,
+    out_weights: np.ndarray,
+    out_slots: np.ndarray,
+    c: np.ndarray,
+    scratch: np.ndarray,
+) -> None:
+    _rmsprop_step(gradient, slots[0], out_slots[0], c, scratch)
+    velocity = out_slots[1]
+    np.multiply(slots[1], c[4], out=velocity)
+    velocity += scratch
+    np.subtract(weights, velocity, out=out_weights)
+
+
+def _sgd_blocked(
+    weights: np.ndarray,
+    gradient: np.ndarray,
+    slots: np.ndarray,
+    out_weights: np.ndarray,
+    out_slots: np.ndarray,
+    c: np.ndarray,
+    scratch: np.ndarray,
+) -> None:
+    np.multiply(gradient, c[0], out=scratch)
+    np.subtract(weights, scratch, out=out_weights)
+
+
+def _sgd_momentum_blocked(
+    weights: np.ndarray,
+    gradient: np.ndarray,
+    slots: np.ndarray,
+    out_weights: np.ndarray,
+    out_slots: np.ndarray,
+    c: np.ndarray,
+    scratch: np.ndarray,
+) -> None:
+    velocity = out_slots[0]
+    np.multiply(slots[0], c[1], out=velocity)
+    velocity += gradient
+    np.multiply(velocity, c[0], out=scratch)
+    np.subtract(weights, scratch, out=out_weights)
+
+
+# adam and adamw share a kernel: without decay the weights are multiplied by exactly 1.
+KERNELS: dict[str, Kernel] = {
+    "adam": Kernel(("first_moment", "second_moment"), _adam_loop, _adam_blocked),
+    "rmsprop": Kernel(("mean_square",), _rmsprop_loop, _rmsprop_blocked),
+    "rmsprop_momentum": Kernel(
+        ("mean_square", "velocity"), _rmsprop_momentum_loop, _rmsprop_momentum_blocked
+    ),
+    "sgd": Kernel((), _sgd_loop, _sgd_blocked),
+    "sgd_momentum": Kernel(("velocity",), _sgd_momentum_loop, _sgd_momentum_blocked),
+}
+
+
+def kernel_name(config: OptimizerConfig) -> str:
+    """Returns the key in `KERNELS` that serves an optimizer."""
+    if config.name in ("adam", "adamw"):
+        return "adam"
+    return f"{config.name}_momentum" if config.momentum else config.name
+
+
+def slot_names(config: OptimizerConfig) -> tuple[str, ...]:
+    """Returns what the rows of an optimizer's slots hold. Slots begin as zeros."""
+    return KERNELS[kernel_name(config)].slots
+
+
+def compute_coefficients(config: OptimizerConfig, learning_rate: float, step: int) -> np.ndarray:
+    """Computes the numbers of one step, in double precision.
+
+    Adam (https://arxiv.org/abs/1412.6980, section 2): with epsilon outside of the bias correction,
+    `w -= rate * m / (sqrt(v) + epsilon)` with `rate = learning_rate * sqrt(1 - beta2^t) /
+    (1 - beta1^t)`; inside of it, `epsilon` is multiplied by `sqrt(1 - beta2^t)`. RMSProp has
+    epsilon inside of the root, and its velocity holds the learning rate; that of SGD does not.
+
+    Args:
+      config: the optimizer.
+      learning_rate: of this step.
+      step: 1 for the first step.
+
+    Returns:
+      [c] float32, in the order in which the optimizer's kernel reads them.
+    """
+    if config.name in ("adam", "adamw"):
+        numbers = _adam_coefficients(config, learning_rate, step)
+    elif config.name == "rmsprop":
+        numbers = [config.rho, 1 - config.rho, learning_rate, config.epsilon, config.momentum]
+    else:
+        numbers = [learning_rate, config.momentum]
+    return np.array(numbers, np.float32)
+
+
+def _adam_coefficients(config: OptimizerConfig, learning_rate: float, step: int) -> list[float]:
+    beta1, beta2 = config.beta1, config.beta2
+    correction2 = math.sqrt(1 - beta2**step)
+    rate = learning_rate * correction2 / (1 - beta1**step)
+    epsilon = config.epsilon * (correction2 if config.adam_epsilon == "inside" else 1.0)
+    decay = 1 - learning_rate * config.weight_decay if config.name == "adamw" else 1.0
+    return [beta1, 1 - beta1, beta2, 1 - beta2, rate, epsilon, decay]
+
+
+def make_step(name: str, form: str | None = None) -> Step:
+    """Builds the callable form of a kernel.
+
+    Args:
+      name: key in `KERNELS`.
+      form: "numba" or "numpy"; None takes numba where it is installed.
+
+    Returns:
+      A function that may be called from any thread; it holds no state.
+    """
+    blocked = _make_blocked(KERNELS[name].blocked)
+    if (form or default_form()) == "numpy":
+        return blocked
+    try:
+        return _compile_loop(name)
+    except ImportError as error:  # numba is there, but too old for this NumPy, or broken
+        if form is not None:
+            raise
+        _LOG.warning("numba cannot be imported, the slower NumPy kernels are used: %s", error)
+        return blocked
+
+
+def default_form() -> str:
+    """Returns "numba" where it is installed, else "numpy". Does not import it."""
+    return "numba" if importlib.util.find_spec("numba") else "numpy"
+
+
+def _make_blocked(blocked: Callable[..., None]) -> Step:
+    def step(
+        weights: np.ndarray,
+        gradient: np.ndarray,
+        slots: np.ndarray,
+        out_weights: np.ndarray,
+        out_slots: np.ndarray,
+        coefficients: np.ndarray,
+    ) -> None:
+        scratch = np.empty(min(_BLOCK, weights.size), np.float32)
+        for start in range(0, weights.size, _BLOCK):
+            part = slice(start, min(start + _BLOCK, weights.size))
+            blocked(
+                weights[part],
+                gradient[part],
+                slots[:, part],
+                out_weights[part],
+                out_slots[:, part],
+                coefficients,
+                scratch[: part.stop - start],
+            )
+
+    return step
+
+
+@functools.cache
+def _compile_loop(name: str) -> Step:
+    """Compiles a loop, or takes it from numba's cache. Imports numba: a third of a second."""
+    import numba
+
+    def array(axes: int, readonly: bool) -> Any:
+        return numba.types.Array(numba.float32, axes, "C", readonly=readonly)
+
+    # An explicit signature: read-only and writable arguments would else be compiled apart.
+    signature = numba.void(
+        array(1, True), array(1, True), array(2, True), array(1, False), array(2, False),
+        array(1, True),
+    )  # fmt: skip
+    # error_model: with Python's, the test for a zero divisor keeps the loop from being vectorised.
+    # nogil: threads that serve go on while a large step is computed.
+    options: dict[str, Any] = {"error_model": "numpy", "fastmath": False, "nogil": True}
+    loop = KERNELS[name].loop
+    try:
+        return numba.njit(signature, cache=True, **options)(loop)
+    except Exception as error:  # whatever a read-only, full or damaged cache raises
+        _LOG.info("kernel %s is compiled anew at each start, no cache: %s", name, error)
+    return numba.njit(signature, cache=False, **options)(loop)
+
+
+def main() -> None:
+    """Compiles every kernel into the cache and prints one line."""
+    started = time.perf_counter()
+    form = default_form()
+    for name in KERNELS:
+        make_step(name, form)
+    took = time.perf_counter() - started
+    if form == "numba":
+        print(f"kernels: {len(KERNELS)} compiled with numba in {took:.1f} s")
+    else:
+        print("kernels: numba is not installed, the slower NumPy forms are used")
+
+
+if __name__ == "__main__":
+    # By its real name: what numba caches must not belong to a module called __main__.
+    from relaax_like.parameter_server import kernels
+
+    kernels.main()

@@ -1,0 +1,622 @@
+"""The parameter server itself: one queue, one thread that owns the store, snapshots beside it."""
+
+import concurrent.futures
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from relaax_like.bridge.manifest import Manifest
+from relaax_like.bridge.service import (
+    Episode,
+    Metrics,
+    ParameterServerBackend,
+    Push,
+    Reply,
+    Status,
+)
+from relaax_like.parameter_server.snapshots import Snapshots
+from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, Statistics
+from relaax_like.parameter_server.store import Store, find_not_finite, view_gradient
+from relaax_like.wire.errors import (
+    ConfigError,
+    InvalidInputError,
+    ServerUnavailableError,
+    SnapshotError,
+)
+
+_LOG = logging.getLogger(__name__)
+# Pushes that wait for the apply thread; each holds its gradient in memory.
+QUEUE_SIZE = 64
+MAX_ENV_STEPS = 1 << 40
+MAX_EPISODES = 100_000
+MAX_CLIENT_ID = 200
+_MAX_GLOBAL_T = 1 << 62
+_METRICS_EVERY_SEC = 1.0
+# How long the tutorial's plain calls, which carry no deadline, may take.
+_PLAIN_CALL_SEC = 60.0
+_PLAIN_CLIENT = "plain"
+FINISHED = "training has finished"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Training ends when the mean return of the last `episodes` episodes is at least this."""
+
+    mean_return: float
+    episodes: int = DEFAULT_WINDOW
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.mean_return) or self.episodes < 1:
+            raise ConfigError(
+                f"target: mean return {self.mean_return} over {self.episodes} episodes, expected a "
+                "finite number over 1 or more"
+            )
+
+
+class _Refused(InvalidInputError):
+    """An invalid push, with the short reason under which it is counted."""
+
+    def __init__(self, reason: str, message: str, field: str):
+        super().__init__(message, field)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class _Record:
+    """A valid push on its way to the apply thread.
+
+    The future is the only thing that decides between "taken" and "withdrawn": cancelling it fails
+    once the apply thread has taken the record.
+    """
+
+    push: Push
+    gradient: np.ndarray | None
+    reply: concurrent.futures.Future[Reply] = field(default_factory=concurrent.futures.Future)
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """The newest snapshot, and how many records had taken effect in this process by then."""
+
+    path: Path
+    global_t: int
+    records: int
+
+
+@dataclass
+class _Means:
+    """Sums since metrics were last recorded. Used by the apply thread only."""
+
+    since: float
+    staleness: int = 0
+    gradients: int = 0
+
+
+class ParameterServer(ParameterServerBackend):
+    """Applies pushes one after another and hands out whole versions. Thread-safe.
+
+        with ParameterServer(store, snapshots=snapshots, metrics=NullMetrics()) as server:
+            server.restore_latest_checkpoint()
+            ...                       # serve server.push and server.pull
+            server.wait_finished()
+
+    A push is checked in the caller's thread, waits in a bounded queue and takes effect as a whole
+    in the apply thread; its caller waits for that. A pull waits for nothing. A snapshot is taken of
+    immutable buffers and written by another thread: serving goes on. A crash costs what was
+    applied since the newest snapshot.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        snapshots: Snapshots | None = None,
+        metrics: Metrics,
+        max_global_step: int | None = None,
+        target: Target | None = None,
+        snapshot_every_sec: float | None = None,
+        snapshot_every_env_steps: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        queue_size: int = QUEUE_SIZE,
+    ):
+        """Starts the threads. Takes over `store` and `snapshots`; `close` closes the latter.
+
+        Args:
+          store: values and optimizers; nobody else may apply to it from now on.
+          snapshots: where checkpoints go; None keeps none.
+          metrics: the recorder.
+          max_global_step: environment steps after which the training ends; None: no limit.
+          target: mean return that ends the training; None: none does.
+          snapshot_every_sec: seconds between two snapshots; None: not by time.
+          snapshot_every_env_steps: environment steps between two; None: not by steps.
+          clock: seconds, never going back.
+          queue_size: pushes that may wait; one more is refused as busy.
+
+        Raises:
+          ConfigError: a number that makes no sense, or intervals without a place for snapshots.
+        """
+        _validate_numbers(max_global_step, snapshot_every_sec, snapshot_every_env_steps, queue_size)
+        if snapshots is None and (snapshot_every_sec or snapshot_every_env_steps):
+            raise ConfigError("snapshots are to be taken, but there is no checkpoint directory")
+        self._store = store
+        self._snapshots = snapshots
+        self._metrics = metrics
+        self._max_global_step = max_global_step
+        self._target = target
+        self._every_sec = snapshot_every_sec
+        self._every_env_steps = snapshot_every_env_steps
+        self._clock = clock
+        self._started = clock()
+        # Without a folder that counts starts, the time of day grows from start to start.
+        self._epoch = snapshots.epoch if snapshots else time.time_ns() // 1_000_000
+        self._statistics = Statistics(target.episodes if target else DEFAULT_WINDOW, clock)
+        self._means = _Means(since=self._started)
+        self._finished = ""
+        self._finished_event = threading.Event()
+
+        self._queue: queue.Queue[_Record | None] = queue.Queue(queue_size)
+        self._intake_lock = threading.Lock()  # guards _closed: nothing is queued after the end mark
+        self._closed = False
+        # Held while a record takes effect, so that store and statistics are read as one.
+        self._record_lock = threading.Lock()
+        self._save_lock = threading.Lock()  # held for a whole save, disk included; serving never is
+        self._records = 0  # that took effect since the start
+        self._saved: _Saved | None = None
+        self._attempted_t = 0  # global_t of the newest attempt to save
+        self._snapshot_failures = 0
+        self._snapshot_due = threading.Event()
+        self._stopping = threading.Event()
+
+        self._check_finished()
+        self._threads = [threading.Thread(target=self._apply_loop, name="apply", daemon=True)]
+        if snapshot_every_sec or snapshot_every_env_steps:
+            self._threads.append(
+                threading.Thread(target=self._snapshot_loop, name="snapshots", daemon=True)
+            )
+        for thread in self._threads:
+            thread.start()
+
+    # What agents use.
+
+    @property
+    def manifest(self) -> Manifest:
+        """The layout of values and gradients."""
+        return self._store.manifest
+
+    @property
+    def global_t(self) -> int:
+        """Environment steps of all clients together."""
+        return self._store.global_t
+
+    @property
+    def version(self) -> int:
+        """0 for the initial values, +1 for each applied gradient."""
+        return self._store.version
+
+    @property
+    def epoch(self) -> int:
+        """Grows each time the parameter server starts."""
+        return self._epoch
+
+    @property
+    def finished(self) -> str:
+        """What ended the training, or "" while it goes on."""
+        return self._finished
+
+    @property
+    def snapshot_failures(self) -> int:
+        """Periodic snapshots that could not be written."""
+        return self._snapshot_failures
+
+    def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
+        """Applies one record and waits until it has taken effect.
+
+        Once the training has finished, gradients are dropped and nothing is counted any more.
+
+        Raises:
+          InvalidInputError: malformed or not finite; nothing took effect.
+          ServerUnavailableError: too many pushes wait, or the server closes; nothing took effect.
+          TimeoutError: it had not been taken in time, and was withdrawn; nothing took effect.
+        """
+        try:
+            gradient = self._validate(push)
+        except _Refused as error:
+            self._statistics.count_refused(error.reason)
+            raise
+        self._statistics.see_client(push.client_id)
+        record = _Record(push, gradient)
+        self._enqueue(record)
+        try:
+            return record.reply.result(timeout_sec)
+        except TimeoutError:
+            if record.reply.cancel():
+                self._statistics.count_refused("timeout")
+                raise TimeoutError(
+                    f"the push of {push.client_id} waited {timeout_sec:g} s for its turn and was "
+                    "withdrawn; nothing took effect"
+                ) from None
+        # Taken in the last moment: what it did is known in a few milliseconds.
+        return record.reply.result()
+
+    def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
+        """Returns the newest values, or none when `have_version` is still the newest.
+
+        The values stay as they are for as long as they are held.
+        """
+        if client_id:
+            _validate_client_id(client_id)
+            self._statistics.see_client(client_id)
+        values, global_t = self._store.read()
+        return Reply(
+            version=values.version,
+            global_t=global_t,
+            epoch=self._epoch,
+            finished=self._finished,
+            values=None if have_version == values.version else values,
+        )
+
+    def status(self) -> Status:
+        """Returns the numbers of this moment."""
+        values, global_t = self._store.read()
+        statistics, saved = self._statistics, self._saved
+        return Status(
+            global_t=global_t,
+            version=values.version,
+            epoch=self._epoch,
+            uptime_sec=self._clock() - self._started,
+            env_steps_per_sec=statistics.env_steps_per_sec,
+            mean_return=statistics.mean_return,
+            return_episodes=statistics.return_episodes,
+            episodes=statistics.episodes,
+            clients=statistics.clients,
+            finished=self._finished,
+            snapshot_global_t=saved.global_t if saved else None,
+            checkpoint_dir=str(self._snapshots.directory) if self._snapshots else "",
+            refused=statistics.refused,
+            parameters=self.manifest.gradient_bytes // 4,
+        )
+
+    def metrics(self) -> Metrics:
+        """Returns the recorder."""
+        return self._metrics
+
+    def wait_finished(self, timeout_sec: float | None = None) -> str:
+        """Waits until the training has ended; returns what ended it, or "" after the time."""
+        self._finished_event.wait(timeout_sec)
+        return self._finished
+
+    # The tutorial's plain calls. They carry no id: each call takes effect once.
+
+    def increment_global_t(self, n: int = 1) -> int:
+        """Counts `n` environment steps and returns `global_t`."""
+        return self.push(Push(client_id=_PLAIN_CLIENT, env_steps=n), _PLAIN_CALL_SEC).global_t
+
+    def apply_gradients(self, gradients: Sequence[np.ndarray]) -> None:
+        """Applies one gradient: a float32 array per trainable variable, in manifest order.
+
+        Raises:
+          InvalidInputError: wrong count, shape or dtype, or not finite; nothing took effect.
+        """
+        flat = self.manifest.pack(gradients, gradient=True)
+        push = Push(
+            client_id=_PLAIN_CLIENT,
+            gradient=flat,
+            gradient_version=self.version,
+            fingerprint=self.manifest.fingerprint,
+        )
+        self.push(push, _PLAIN_CALL_SEC)
+
+    def get_values(self) -> list[np.ndarray]:
+        """Returns the newest values: a read-only array per variable, in manifest order."""
+        return self.manifest.unpack(self._store.values.flat)
+
+    # Checkpoints.
+
+    def save_checkpoint(self) -> Path | None:
+        """Writes a snapshot, unless the newest one is of this very state; serving goes on.
+
+        Returns:
+          Its directory; None when there is no place for snapshots.
+
+        Raises:
+          SnapshotError: it could not be written; the older ones are untouched.
+        """
+        if self._snapshots is None:
+            return None
+        with self._save_lock:
+            with self._record_lock:
+                state = self._store.export_state()
+                state = replace(state, statistics=self._statistics.to_dict())
+                records = self._records
+            self._attempted_t = state.global_t
+            if self._saved is None or self._saved.records != records:
+                path = self._snapshots.save(state)
+                self._saved = _Saved(path, state.global_t, records)
+            return self._saved.path
+
+    def restore_latest_checkpoint(self) -> bool:
+        """Goes on from the newest snapshot. To be called before anything is served.
+
+        Returns:
+          False when there is none.
+
+        Raises:
+          SnapshotError: there are snapshots, but none that fits; nothing has changed.
+        """
+        if self._snapshots is None:
+            return False
+        with self._save_lock:
+            state = self._snapshots.restore_latest(self.manifest)
+            if state is None:
+                return False
+            with self._record_lock:
+                self._store.import_state(state)
+                self._statistics.restore(state.statistics)
+                self._saved = _Saved(self._snapshots.path_of(state), state.global_t, self._records)
+                self._attempted_t = state.global_t
+                self._check_finished()
+        return True
+
+    def close(self, save: bool = True) -> None:
+        """Applies what waits, stops the threads, saves, and gives the folder free. Idempotent.
+
+        Nothing is saved when nothing happened since the newest snapshot (or the start).
+
+        Raises:
+          SnapshotError: the last snapshot could not be written; all the rest is done.
+        """
+        with self._intake_lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._queue.put(None)  # the apply thread makes room
+        self._stopping.set()
+        self._snapshot_due.set()
+        for thread in self._threads:
+            thread.join()
+        try:
+            if save and self._records != (self._saved.records if self._saved else 0):
+                self.save_checkpoint()
+        finally:
+            if self._snapshots is not None:
+                self._snapshots.close()
+
+    def __enter__(self) -> "ParameterServer":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # In the caller's thread.
+
+    def _validate(self, push: Push) -> np.ndarray | None:
+        """Returns the push's gradient as float32.
+
+        Raises:
+          _Refused: anything in the push is wrong.
+        """
+        _validate_client_id(push.client_id)
+        _validate_count("env_steps", push.env_steps, 0)
+        if self.global_t + push.env_steps > _MAX_GLOBAL_T:
+            raise _Refused("bad count", f"env_steps: {push.env_steps} is too many", "env_steps")
+        _validate_episodes(push.episodes)
+        if push.gradient is None:
+            return None
+        if push.fingerprint != self.manifest.fingerprint:
+            raise _Refused(
+                "foreign layout",
+                f"fingerprint: {push.fingerprint:#x}, expected {self.manifest.fingerprint:#x}: the "
+                "gradient is of another model; start the agent with this run's configuration",
+                "fingerprint",
+            )
+        _validate_count("gradient_version", push.gradient_version, 0)
+        if push.gradient_version > self.version:
+            raise _Refused(
+                "future version",
+                f"gradient_version: {push.gradient_version}, but the newest is {self.version} (the "
+                "server went back to a snapshot); pull first",
+                "gradient_version",
+            )
+        return self._validate_gradient(push.gradient)
+
+    def _validate_gradient(self, gradient: np.ndarray) -> np.ndarray:
+        try:
+            flat = view_gradient(gradient, self.manifest)
+        except InvalidInputError as error:
+            raise _Refused("wrong length", str(error), error.field) from None
+        # One pass tells NaN, infinity, and numbers whose square a float32 slot could not hold.
+        with np.errstate(all="ignore"):
+            if math.isfinite(np.dot(flat, flat)):
+                return flat
+        name = find_not_finite(flat, self.manifest)
+        if name:
+            raise _Refused("not finite", f"{name}: the gradient has NaN or infinity in it", name)
+        raise _Refused(
+            "too large",
+            "gradient: its norm is above 1e19, which no optimizer survives; clip it",
+            "gradient",
+        )
+
+    def _enqueue(self, record: _Record) -> None:
+        with self._intake_lock:
+            if self._closed:
+                raise ServerUnavailableError("the parameter server is closing; reconnect later")
+            try:
+                self._queue.put_nowait(record)
+                return
+            except queue.Full:
+                pass
+        self._statistics.count_refused("busy")
+        raise ServerUnavailableError(
+            f"the parameter server is busy: {self._queue.maxsize} pushes wait; try again later"
+        )
+
+    # In the apply thread.
+
+    def _apply_loop(self) -> None:
+        while (record := self._queue.get()) is not None:
+            if not record.reply.set_running_or_notify_cancel():
+                continue  # withdrawn
+            try:
+                reply = self._apply(record)
+            except Exception as error:  # out of memory, ...: this record only
+                _LOG.exception("a push of %s failed", record.push.client_id)
+                record.reply.set_exception(error)
+            else:
+                record.reply.set_result(reply)
+            del record  # its gradient is not to be kept until the next push
+            self._record_metrics()
+        self._record_metrics(now=True)
+
+    def _apply(self, record: _Record) -> Reply:
+        push = record.push
+        if self._finished:
+            if record.gradient is None:
+                return self._make_reply("nothing")
+            return self._make_reply("dropped", FINISHED)
+        staleness = self._store.version - push.gradient_version
+        with self._record_lock:
+            # The only step that can fail comes first.
+            self._store.apply(record.gradient, push.env_steps)
+            self._statistics.add(push.env_steps, push.episodes)
+            self._records += 1
+            self._check_finished()
+        if record.gradient is not None:
+            self._means.staleness += staleness
+            self._means.gradients += 1
+        every = self._every_env_steps
+        if every is not None and self._store.global_t - self._attempted_t >= every:
+            self._snapshot_due.set()
+        return self._make_reply("nothing" if record.gradient is None else "applied")
+
+    def _make_reply(self, outcome: str, reason: str = "") -> Reply:
+        return Reply(
+            outcome=outcome,
+            reason=reason,
+            version=self.version,
+            global_t=self.global_t,
+            epoch=self._epoch,
+            finished=self._finished,
+        )
+
+    def _check_finished(self) -> None:
+        """Notes the end of the training; once it has ended it stays so."""
+        target, statistics = self._target, self._statistics
+        if self._finished:
+            return
+        if self._max_global_step is not None and self.global_t >= self._max_global_step:
+            self._finished = f"budget of {self._max_global_step} env steps used up"
+        elif target is not None and statistics.is_window_full:
+            mean = statistics.mean_return
+            if mean is not None and mean >= target.mean_return:
+                self._finished = (
+                    f"mean return {mean:g} of the last {target.episodes} episodes reached the "
+                    f"target {target.mean_return:g}"
+                )
+        if self._finished:
+            _LOG.info("training has finished: %s", self._finished)
+            self._finished_event.set()
+
+    def _record_metrics(self, now: bool = False) -> None:
+        means, time_sec = self._means, self._clock()
+        if not means.gradients or not (now or time_sec - means.since >= _METRICS_EVERY_SEC):
+            return
+        self._means = _Means(since=time_sec)
+        global_t = self.global_t
+        scalars = {"Optimizer/staleness": means.staleness / means.gradients}
+        for group, rate in self._store.compute_learning_rates().items():
+            scalars[f"Optimizer/learning_rate/{group}"] = rate
+        try:
+            for name, y in scalars.items():
+                self._metrics.scalar(name, y, global_t)
+        except Exception:  # a recorder must never stop the training
+            _LOG.exception("metrics were lost")
+
+    # In the snapshot thread.
+
+    def _snapshot_loop(self) -> None:
+        due = self._clock() + (self._every_sec or 0)
+        while True:
+            self._snapshot_due.wait(
+                None if self._every_sec is None else max(0.0, due - self._clock())
+            )
+            self._snapshot_due.clear()
+            if self._stopping.is_set():
+                return
+            self._save_if_moved()
+            due = self._clock() + (self._every_sec or 0)
+
+    def _save_if_moved(self) -> None:
+        saved_t = self._saved.global_t if self._saved else 0
+        if self.global_t == saved_t:
+            return
+        try:
+            self.save_checkpoint()
+        except SnapshotError as error:
+            self._snapshot_failures += 1
+            _LOG.error("%s; training goes on", error)
+        except Exception:
+            self._snapshot_failures += 1
+            _LOG.exception("a snapshot failed; training goes on")
+
+
+def _validate_client_id(client_id: str) -> None:
+    if not 1 <= len(client_id) <= MAX_CLIENT_ID or not client_id.isprintable():
+        raise _Refused(
+            "bad client id",
+            f"client_id: {client_id[:40]!r}, expected 1 to {MAX_CLIENT_ID} printable characters",
+            "client_id",
+        )
+
+
+def _validate_count(name: str, count: int, minimum: int) -> None:
+    if not isinstance(count, (int, np.integer)) or not minimum <= count <= MAX_ENV_STEPS:
+        raise _Refused(
+            "bad count", f"{name}: {count!r}, expected an integer in {minimum}..2^40", name
+        )
+
+
+def _validate_episodes(episodes: Sequence[Episode]) -> None:
+    if len(episodes) > MAX_EPISODES:
+        raise _Refused(
+            "bad episode",
+            f"episodes: {len(episodes)} in one push, at most {MAX_EPISODES}",
+            "episodes",
+        )
+    for index, episode in enumerate(episodes):
+        if not math.isfinite(episode.episode_return):
+            raise _Refused(
+                "bad episode",
+                f"episodes[{index}]: return {episode.episode_return}, expected a finite number",
+                "episodes",
+            )
+        _validate_count(f"episodes[{index}].length", episode.length, 1)
+
+
+def _validate_numbers(
+    max_global_step: int | None,
+    snapshot_every_sec: float | None,
+    snapshot_every_env_steps: int | None,
+    queue_size: int,
+) -> None:
+    for name, number in (
+        ("max_global_step", max_global_step),
+        ("snapshot_every_sec", snapshot_every_sec),
+        ("snapshot_every_env_steps", snapshot_every_env_steps),
+        ("queue_size", queue_size),
+    ):
+        if number is not None and not number > 0:
+            raise ConfigError(f"{name}: {number}, expected more than 0")

@@ -1,0 +1,159 @@
+"""Statistics of a training: newest returns, speed, clients, refusals."""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from relaax_like.bridge.service import Episode
+
+DEFAULT_WINDOW = 100
+_RATE_WINDOW_SEC = 10.0
+# Steps of this long are counted together, so that a rate needs a few numbers only.
+_RATE_BUCKET_SEC = 0.5
+_CLIENT_SEC = 15.0
+_MAX_CLIENTS = 10_000
+_MAX_REASONS = 64
+_OTHER = "other"
+
+
+class Statistics:
+    """What `relaax status` shows, and the mean return that may end a training. Thread-safe.
+
+    Everything is a float from the start: integer returns must not be truncated on the way.
+    """
+
+    def __init__(self, window: int = DEFAULT_WINDOW, clock: Callable[[], float] = time.monotonic):
+        """Starts with nothing.
+
+        Args:
+          window: newest episodes in the mean return; 1 or more.
+          clock: seconds, never going back.
+        """
+        if window < 1:
+            raise ValueError(f"window: {window} episodes, expected 1 or more")
+        self._clock = clock
+        self._started = clock()
+        self._lock = threading.Lock()  # guards all that follows
+        self._returns: deque[float] = deque(maxlen=window)
+        self._lengths: deque[int] = deque(maxlen=window)
+        self._episodes = 0
+        self._buckets: deque[tuple[float, int]] = deque()
+        self._clients: dict[str, float] = {}
+        self._refused: dict[str, int] = {}
+
+    def add(self, env_steps: int, episodes: Iterable[Episode] = ()) -> None:
+        """Counts environment steps that were just taken, and episodes that ended."""
+        with self._lock:
+            if env_steps:
+                self._add_steps(env_steps)
+            for episode in episodes:
+                self._returns.append(float(episode.episode_return))
+                self._lengths.append(int(episode.length))
+                self._episodes += 1
+
+    def see_client(self, client_id: str) -> None:
+        """Notes that a client is there. The longest silent ones are forgotten beyond 10 000."""
+        with self._lock:
+            self._clients.pop(client_id, None)
+            self._clients[client_id] = self._clock()
+            if len(self._clients) > _MAX_CLIENTS:
+                del self._clients[next(iter(self._clients))]
+
+    def count_refused(self, reason: str) -> None:
+        """Counts a push that was refused. Beyond 64 reasons, the others are counted together."""
+        with self._lock:
+            if reason not in self._refused and len(self._refused) >= _MAX_REASONS:
+                reason = _OTHER
+            self._refused[reason] = self._refused.get(reason, 0) + 1
+
+    @property
+    def episodes(self) -> int:
+        """Episodes since the start of the run."""
+        return self._episodes
+
+    @property
+    def return_episodes(self) -> int:
+        """Episodes in the mean return, at most the window."""
+        return len(self._returns)
+
+    @property
+    def is_window_full(self) -> bool:
+        """Whether the mean return is over as many episodes as it should be."""
+        return len(self._returns) == self._returns.maxlen
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean return of the newest episodes; None before the first one."""
+        return self._mean(self._returns)
+
+    @property
+    def mean_length(self) -> float | None:
+        """Mean length of the newest episodes, in environment steps; None before the first one."""
+        return self._mean(self._lengths)
+
+    @property
+    def env_steps_per_sec(self) -> float:
+        """Environment steps per second over the last 10 s (or since the start, 1 s at least)."""
+        with self._lock:
+            now = self._clock()
+            self._drop_old_buckets(now)
+            steps = sum(count for _, count in self._buckets)
+            return steps / min(max(now - self._started, 1.0), _RATE_WINDOW_SEC)
+
+    @property
+    def clients(self) -> int:
+        """Clients that were seen in the last 15 s."""
+        with self._lock:
+            oldest = self._clock() - _CLIENT_SEC
+            return sum(seen >= oldest for seen in self._clients.values())
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Refused pushes by reason."""
+        with self._lock:
+            return dict(self._refused)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what a snapshot keeps, in JSON types. Speed and clients are of the moment."""
+        with self._lock:
+            return {
+                "returns": list(self._returns),
+                "lengths": list(self._lengths),
+                "episodes": self._episodes,
+                "refused": dict(self._refused),
+            }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Goes on from `to_dict`; a smaller window keeps the newest episodes."""
+        with self._lock:
+            self._returns.clear()
+            self._returns.extend(map(float, saved.get("returns", ())))
+            self._lengths.clear()
+            self._lengths.extend(map(int, saved.get("lengths", ())))
+            self._episodes = int(saved.get("episodes", 0))
+            self._refused = {str(k): int(v) for k, v in saved.get("refused", {}).items()}
+
+    def _mean(self, numbers: deque[Any]) -> float | None:
+        with self._lock:
+            if not numbers:
+                return None
+            try:
+                return math.fsum(numbers) / len(numbers)
+            except OverflowError:  # returns near the largest float
+                return math.fsum(x / len(numbers) for x in numbers)
+
+    def _add_steps(self, env_steps: int) -> None:
+        now = self._clock()
+        if self._buckets and now - self._buckets[-1][0] < _RATE_BUCKET_SEC:
+            start, count = self._buckets.pop()
+            self._buckets.append((start, count + env_steps))
+        else:
+            self._drop_old_buckets(now)
+            self._buckets.append((now, env_steps))
+
+    def _drop_old_buckets(self, now: float) -> None:
+        while self._buckets and self._buckets[0][0] <= now - _RATE_WINDOW_SEC:
+            self._buckets.popleft()

@@ -1,0 +1,344 @@
+"""The store: values and optimizer slots of a run, and the step from one version to the next.
+
+How a pull stays whole without copying: each version lives in buffers of its own, which readers
+see through a read-only *face*. Nothing is ever written to a buffer while its face, or any array
+made from that face, is alive; a weak reference to the face tells. Usually two buffers take turns;
+while a slow reader keeps an old version, one more is allocated.
+"""
+
+import difflib
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from relaax_like.bridge.manifest import TARGET, Manifest
+from relaax_like.bridge.service import Values
+from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.parameter_server.kernels import (
+    Step,
+    compute_coefficients,
+    kernel_name,
+    make_step,
+    slot_names,
+)
+from relaax_like.parameter_server.schedules import compute_learning_rate
+from relaax_like.parameter_server.snapshots import State
+from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
+
+# Buffers that a pool remembers; one beyond it is freed as soon as its readers let go.
+_MAX_POOLED = 4
+
+
+class BufferPool:
+    """Buffers of one length that take turns. One thread takes and publishes; readers only read."""
+
+    def __init__(self, num_bytes: int):
+        self._num_bytes = num_bytes
+        self._published: list[tuple[weakref.ref[np.ndarray], np.ndarray]] = []
+
+    def take(self) -> np.ndarray:
+        """Returns a writable buffer, [num_bytes] uint8, that no reader can see. Content: any."""
+        for index, (face, buffer) in enumerate(self._published):
+            if face() is None:
+                del self._published[index]
+                return buffer
+        return np.empty(self._num_bytes, np.uint8)
+
+    def publish(self, buffer: np.ndarray) -> np.ndarray:
+        """Returns the read-only face of a buffer, which must not be written to from now on."""
+        # Through a memoryview: NumPy then keeps the face itself alive for every view made of it,
+        # where views of a plain view would only keep the buffer.
+        face = np.frombuffer(buffer.data.toreadonly(), np.uint8)
+        self._published = [*self._published[-_MAX_POOLED:], (weakref.ref(face), buffer)]
+        return face
+
+
+@dataclass(frozen=True)
+class _Group:
+    """What is constant about one variable group."""
+
+    name: str
+    elements: slice  # of float32, in the gradient
+    config: OptimizerConfig
+    step: Step
+    slots: tuple[str, ...]
+    first_slot: int  # where its slots begin in the slot buffer, in float32 elements
+
+    @property
+    def size(self) -> int:
+        return self.elements.stop - self.elements.start
+
+    def view_slots(self, slots: np.ndarray) -> np.ndarray:
+        """Returns this group's slots, [s, size], as a view of the slot buffer."""
+        part = slots[self.first_slot : self.first_slot + len(self.slots) * self.size]
+        return part.reshape(len(self.slots), self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Version:
+    """Everything that changes, as one immutable object: replaced, never modified."""
+
+    values: Values
+    slots: np.ndarray  # read-only float32
+    steps: Mapping[str, int]
+    global_t: int
+
+
+class Store:
+    """Values, optimizer slots, version and `global_t`.
+
+        store = Store(manifest, flat, {"default": OptimizerConfig()})
+        store.apply(gradient, env_steps=5)
+        store.values.flat
+
+    One thread applies and restores; any thread may read `values`, `version`, `global_t` and
+    `export_state()`, and each of these reads sees one whole version. Memory: two times values and
+    slots, and one more time the values for each older version that a reader holds.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        initial_flat: np.ndarray,
+        optimizers: Mapping[str, OptimizerConfig],
+    ):
+        """Starts at version 0.
+
+        Args:
+          manifest: the layout.
+          initial_flat: [total_bytes] uint8, copied.
+          optimizers: one for each group of the manifest.
+
+        Raises:
+          ConfigError: nothing is trainable, a group without an optimizer, an optimizer without a
+            group, or a segment of kind "target".
+          InvalidInputError: `initial_flat` has a wrong length, or is not finite.
+        """
+        _validate_groups(manifest, optimizers)
+        self.manifest = manifest
+        self._groups = _make_groups(manifest, optimizers)
+        self._pool = BufferPool(manifest.total_bytes)
+        slot_elements = sum(len(group.slots) * group.size for group in self._groups)
+        self._slot_pool = BufferPool(max(4 * slot_elements, 1))
+        self._num_slot_bytes = 4 * slot_elements
+        slots = self._slot_pool.take()
+        slots[...] = 0
+        self._current = _Version(
+            values=Values(version=0, flat=self._copy_values(initial_flat)),
+            slots=self._publish_slots(slots),
+            steps={group.name: 0 for group in self._groups},
+            global_t=0,
+        )
+
+    @property
+    def values(self) -> Values:
+        """The newest values, immutable; may be kept for as long as one likes."""
+        return self._current.values
+
+    @property
+    def version(self) -> int:
+        """0 for the initial values, +1 for each applied gradient."""
+        return self._current.values.version
+
+    @property
+    def global_t(self) -> int:
+        """Environment steps of all clients together."""
+        return self._current.global_t
+
+    def read(self) -> tuple[Values, int]:
+        """Returns values and `global_t` of one moment."""
+        current = self._current
+        return current.values, current.global_t
+
+    def compute_learning_rates(self) -> dict[str, float]:
+        """Returns the learning rate that the next gradient meets, by group."""
+        global_t = self.global_t
+        return {g.name: compute_learning_rate(g.config, global_t) for g in self._groups}
+
+    def apply(self, gradient: np.ndarray | bytes | None, env_steps: int = 0) -> int:
+        """Takes one optimizer step and counts environment steps, both together.
+
+        The learning rate is that of `global_t` before `env_steps` are counted.
+
+        Args:
+          gradient: [gradient_bytes] uint8, its float32 view, or bytes; None only counts.
+          env_steps: 0 or more.
+
+        Returns:
+          The version afterwards.
+
+        Raises:
+          InvalidInputError: the gradient has a wrong length; nothing has changed.
+        """
+        current = self._current
+        if gradient is not None:
+            current = self._step(current, view_gradient(gradient, self.manifest))
+        # Readers see the old version until this one assignment.
+        self._current = replace(current, global_t=current.global_t + int(env_steps))
+        return current.values.version
+
+    def export_state(self) -> State:
+        """Returns one whole version, for a snapshot. Copies nothing; immutable."""
+        current = self._current
+        slots = {g.name: g.view_slots(current.slots) for g in self._groups}
+        return State(
+            manifest=self.manifest,
+            version=current.values.version,
+            global_t=current.global_t,
+            values=current.values.flat,
+            slots=slots,
+            slot_names={group.name: group.slots for group in self._groups},
+            steps=dict(current.steps),
+        )
+
+    def import_state(self, state: State) -> None:
+        """Goes on from a snapshot: the next gradient has the effect that it would have had then.
+
+        Raises:
+          SnapshotError: another layout, or slots of another optimizer; nothing has changed.
+        """
+        if state.manifest.fingerprint != self.manifest.fingerprint:
+            raise SnapshotError("the snapshot has another layout than this run")
+        for group in self._groups:
+            names = tuple(state.slot_names.get(group.name, ()))
+            if names != group.slots or group.name not in state.steps:
+                raise SnapshotError(
+                    f"group {group.name}: the snapshot holds optimizer slots {list(names)}, "
+                    f"optimizer {group.config.name} needs {list(group.slots)}; configure the "
+                    "optimizer of that run, or start in a new checkpoint directory"
+                )
+        slots = self._slot_pool.take()
+        for group in self._groups:
+            part = group.view_slots(slots[: self._num_slot_bytes].view(np.float32))
+            part[...] = state.slots[group.name]
+        self._current = _Version(
+            values=Values(version=state.version, flat=self._copy_values(state.values)),
+            slots=self._publish_slots(slots),
+            steps={group.name: state.steps[group.name] for group in self._groups},
+            global_t=state.global_t,
+        )
+
+    def _copy_values(self, flat: np.ndarray) -> np.ndarray:
+        """Returns the face of a buffer with these values.
+
+        Raises:
+          InvalidInputError: wrong length, or a trainable variable that is not finite.
+        """
+        total, trainable = self.manifest.total_bytes, self.manifest.gradient_bytes
+        if flat.dtype != np.uint8 or flat.shape != (total,):
+            raise InvalidInputError(
+                f"values: {flat.dtype} {list(flat.shape)}, expected uint8 [{total}]"
+            )
+        buffer = self._pool.take()
+        buffer[...] = flat
+        bad = find_not_finite(buffer[:trainable], self.manifest)
+        if bad:
+            raise InvalidInputError(f"{bad}: the value to start from has NaN or infinity", bad)
+        return self._pool.publish(buffer)
+
+    def _publish_slots(self, buffer: np.ndarray) -> np.ndarray:
+        return self._slot_pool.publish(buffer)[: self._num_slot_bytes].view(np.float32)
+
+    def _step(self, current: _Version, gradient: np.ndarray) -> _Version:
+        """Computes the next version in buffers that nobody sees yet."""
+        values, slots = self._pool.take(), self._slot_pool.take()
+        trainable = self.manifest.gradient_bytes
+        values[trainable:] = current.values.flat[trainable:]
+        old, new = current.values.flat[:trainable].view(np.float32), values[:trainable]
+        new_slots = slots[: self._num_slot_bytes].view(np.float32)
+        steps = {name: step + 1 for name, step in current.steps.items()}
+        for group in self._groups:
+            rate = compute_learning_rate(group.config, current.global_t)
+            group.step(
+                old[group.elements],
+                gradient[group.elements],
+                group.view_slots(current.slots),
+                new.view(np.float32)[group.elements],
+                group.view_slots(new_slots),
+                compute_coefficients(group.config, rate, steps[group.name]),
+            )
+        return replace(
+            current,
+            values=Values(version=current.values.version + 1, flat=self._pool.publish(values)),
+            slots=self._publish_slots(slots),
+            steps=steps,
+        )
+
+
+def view_gradient(gradient: np.ndarray | bytes, manifest: Manifest) -> np.ndarray:
+    """Returns a gradient as aligned float32, [gradient_bytes / 4]; copies only where it must.
+
+    Raises:
+      InvalidInputError: wrong length or dtype.
+    """
+    if isinstance(gradient, bytes):
+        gradient = np.frombuffer(gradient, np.uint8)
+    if gradient.dtype not in (np.uint8, np.float32) or gradient.ndim != 1:
+        raise InvalidInputError(
+            f"gradient: {gradient.dtype} with {gradient.ndim} axes, expected the manifest's "
+            "trainable part as uint8 or float32 with one axis",
+            "gradient",
+        )
+    if gradient.nbytes != manifest.gradient_bytes:
+        raise InvalidInputError(
+            f"gradient: {gradient.nbytes} bytes, expected {manifest.gradient_bytes} as in the "
+            "manifest",
+            "gradient",
+        )
+    return np.require(np.ascontiguousarray(gradient).view(np.float32), requirements=["A", "C"])
+
+
+def find_not_finite(flat: np.ndarray, manifest: Manifest) -> str:
+    """Returns the name of the first trainable variable with NaN or infinity in it, or "".
+
+    Args:
+      flat: the trainable part: [gradient_bytes] uint8, or its float32 view.
+      manifest: its layout.
+    """
+    for segment, array in zip(
+        manifest.trainable, manifest.unpack(flat.view(np.uint8), gradient=True), strict=True
+    ):
+        if not np.isfinite(array).all():
+            return segment.name
+    return ""
+
+
+def _make_groups(
+    manifest: Manifest, optimizers: Mapping[str, OptimizerConfig]
+) -> tuple[_Group, ...]:
+    groups, first_slot = [], 0
+    for name, elements in manifest.groups().items():
+        config = optimizers[name]
+        step, slots = make_step(kernel_name(config)), slot_names(config)
+        groups.append(_Group(name, elements, config, step, slots, first_slot))
+        first_slot += len(slots) * groups[-1].size
+    return tuple(groups)
+
+
+def _validate_groups(manifest: Manifest, optimizers: Mapping[str, OptimizerConfig]) -> None:
+    groups = manifest.groups()
+    if not manifest.gradient_bytes:
+        raise ConfigError("there is no trainable variable: a run needs at least one")
+    for group in groups.keys() - optimizers.keys():
+        raise ConfigError(
+            f"variable group {group!r} has no optimizer{_nearest(group, optimizers)}; configure "
+            f"one for it; there are optimizers for: {', '.join(optimizers) or 'none'}"
+        )
+    for name in optimizers.keys() - groups.keys():
+        raise ConfigError(
+            f"optimizer for {name!r}, but no variable is in that group{_nearest(name, groups)}; "
+            f"the groups are {', '.join(groups)}"
+        )
+    for segment in manifest.segments:
+        if segment.kind == TARGET:
+            raise ConfigError(
+                f"{segment.name}: variables of kind target are not mixed by the server yet; keep "
+                "the target network in the learner"
+            )
+
+
+def _nearest(name: str, known: Mapping[str, object]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,0 +1,1 @@
+"""The rlx server: accepts environments over TCP and hosts their agents."""

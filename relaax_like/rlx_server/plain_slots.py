@@ -1,0 +1,160 @@
+"""Hosts plain agents: one instance per slot, called one after another in the session's thread."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from relaax_like.bridge.service import ParameterServerClient
+from relaax_like.rlx_server.transition import Transition
+from relaax_like.wire.errors import InvalidInputError, RelaaxError, ServerUnavailableError
+from relaax_like.wire.ndarray import DTYPES
+from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The agents' answer to one step.
+
+    Attributes:
+      actions: leaf -> [k, ...] in the leaf's dtype; None when no slot goes on.
+      finished: what ended the training, or "".
+      version: of the weights that chose the actions.
+    """
+
+    actions: Mapping[str, np.ndarray] | None
+    finished: str
+    version: int
+
+
+class SlotAgents(Protocol):
+    """What a session needs of its agents, plain or batch-native."""
+
+    def step(self, transition: Transition) -> Decision:
+        """Takes what happened and returns the next actions."""
+
+    def close(self) -> None:
+        """Discards unfinished episodes and lets go."""
+
+
+class AgentFailure(RelaaxError):
+    """A user's agent raised, or answered with something that is no action."""
+
+
+class PlainSlots:
+    """k plain agents as one.
+
+    Args:
+      make_agent: builds the agent of one slot from its view of the parameter server.
+      parameter_servers: one per slot.
+      observation_spaces: of the hello.
+      action_spaces: of the hello.
+    """
+
+    def __init__(
+        self,
+        make_agent: Callable[[ParameterServerClient], Any],
+        parameter_servers: Sequence[ParameterServerClient],
+        observation_spaces: Spaces,
+        action_spaces: Spaces,
+    ):
+        self._parameter_servers = parameter_servers
+        self._plain_observation = list(observation_spaces) == [OBSERVATION]
+        self._action_spaces = action_spaces
+        self._plain_action = list(action_spaces) == [ACTION]
+        self._agents = [make_agent(client) for client in parameter_servers]
+        self._reset_keywords = _reset_keywords(self._agents[0])
+        slots = len(parameter_servers)
+        self._returns = np.zeros(slots)
+        self._lengths = np.zeros(slots, np.int64)
+
+    def step(self, transition: Transition) -> Decision:
+        """Calls each slot's verb.
+
+        Raises:
+          AgentFailure: an agent raised or answered with something that is no action.
+        """
+        actions = []
+        finished = ""
+        for slot, agent in enumerate(self._agents):
+            try:
+                action = self._step_slot(slot, agent, transition)
+            except ServerUnavailableError:
+                raise
+            except Exception as error:
+                raise AgentFailure(f"slot {slot}: {type(error).__name__}: {error}") from error
+            finished = finished or self._parameter_servers[slot].finished
+            if action is None and transition.observations is not None:
+                finished = finished or "the agent's budget is used up"
+            actions.append(action)
+        decided = transition.observations is not None and not finished
+        return Decision(
+            actions=self._pack(actions) if decided else None,
+            finished=finished,
+            version=self._parameter_servers[0].version,
+        )
+
+    def close(self) -> None:
+        """Closes the agents and their views of the parameter server."""
+        for agent, client in zip(self._agents, self._parameter_servers, strict=True):
+            if hasattr(agent, "close"):
+                agent.close()
+            client.close()
+
+    def _step_slot(self, slot: int, agent: Any, transition: Transition) -> Any:
+        if transition.rewards is None:
+            return agent.act(self._state(transition.observations, slot))
+        rewards = transition.rewards[slot]
+        reward = float(rewards[0]) if rewards.size == 1 else rewards
+        self._returns[slot] += rewards.sum()
+        self._lengths[slot] += 1
+        if not transition.ended[slot]:
+            return agent.reward_and_act(reward, self._state(transition.observations, slot))
+        self._end_episode(slot, agent, reward, transition)
+        if transition.observations is None or self._parameter_servers[slot].finished:
+            return None
+        return agent.act(self._state(transition.observations, slot))
+
+    def _end_episode(self, slot: int, agent: Any, reward: Any, transition: Transition) -> None:
+        assert transition.truncated is not None
+        # First, so that it travels with the push that the agent makes at an episode's end.
+        self._parameter_servers[slot].add_episode(self._returns[slot], int(self._lengths[slot]))
+        self._returns[slot], self._lengths[slot] = 0.0, 0
+        final = transition.final_observations
+        success = None if transition.success is None else int(transition.success[slot])
+        keywords = {
+            "state": None if final is None else self._state(final, slot),
+            "truncated": bool(transition.truncated[slot]),
+            "success": None if success in (None, -1) else bool(success),
+        }
+        agent.reward_and_reset(reward, **{name: keywords[name] for name in self._reset_keywords})
+
+    def _state(self, arrays: Mapping[str, np.ndarray] | None, slot: int) -> Any:
+        assert arrays is not None
+        if self._plain_observation:
+            return arrays[OBSERVATION][slot]
+        return {name: array[slot] for name, array in arrays.items()}
+
+    def _pack(self, actions: Sequence[Any]) -> dict[str, np.ndarray]:
+        packed = {}
+        for name, space in self._action_spaces.items():
+            try:
+                rows = [action if self._plain_action else action[name] for action in actions]
+                array = np.stack([np.asarray(row).reshape(space.shape) for row in rows])
+                packed[name] = space.validate(
+                    array.astype(DTYPES[space.dtype], casting="same_kind"), len(actions), name
+                )
+            except (InvalidInputError, ValueError, TypeError, KeyError, IndexError) as error:
+                raise AgentFailure(
+                    f"the agent's action does not fit the space {name}: {error}"
+                ) from error
+        return packed
+
+
+def _reset_keywords(agent: Any) -> list[str]:
+    # The tutorial's form takes the reward alone.
+    parameters = inspect.signature(agent.reward_and_reset).parameters
+    anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    return [name for name in ("state", "truncated", "success") if anything or name in parameters]

@@ -1,0 +1,284 @@
+"""One client's conversation, without any knowledge of the transport that carries it."""
+
+import logging
+import time
+from collections.abc import Callable
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from relaax_like.bridge.service import Metrics
+from relaax_like.rlx_server.plain_slots import Decision, SlotAgents
+from relaax_like.rlx_server.transition import Transition, read_step
+from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.errors import (
+    InvalidInputError,
+    ProtocolError,
+    RelaaxError,
+    ServerUnavailableError,
+)
+from relaax_like.wire.framing import PROTOCOL_VERSION
+from relaax_like.wire.spaces import Spaces, messages_to_spaces, pack_arrays
+
+logger = logging.getLogger(__name__)
+
+
+class Greeting:
+    """A checked hello.
+
+    Attributes:
+      client_name: as the client calls itself.
+      slots: k.
+      observation_spaces: leaf -> space.
+      action_spaces: leaf -> space.
+      exploit: best actions, nothing learned.
+    """
+
+    def __init__(self, hello: rlx_pb2.Hello, max_slots: int):
+        if hello.protocol_version != PROTOCOL_VERSION:
+            raise ProtocolError(
+                f"protocol version {hello.protocol_version} is not spoken here, only "
+                f"{PROTOCOL_VERSION}; update the client or the server",
+                "VERSION_MISMATCH",
+                "protocol_version",
+            )
+        if not (1 <= len(hello.client_name) <= 100 and hello.client_name.isprintable()):
+            raise InvalidInputError(
+                "client_name: expected 1 to 100 printable characters", "client_name"
+            )
+        if not 1 <= hello.slots <= max_slots:
+            raise InvalidInputError(
+                f"slots: {hello.slots}, expected 1 to {max_slots} (the server's "
+                "max_slots_per_client)",
+                "slots",
+            )
+        if hello.mode not in (rlx_pb2.TRAIN, rlx_pb2.EXPLOIT):
+            raise InvalidInputError(f"mode: {hello.mode}, expected TRAIN or EXPLOIT", "mode")
+        self.client_name = hello.client_name
+        self.slots = hello.slots
+        self.observation_spaces: Spaces = messages_to_spaces(
+            hello.observation_spaces, "observation_spaces"
+        )
+        self.action_spaces: Spaces = messages_to_spaces(hello.action_spaces, "action_spaces")
+        self.exploit = hello.mode == rlx_pb2.EXPLOIT
+
+
+class Session:
+    """Answers one client's messages. Not thread-safe: one message at a time.
+
+    Args:
+      name: of the session, for logs.
+      make_agents: builds the agents for a greeting; may raise ProtocolError.
+      metrics: where latencies go.
+      max_slots: most slots that one client may have.
+      max_message_bytes: told to the client.
+      score_lines: log one line per episode.
+      time_limit_sec: after it the client is sent away at the next episode end; None: never.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make_agents: Callable[[Greeting], SlotAgents],
+        metrics: Metrics,
+        *,
+        max_slots: int,
+        max_message_bytes: int,
+        score_lines: bool = True,
+        time_limit_sec: float | None = None,
+    ):
+        self.name = name
+        self.finished = False
+        self._make_agents = make_agents
+        self._metrics = metrics
+        self._max_slots = max_slots
+        self._max_message_bytes = max_message_bytes
+        self._score_lines = score_lines
+        self._deadline = None if time_limit_sec is None else time.monotonic() + time_limit_sec
+        self._greeting: Greeting | None = None
+        self._agents: SlotAgents | None = None
+        self._running = False
+        self._episodes = 0
+        self._returns = np.zeros(0)
+        self._lengths = np.zeros(0, np.int64)
+        self._latency = MeanMetric(metrics, "server latency")
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the hello has been answered."""
+        return self._greeting is not None
+
+    @property
+    def client_name(self) -> str:
+        """The client's name, or the session's before the hello."""
+        return self._greeting.client_name if self._greeting else self.name
+
+    def receive(self, body: bytes) -> bytes | None:
+        """Takes one message and returns the answer, serialised; None when it has none.
+
+        Raises:
+          ProtocolError: what the client did wrong, or that the server cannot go on with it. The
+            session is over; `error_to_bytes` makes the message for the client.
+        """
+        start = time.perf_counter()
+        try:
+            reply = self._dispatch(_parse(body))
+        except InvalidInputError as error:
+            raise ProtocolError(str(error), "INVALID_FIELD", error.field) from error
+        except ServerUnavailableError as error:
+            raise ProtocolError(str(error), "UNAVAILABLE") from error
+        except ProtocolError:
+            raise
+        except Exception as error:
+            logger.exception("%s: its agent failed; the session ends, others go on", self.name)
+            what = str(error) if isinstance(error, RelaaxError) else repr(error)
+            raise ProtocolError(f"the agent failed: {what}", "AGENT_FAILED") from error
+        if reply is None:
+            return None
+        answer = reply.SerializeToString()
+        self._latency.add(time.perf_counter() - start)
+        return answer
+
+    def close(self) -> None:
+        """Discards unfinished episodes and closes the agents; may be called twice."""
+        agents, self._agents = self._agents, None
+        if agents is None:
+            return
+        unfinished = int((self._lengths > 0).sum())
+        if unfinished and not self.finished:
+            logger.info(
+                "%s: left in the middle of %d episode(s); %d steps discarded",
+                self.client_name,
+                unfinished,
+                int(self._lengths.sum()),
+            )
+            self._metrics.scalar("discarded episodes", unfinished)
+        agents.close()
+
+    def _dispatch(self, message: rlx_pb2.ClientMessage) -> rlx_pb2.ServerMessage | None:
+        kind = message.WhichOneof("body")
+        if kind == "hello":
+            return self._greet(message.hello)
+        if self._greeting is None:
+            raise ProtocolError(f"{kind} came before hello", "OUT_OF_ORDER")
+        if kind == "step":
+            return self._step(message.step)
+        self._store_scalars(message)
+        return None
+
+    def _greet(self, hello: rlx_pb2.Hello) -> rlx_pb2.ServerMessage:
+        if self._greeting is not None:
+            raise ProtocolError("a second hello", "OUT_OF_ORDER", "hello")
+        greeting = Greeting(hello, self._max_slots)
+        self._agents = self._make_agents(greeting)
+        self._greeting = greeting
+        self._returns = np.zeros(greeting.slots)
+        self._lengths = np.zeros(greeting.slots, np.int64)
+        logger.info(
+            "%s: %d slot(s)%s", self.name, greeting.slots, ", exploit" if greeting.exploit else ""
+        )
+        return rlx_pb2.ServerMessage(
+            ready=rlx_pb2.Ready(
+                protocol_version=PROTOCOL_VERSION,
+                session=self.name,
+                max_message_bytes=self._max_message_bytes,
+            )
+        )
+
+    def _step(self, step: rlx_pb2.Step) -> rlx_pb2.ServerMessage:
+        assert self._greeting is not None
+        assert self._agents is not None
+        transition = read_step(
+            step, self._greeting.observation_spaces, self._greeting.slots, self._running
+        )
+        decision = self._agents.step(transition)
+        self._running = decision.actions is not None
+        self.finished = bool(decision.finished)
+        reply = rlx_pb2.ServerMessage()
+        self._write_actions(reply.actions, transition, decision)
+        if reply.actions.episodes and not decision.finished:
+            self._check_time_limit()
+        return reply
+
+    def _write_actions(
+        self, actions: rlx_pb2.Actions, transition: Transition, decision: Decision
+    ) -> None:
+        actions.version = decision.version
+        actions.finished = decision.finished
+        if decision.actions is not None:
+            pack_arrays(decision.actions, actions.actions)
+        if transition.rewards is None:
+            return
+        self._returns += transition.rewards.sum(axis=1)
+        self._lengths += 1
+        for slot in np.flatnonzero(transition.ended):
+            actions.episodes.add(
+                slot=slot, score=self._returns[slot], length=int(self._lengths[slot])
+            )
+            self._end_episode(int(slot))
+
+    def _end_episode(self, slot: int) -> None:
+        self._episodes += 1
+        if self._score_lines:
+            logger.info(
+                "%s slot %d: episode %d, score %g, %d steps",
+                self.client_name,
+                slot,
+                self._episodes,
+                self._returns[slot],
+                self._lengths[slot],
+            )
+        self._returns[slot], self._lengths[slot] = 0.0, 0
+
+    def _check_time_limit(self) -> None:
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise ProtocolError(
+                "this session's time is over; connect again, perhaps to another server",
+                "UNAVAILABLE",
+            )
+
+    def _store_scalars(self, message: rlx_pb2.ClientMessage) -> None:
+        if message.WhichOneof("body") != "scalars":
+            raise ProtocolError("an empty message", "MALFORMED")
+        assert self._greeting is not None
+        for scalar in message.scalars.scalars[:10_000]:
+            if not self._greeting.exploit:
+                x = scalar.x if scalar.HasField("x") else None
+                self._metrics.scalar(scalar.name, scalar.y, x)
+
+
+class MeanMetric:
+    """Sends the mean of many measurements about once a second: a point per step is too much."""
+
+    def __init__(self, metrics: Metrics, name: str, interval_sec: float = 1.0):
+        self._metrics = metrics
+        self._name = name
+        self._interval_sec = interval_sec
+        self._sum = 0.0
+        self._count = 0
+        self._next = time.monotonic() + interval_sec
+
+    def add(self, value: float) -> None:
+        """Adds one measurement."""
+        self._sum += value
+        self._count += 1
+        if time.monotonic() >= self._next:
+            self._metrics.scalar(self._name, self._sum / self._count)
+            self._sum, self._count = 0.0, 0
+            self._next = time.monotonic() + self._interval_sec
+
+
+def error_to_bytes(error: ProtocolError) -> bytes:
+    """Makes the message that tells a client what went wrong."""
+    message = rlx_pb2.Error(code=error.code, message=str(error), field=error.field)
+    return rlx_pb2.ServerMessage(error=message).SerializeToString()
+
+
+def _parse(body: bytes) -> rlx_pb2.ClientMessage:
+    try:
+        return rlx_pb2.ClientMessage.FromString(body)
+    except DecodeError:
+        raise ProtocolError(
+            f"{len(body)} bytes that are no rlx protocol message: is the peer an rlx client?",
+            "MALFORMED",
+        ) from None

@@ -1,0 +1,174 @@
+"""What happened in all slots since the last actions, checked against the spaces of the hello."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from relaax_like.v1 import ndarray_pb2, rlx_pb2
+from relaax_like.wire.errors import InvalidInputError, ProtocolError
+from relaax_like.wire.ndarray import message_to_ndarray
+from relaax_like.wire.spaces import Spaces, unpack_arrays
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transition:
+    """One step of k slots. A session's first has observations only.
+
+    Attributes:
+      observations: leaf -> [k, ...]; None when every slot has ended and none goes on yet.
+      rewards: [k, r] float64, or None at the start of episodes.
+      terminated: [k] bool.
+      truncated: [k] bool.
+      success: [k] int8 (1 yes, 0 no, -1 not said), or None.
+      final_observations: leaf -> [k, ...], rows of slots that ended; or None.
+    """
+
+    observations: Arrays | None
+    rewards: np.ndarray | None = None
+    terminated: np.ndarray | None = None
+    truncated: np.ndarray | None = None
+    success: np.ndarray | None = None
+    final_observations: Arrays | None = None
+
+    @property
+    def ended(self) -> np.ndarray:
+        """[k] bool: slots whose episode has ended."""
+        assert self.terminated is not None
+        assert self.truncated is not None
+        return self.terminated | self.truncated
+
+
+def read_step(step: rlx_pb2.Step, spaces: Spaces, slots: int, running: bool) -> Transition:
+    """Reads and checks a received step.
+
+    Args:
+      step: as received; nothing in it is trusted.
+      spaces: observation leaves of the hello.
+      slots: k.
+      running: whether actions were given out that need their rewards.
+
+    Raises:
+      ProtocolError: OUT_OF_ORDER, when parts are missing or come at the wrong time.
+      InvalidInputError: a part has a wrong shape, dtype or value; names it.
+    """
+    observations = None
+    if step.observations:
+        observations = unpack_arrays(step.observations, spaces, slots, "observations")
+    outcome_parts = [name for name in ("rewards", "terminated", "truncated") if step.HasField(name)]
+    if not running:
+        _validate_start(step, outcome_parts)
+        return Transition(observations=observations)
+    if len(outcome_parts) != 3:
+        raise ProtocolError(
+            f"a step after actions needs rewards, terminated and truncated; only "
+            f"{', '.join(outcome_parts) or 'observations'} came",
+            "OUT_OF_ORDER",
+        )
+    return _read_outcome(step, spaces, slots, observations)
+
+
+def _validate_start(step: rlx_pb2.Step, outcome_parts: list[str]) -> None:
+    if outcome_parts:
+        raise ProtocolError(
+            f"{outcome_parts[0]} came before any action was given out: the first step of a "
+            "session, and the one after reward_and_reset, has observations only",
+            "OUT_OF_ORDER",
+            outcome_parts[0],
+        )
+    if not step.observations:
+        raise ProtocolError(
+            "an empty step: observations are needed", "OUT_OF_ORDER", "observations"
+        )
+
+
+def _read_outcome(
+    step: rlx_pb2.Step, spaces: Spaces, slots: int, observations: Arrays | None
+) -> Transition:
+    terminated = _read_flags(step.terminated, "terminated", slots)
+    # Gymnasium sets both when a time limit meets a terminal state; the state decides.
+    truncated = _read_flags(step.truncated, "truncated", slots) & ~terminated
+    ended = terminated | truncated
+    if observations is None and not ended.all():
+        raise InvalidInputError(
+            f"observations: missing, but slot {np.flatnonzero(~ended)[0]} goes on", "observations"
+        )
+    return Transition(
+        observations=observations,
+        rewards=_read_rewards(step.rewards, slots),
+        terminated=terminated,
+        truncated=truncated,
+        success=_read_success(step, slots),
+        final_observations=_read_final(step, spaces, slots, ended, truncated),
+    )
+
+
+def _read_flags(message: ndarray_pb2.NdArray, field: str, slots: int) -> np.ndarray:
+    flags = message_to_ndarray(message, field)
+    if flags.shape != (slots,) or flags.dtype != np.bool_:
+        raise InvalidInputError(
+            f"{field}: {flags.dtype} {list(flags.shape)}, expected bool [{slots}]", field
+        )
+    return flags
+
+
+def _read_rewards(message: ndarray_pb2.NdArray, slots: int) -> np.ndarray:
+    rewards = message_to_ndarray(message, "rewards")
+    if rewards.dtype not in (np.float32, np.float64) or rewards.ndim not in (1, 2):
+        raise InvalidInputError(
+            f"rewards: {rewards.dtype} {list(rewards.shape)}, expected float32 or float64, "
+            f"[{slots}] or [{slots}, r] (integers lose fractions)",
+            "rewards",
+        )
+    if len(rewards) != slots or rewards.size == 0:
+        raise InvalidInputError(
+            f"rewards: shape {list(rewards.shape)}, expected [{slots}] or [{slots}, r]", "rewards"
+        )
+    rewards = rewards.reshape(slots, -1).astype(np.float64)
+    if not np.isfinite(rewards).all():
+        slot = np.argwhere(~np.isfinite(rewards))[0, 0]
+        raise InvalidInputError(f"rewards: NaN or infinity in slot {slot}", "rewards")
+    return rewards
+
+
+def _read_success(step: rlx_pb2.Step, slots: int) -> np.ndarray | None:
+    if not step.HasField("success"):
+        return None
+    success = message_to_ndarray(step.success, "success")
+    if success.shape != (slots,) or success.dtype != np.int8 or (abs(success) > 1).any():
+        raise InvalidInputError(
+            f"success: {success.dtype} {list(success.shape)}, expected int8 [{slots}] of -1, 0, 1",
+            "success",
+        )
+    return success
+
+
+def _read_final(
+    step: rlx_pb2.Step, spaces: Spaces, slots: int, ended: np.ndarray, truncated: np.ndarray
+) -> Arrays | None:
+    if not step.final_observations:
+        if truncated.any():
+            raise InvalidInputError(
+                f"final_observations: missing, but slot {np.flatnonzero(truncated)[0]} was "
+                "truncated; its value is estimated from the last observation",
+                "final_observations",
+            )
+        return None
+    messages = step.final_observations
+    rows = np.flatnonzero(ended)
+    arrays = {}
+    # Rows of slots that go on are ignored, so only the others are checked for range and NaN.
+    for name in spaces:
+        if name not in messages:
+            raise InvalidInputError(f"final_observations: leaf {name} is missing", name)
+        field = f"final_observations[{name}]"
+        array = message_to_ndarray(messages[name], field)
+        if array.shape[:1] != (slots,):
+            raise InvalidInputError(
+                f"{field}: shape {list(array.shape)}, expected {slots} rows", field
+            )
+        spaces[name].validate(array[rows], len(rows), field)
+        arrays[name] = array
+    return arrays

@@ -1,0 +1,68 @@
+"""Tells who holds a TCP port, for the message when a server cannot listen."""
+
+import socket
+from typing import Any
+
+_WILDCARDS = ("0.0.0.0", "::", "")
+
+
+def describe_port_holder(host: str, port: int) -> str:
+    """Names the process that listens on a port, to follow "port 7000 is in use by".
+
+    Args:
+      host: that could not be bound, a name or a number.
+      port: that could not be bound.
+
+    Returns:
+      For example "pid 123 (python server.py)"; how to find out, when the system does not tell us;
+      "" when nobody listens there.
+    """
+    unknown = f"another process (to find it, run `ss -ltnp 'sport = :{port}'` as root)"
+    try:
+        import psutil  # Only needed when something has gone wrong.
+    except ImportError:
+        return unknown
+    try:
+        holders = _find_listeners(psutil.net_connections(kind="tcp"), host, port)
+        if not holders:
+            return ""
+        pids = [holder.pid for holder in holders if holder.pid is not None]
+        return f"pid {pids[0]} ({_describe_process(psutil.Process(pids[0]))})" if pids else unknown
+    except psutil.Error:
+        return unknown
+
+
+def describe_bind_failure(host: str, port: int) -> str:
+    """Says in one sentence why a server cannot listen there, and the cure.
+
+    For example "port 7000 is in use by pid 123 (python server.py): stop it or choose another port".
+    """
+    holder = describe_port_holder(host, port)
+    if holder:
+        return f"port {port} is in use by {holder}: stop it or choose another port"
+    return f"{host} is no address of this machine, or this user may not use port {port}"
+
+
+def _find_listeners(connections: list[Any], host: str, port: int) -> list[Any]:
+    """Returns the listening sockets of psutil's list that keep `host` and `port` from us."""
+    wanted = _resolve(host)
+    listeners = []
+    for connection in connections:
+        if connection.status == "LISTEN" and connection.laddr.port == port:
+            # An IPv6 socket that serves IPv4 shows such addresses.
+            held = connection.laddr.ip.removeprefix("::ffff:")
+            if held in wanted or held in _WILDCARDS or host in _WILDCARDS:
+                listeners.append(connection)
+    return listeners
+
+
+def _resolve(host: str) -> set[str]:
+    try:
+        return {str(entry[4][0]) for entry in socket.getaddrinfo(host or None, None)}
+    except OSError:
+        return {host}
+
+
+def _describe_process(process: Any) -> str:
+    command = " ".join(process.cmdline()) or process.name()
+    return command if len(command) <= 120 else command[:117] + "..."

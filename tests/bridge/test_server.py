@@ -1,0 +1,169 @@
+"""The gRPC server of the bridge: ports, health, absence, raw and wrong messages."""
+
+# covers R13, R14
+
+import threading
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from support.bridge import ONES, make_backend, serve
+
+from relaax_like.bridge.control import BridgeControl
+from relaax_like.v1 import parameter_server_pb2 as pb
+from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
+from relaax_like.wire.errors import RelaaxError, ServerUnavailableError
+
+
+@pytest.fixture()
+def stub(address):
+    with grpc.insecure_channel(address) as channel:
+        yield pb_grpc.ParameterServerStub(channel)
+
+
+def header(**fields):
+    return pb.PushPullRequest(header=pb.PushHeader(client_id="raw", **fields))
+
+
+def test_a_second_server_on_the_port_is_refused_and_the_holder_named(backend, address):
+    with pytest.raises(RelaaxError, match=r"cannot bind .*pid \d+"):
+        BridgeControl().create_server(address, backend)
+
+
+def test_health_check_answers_serving(address):
+    with grpc.insecure_channel(address) as channel:
+        reply = health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(), timeout=5
+        )
+    assert reply.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_status_tells_what_happened(backend, address):
+    with BridgeControl().connect(address) as link, link.parameter_server_stub() as client:
+        client.increment_global_t(3)
+        client.push_pull(ONES)
+        status = link.status()
+    assert (status.global_t, status.version, status.parameters) == (3, 1, 9)
+    assert status.mean_return is None
+    assert status.clients == 1
+
+
+def test_status_of_an_absent_server_is_an_error_that_names_the_address():
+    with BridgeControl().connect("127.0.0.1:1") as link:
+        with pytest.raises(ServerUnavailableError, match="127.0.0.1:1"):
+            link.status(timeout_sec=2.0)
+
+
+def test_waiting_for_a_server_that_is_never_up_ends_at_the_timeout():
+    with BridgeControl().connect("127.0.0.1:1") as link:
+        with pytest.raises(ServerUnavailableError):
+            link.wait(timeout_sec=0.3)
+
+
+def test_a_client_waits_for_a_server_that_comes_up_later(backend):
+    with serve(backend) as address:
+        pass  # the port is free again, and known
+    with BridgeControl().connect(address) as link:
+        found = []
+        waiter = threading.Thread(target=lambda: found.append(link.wait(30.0)))
+        waiter.start()
+        with serve(backend, address):
+            waiter.join(30.0)
+        assert found == [backend.manifest]
+
+
+def test_agents_go_on_while_the_server_is_away_and_again_when_it_is_back():
+    with make_backend() as first, serve(first) as address:
+        link = BridgeControl().connect(address)
+        client = link.parameter_server_stub()
+        client.push_pull(ONES)
+    with link, client:
+        client.increment_global_t(5)
+        kept = client.push_pull(ONES)
+        np.testing.assert_array_equal(kept[1], [-1, -1, -1])
+        assert client.discarded_pushes == 1
+        with make_backend() as second, serve(second, address):
+            client.increment_global_t(2)
+            for _ in range(200):  # gRPC reconnects by itself, within its backoff
+                values = client.get_values()
+                if client.version == 0:
+                    break
+                threading.Event().wait(0.05)
+            np.testing.assert_array_equal(values[1], [0, 0, 0])
+            np.testing.assert_array_equal(client.push_pull(ONES)[1], [-1, -1, -1])
+            assert second.global_t == 2
+
+
+def test_a_gradient_of_a_lost_future_is_dropped_and_the_agent_goes_on():
+    """The server came back from an older snapshot: version 1 is gone."""
+    with make_backend() as first, serve(first) as address:
+        link = BridgeControl().connect(address)
+        client = link.parameter_server_stub()
+        client.push_pull(ONES)
+    with link, client, make_backend() as second, serve(second, address):
+        assert link.wait(30.0)
+        values = client.push_pull(ONES)
+        assert second.version == 0
+        np.testing.assert_array_equal(values[1], [0, 0, 0])
+        client.push_pull(ONES)
+        assert second.version == 1
+
+
+@pytest.mark.parametrize(
+    "make_messages",
+    [
+        lambda m: [],
+        lambda m: [pb.PushPullRequest(chunk=b"x")],
+        lambda m: [pb.PushPullRequest()],
+        lambda m: [header(gradient_bytes=4)],
+        lambda m: [header(gradient_bytes=m.gradient_bytes, fingerprint=1)],
+        lambda m: [header(gradient_bytes=m.gradient_bytes, fingerprint=m.fingerprint)],
+        lambda m: [
+            header(gradient_bytes=m.gradient_bytes, fingerprint=m.fingerprint),
+            pb.PushPullRequest(chunk=bytes(m.gradient_bytes + 1)),
+        ],
+        lambda m: [
+            header(gradient_bytes=m.gradient_bytes, fingerprint=m.fingerprint),
+            header(),
+        ],
+        lambda m: [header(), pb.PushPullRequest(chunk=b"1234")],
+        lambda m: [header(env_steps=2**63)],
+        lambda m: [header(gradient_bytes=2**62, fingerprint=m.fingerprint)],
+        lambda m: [pb.PushPullRequest(header=pb.PushHeader(client_id=""))],
+        lambda m: [pb.PushPullRequest(header=pb.PushHeader(client_id="x" * 201))],
+        lambda m: [header(episodes=[pb.Episode(episode_return=float("nan"), length=1)])],
+    ],
+    ids=[
+        "no message",
+        "chunk before header",
+        "empty message",
+        "wrong length",
+        "foreign layout",
+        "missing bytes",
+        "too many bytes",
+        "two headers",
+        "chunk without gradient",
+        "too many steps",
+        "giant length",
+        "no client id",
+        "long client id",
+        "NaN return",
+    ],
+)
+def test_a_malformed_push_is_an_invalid_argument_and_changes_nothing(stub, backend, make_messages):
+    messages = make_messages(backend.manifest)
+    with pytest.raises(grpc.RpcError) as raised:
+        list(stub.PushPull(iter(messages), timeout=10))
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (backend.version, backend.global_t) == (0, 0)
+
+
+def test_garbage_bytes_do_not_disturb_the_next_caller(address, backend):
+    with grpc.insecure_channel(address) as channel:
+        call = channel.stream_stream("/relaax.v1.ParameterServer/PushPull")
+        with pytest.raises(grpc.RpcError):
+            list(call(iter([b"\xff\xff\xff\xff"]), timeout=10))
+    with BridgeControl().connect(address) as link, link.parameter_server_stub() as client:
+        client.push_pull(ONES)
+    assert backend.version == 1

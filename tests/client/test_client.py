@@ -1,0 +1,548 @@
+"""The client against a server that checks every message. covers R8-R10, R15, R19, R26, R30"""
+
+import json
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_server import Role, ScriptedServer
+
+from relaax_like.client import OutOfOrderError, Retry, RlxClient
+from relaax_like.client.connection import parse_address
+from relaax_like.client.scalars import LatencyMeter, ScalarBuffer
+from relaax_like.client.values import SpaceValues
+from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.errors import (
+    ConfigError,
+    InvalidInputError,
+    ProtocolError,
+    ServerUnavailableError,
+)
+from relaax_like.wire.ndarray import DTYPES
+from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+
+Serve = Callable[..., ScriptedServer]
+STATE = Box(dtype="float32", shape=(4,))
+MOVE = Discrete(n=2)
+QUICK = Retry(min_sleep_sec=0.0, max_sleep_sec=0.01)
+ZEROS = np.zeros(4, np.float32)
+
+
+def make_client(server: ScriptedServer, **options: Any) -> RlxClient:
+    lines: list[str] = []
+    return RlxClient(server.address, STATE, MOVE, **{"report": lines.append, **options})
+
+
+def test_three_verbs_reach_the_server_in_the_order_of_the_wire(serve: Serve) -> None:
+    server = serve()
+    with make_client(server, name="robot") as client:
+        assert client.act([0, 0, 0, 1]) in (0, 1)
+        assert client.reward_and_act(1, ZEROS) in (0, 1)
+        assert client.reward_and_reset(2.5) == 3.5
+        client.act(ZEROS)
+        final = np.arange(4)
+        assert client.reward_and_reset(0.25, final, truncated=True, success=True) == 0.25
+    session = server.sessions[0]
+    assert session.hello.client_name == "robot"
+    assert session.hello.mode == rlx_pb2.TRAIN
+    first, second, third, fourth, fifth = session.steps
+    assert first.observations is not None
+    assert first.observations["observation"].tolist() == [[0, 0, 0, 1]]
+    assert (first.rewards, second.rewards) == (None, np.array([1.0]))
+    assert third.observations is None
+    assert third.terminated == np.array([True])
+    assert fourth.rewards is None
+    assert (fifth.terminated, fifth.truncated) == (np.array([False]), np.array([True]))
+    assert fifth.final_observations is not None
+    assert fifth.final_observations["observation"].tolist() == [[0, 1, 2, 3]]
+    assert fifth.success == np.array([1])
+
+
+def test_finish_in_the_middle_of_an_episode_gives_none_and_no_error(serve: Serve) -> None:
+    server = serve(Role(finish_after=2))
+    with make_client(server) as client:
+        assert client.act(ZEROS) is not None
+        assert client.reward_and_act(1.0, ZEROS) is None
+        assert client.finished == "max_global_step reached"
+        assert client.act(ZEROS) is None
+        assert client.reward_and_act(1.0, ZEROS) is None
+        assert client.reward_and_reset(1.0) is None
+        assert client.step(ZEROS[None]).finished == client.finished
+    assert server.steps == 2
+
+
+def test_finish_at_the_end_of_an_episode_gives_none(serve: Serve) -> None:
+    with make_client(serve(Role(finish_after=2))) as client:
+        client.act(ZEROS)
+        assert client.reward_and_reset(1.0) is None
+
+
+def test_several_clients_are_served_at_once(serve: Serve) -> None:
+    server = serve()
+    clients = [make_client(server, name=f"c{i}") for i in range(4)]
+    for client in clients:
+        client.act(ZEROS)
+    for i, client in enumerate(clients):
+        client.reward_and_act(float(i), ZEROS)
+        client.close()
+    rewards = {s.hello.client_name: s.steps[1].rewards for s in server.sessions}
+    assert rewards == {f"c{i}": np.array([float(i)]) for i in range(4)}
+
+
+def test_batched_step_carries_every_field(serve: Serve) -> None:
+    server = serve()
+    with make_client(server, slots=3, exploit=True, token="s3cret") as client:
+        states = np.arange(12, dtype=np.float64).reshape(3, 4)
+        result = client.step(states)
+        assert result.actions is not None
+        assert result.actions.shape == (3,)
+        assert result.actions.dtype == np.int64
+        result.actions[0] = 5  # the caller's to change
+        ends = client.step(
+            states,
+            [1, 2, 3],
+            np.array([True, False, False]),
+            np.array([False, False, True]),
+            states + 1,
+            [1, -1, 0],
+        )
+        assert [(e.slot, e.score, e.length) for e in ends.episodes] == [(0, 1.0, 1), (2, 3.0, 1)]
+        assert ends.version == 2
+        everyone = np.ones(3, np.bool_)
+        assert client.step(None, np.zeros((3, 2)), everyone).actions is None
+        assert client.step(states).actions is not None
+    hello = server.sessions[0].hello
+    assert (hello.mode, hello.token) == (rlx_pb2.EXPLOIT, "s3cret")
+    step = server.sessions[0].steps[1]
+    assert step.observations is not None
+    assert step.observations["observation"].dtype == np.float32
+    assert step.success is not None
+    assert step.success.tolist() == [1, -1, 0]
+    assert server.sessions[0].steps[2].rewards.shape == (3, 2)  # type: ignore[union-attr]
+
+
+def test_dict_spaces_take_and_give_dicts(serve: Serve) -> None:
+    server = serve()
+    observation = {"camera": Box(dtype="uint8", shape=(2, 2)), "arm/0": MultiBinary(shape=(3,))}
+    action = {"grip": MultiDiscrete(n=(2, 3), shape=(2,)), "key": Discrete(n=3, start=5)}
+    state = {"camera": np.full((2, 2), 255), "arm/0": [True, False, True]}
+    with RlxClient(server.address, observation, action) as client:
+        chosen = client.act(state)
+        assert set(chosen) == {"grip", "key"}
+        assert isinstance(chosen["key"], int)
+        assert chosen["grip"].shape == (2,)
+        with pytest.raises(InvalidInputError, match=r"expected a dict with \['arm/0', 'camera'\]"):
+            client.reward_and_act(1.0, {"camera": state["camera"]})
+        client.reward_and_act(1.0, state)
+    assert server.sessions[0].steps[1].observations["camera"].dtype == np.uint8  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda c: c.reward_and_act(1.0, ZEROS), "begin the episode with act"),
+        (lambda c: c.reward_and_reset(1.0), "begin the episode with act"),
+        (lambda c: c.step(ZEROS[None], [1.0]), "no action that a reward could belong to"),
+        (lambda c: c.step(ZEROS[None], terminated=np.array([True])), "observations only"),
+        (lambda c: (c.act(ZEROS), c.act(ZEROS)), "call reward_and_act.*or reward_and_reset"),
+        (lambda c: (c.act(ZEROS), c.step(ZEROS[None])), "otherwise call step"),
+        (lambda c: (c.close(), c.act(ZEROS)), "closed; make a new one"),
+    ],
+)
+def test_a_verb_at_the_wrong_time_says_the_right_order(
+    serve: Serve, call: Callable[[RlxClient], Any], match: str
+) -> None:
+    with make_client(serve()) as client:
+        with pytest.raises(OutOfOrderError, match=match) as raised:
+            call(client)
+    assert isinstance(raised.value, RuntimeError)
+
+
+def test_a_single_slot_verb_on_many_slots_is_refused(serve: Serve) -> None:
+    with make_client(serve(), slots=2) as client, pytest.raises(OutOfOrderError, match="use step"):
+        client.act(ZEROS)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda c: c.reward_and_act(1.0, [0, 0, 0]), r"state: shape \[1, 3\], expected \[1, 4\]"),
+        (lambda c: c.reward_and_act(1.0, [0, 0, 0, np.nan]), "NaN or infinity in slot 0"),
+        (lambda c: c.reward_and_act(1.0, [0, 0, 0, 1e300]), "NaN or infinity in slot 0"),
+        (lambda c: c.reward_and_act(np.nan, ZEROS), "rewards: NaN or infinity"),
+        (lambda c: c.reward_and_reset(1.0, truncated=True), "needs state, the episode's final"),
+        (lambda c: c.step(ZEROS[None], [1.0, 2.0]), r"rewards: shape \[2\], expected \[1\]"),
+        (lambda c: c.step(ZEROS[None], [1.0], [1]), "terminated: int64"),
+        (lambda c: c.step(ZEROS[None], [1.0], [True], [True], ZEROS[None]), "at once"),
+        (lambda c: c.step(ZEROS[None], [1.0], None, [True]), "slot 0 was truncated"),
+        (lambda c: c.step(None, [1.0]), "some slots go on"),
+        (lambda c: c.step(ZEROS[None], [1.0], [True], success=[2]), r"1 \(solved\)"),
+    ],
+)
+def test_a_bad_value_is_refused_before_it_is_sent(
+    serve: Serve, call: Callable[[RlxClient], Any], match: str
+) -> None:
+    server = serve()
+    with make_client(server) as client:
+        client.act(ZEROS)
+        with pytest.raises(InvalidInputError, match=match) as raised:
+            call(client)
+        assert isinstance(raised.value, ValueError)
+        assert client.reward_and_act(1.0, ZEROS) is not None  # the session goes on
+    assert server.steps == 2
+
+
+def test_integers_must_keep_their_value() -> None:
+    values = SpaceValues(Box(dtype="uint8", shape=()), "observation")
+    assert values.to_leaves([7, 255], 2, "x")["observation"].dtype == np.uint8
+    with pytest.raises(InvalidInputError, match="would lose its values as uint8"):
+        values.to_leaves([7, 256], 2, "x")
+    with pytest.raises(InvalidInputError, match="would lose its values"):
+        values.to_leaves([0.5, 1.0], 2, "x")
+
+
+@pytest.mark.parametrize("space", [{}, None, {"a": 3}, [STATE]])
+def test_a_space_that_is_none_is_refused(space: Any) -> None:
+    with pytest.raises(ConfigError, match="expected a leaf of relaax_like"):
+        RlxClient("127.0.0.1:1", space, MOVE)
+
+
+@pytest.mark.parametrize(
+    "options", [{"slots": 0}, {"name": "a\nb"}, {"name": "x" * 101}, {"timeout_sec": 0}]
+)
+def test_a_bad_option_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="expected"):
+        RlxClient("127.0.0.1:1", STATE, MOVE, **options)
+
+
+@pytest.mark.parametrize(
+    ("address", "want"),
+    [
+        ("localhost:7002", ("localhost", 7002)),
+        ("localhost", ("localhost", 7001)),
+        ("[::1]:80", ("::1", 80)),
+        ("::1", ("::1", 7001)),
+        ("[::1]", ("::1", 7001)),
+        ("a.b:65535", ("a.b", 65535)),
+    ],
+)
+def test_parse_address(address: str, want: tuple[str, int]) -> None:
+    assert parse_address(address) == want
+
+
+@pytest.mark.parametrize("address", ["", ":7001", "host:", "host:0", "host:65536", "host:x"])
+def test_a_bad_address_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="expected HOST:PORT"):
+        parse_address(address)
+
+
+# Errors of the server and losses.
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_refused_connection_says_so() -> None:
+    with pytest.raises(ServerUnavailableError, match=r"cannot connect .* is it running"):
+        RlxClient(f"127.0.0.1:{free_port()}", STATE, MOVE)
+
+
+@pytest.mark.parametrize("code", [rlx_pb2.SPACE_MISMATCH, rlx_pb2.UNAUTHENTICATED])
+def test_a_refused_hello_is_not_worth_a_retry(serve: Serve, code: int) -> None:
+    server = serve(Role(refuse=(code, "no such luck")))
+    with pytest.raises(ProtocolError, match="no such luck") as raised:
+        make_client(server, retry=QUICK)
+    assert raised.value.code == rlx_pb2.ErrorCode.Name(code)  # type: ignore[arg-type]
+    assert server.refused == 1
+
+
+@pytest.mark.parametrize("code", [rlx_pb2.OVERLOADED, rlx_pb2.UNAVAILABLE])
+def test_an_overloaded_server_is_tried_again(serve: Serve, code: int) -> None:
+    server = serve(Role(refuse=(code, "come back later"), refusals=2))
+    with pytest.raises(ServerUnavailableError, match="come back later"):
+        make_client(server)
+    lines: list[str] = []
+    with make_client(server, retry=QUICK, report=lines.append) as client:
+        assert client.act(ZEROS) is not None
+    assert server.refused == 2
+    assert len(lines) == 1
+    assert "come back later; trying again in 0.0 s" in lines[0]
+
+
+def test_an_error_in_the_session_names_code_and_field(serve: Serve) -> None:
+    error = (rlx_pb2.INVALID_FIELD, "wrong reward", "rewards")
+    with make_client(serve(Role(error_at=2, error=error))) as client:
+        client.act(ZEROS)
+        with pytest.raises(ProtocolError, match="wrong reward") as raised:
+            client.reward_and_act(1.0, ZEROS)
+        assert (raised.value.code, raised.value.field) == ("INVALID_FIELD", "rewards")
+        with pytest.raises(ServerUnavailableError, match=r"reconnect\(\) and begin new episodes"):
+            client.act(ZEROS)
+
+
+def test_server_that_never_answers_times_out(serve: Serve) -> None:
+    with make_client(serve(Role(hang_at=2)), timeout_sec=0.2) as client:
+        client.act(ZEROS)
+        with pytest.raises(ServerUnavailableError, match=r"no answer within 0\.2 s"):
+            client.reward_and_act(1.0, ZEROS)
+
+
+@pytest.mark.parametrize(
+    ("garbage", "match"),
+    [
+        (b"\xff\xff\xff\xff", "4294967295 bytes was announced"),
+        (struct.pack(">I", 3) + b"\xff\xff\xff", "no ServerMessage"),
+        (struct.pack(">I", 0), "without a known body"),
+        (
+            struct.pack(">I", 4)
+            + rlx_pb2.ServerMessage(ready={"session": ""}).SerializeToString()
+            + b"\x0a\x00",
+            "other than Actions",
+        ),
+        (
+            (lambda body: struct.pack(">I", len(body)) + body)(
+                rlx_pb2.ServerMessage(actions={"version": 1}).SerializeToString()
+            ),
+            "actions: leaves",
+        ),
+    ],
+)
+def test_garbage_from_a_server_is_a_protocol_error(
+    serve: Serve, garbage: bytes, match: str
+) -> None:
+    with make_client(serve(Role(garbage_at=1, garbage=garbage))) as client:
+        with pytest.raises(ProtocolError, match=match):
+            client.act(ZEROS)
+        with pytest.raises(ServerUnavailableError):
+            client.act(ZEROS)
+
+
+def test_dropped_in_an_episode_then_reconnected_begins_a_fresh_one(serve: Serve) -> None:
+    server = serve(Role(drop_at={0: 2}))
+    lines: list[str] = []
+    with make_client(server, retry=QUICK, report=lines.append) as client:
+        client.act(ZEROS)
+        with pytest.raises(ServerUnavailableError, match="lost the rlx server") as raised:
+            client.reward_and_act(1.0, ZEROS)
+        assert client.reconnect(raised.value)
+        assert client.act(ZEROS) is not None
+        assert client.reward_and_reset(1.0) == 1.0
+    assert [len(session.steps) for session in server.sessions] == [2, 2]
+    assert ["trying again in" in line for line in lines] == [True, False]
+
+
+def test_reconnect_waits_for_a_server_that_starts_later(serve: Serve) -> None:
+    server = serve()
+    waiting = threading.Event()
+    with make_client(server, retry=QUICK, report=lambda line: waiting.set()) as client:
+        client.act(ZEROS)
+        server.close()
+        with pytest.raises(ServerUnavailableError):
+            client.reward_and_act(1.0, ZEROS)
+        back = threading.Thread(target=client.reconnect)
+        back.start()
+        assert waiting.wait(30)
+        later = serve(port=server.port)
+        back.join(60)
+        assert client.act(ZEROS) is not None
+    assert len(later.sessions) == 1
+
+
+def test_reconnect_gives_up_at_stop_and_after_its_attempts() -> None:
+    port = free_port()
+    retry = Retry(min_sleep_sec=0, max_sleep_sec=0, max_attempts=3)
+    lines: list[str] = []
+    with pytest.raises(ServerUnavailableError, match="cannot connect"):
+        RlxClient(f"127.0.0.1:{port}", STATE, MOVE, retry=retry, report=lines.append)
+    assert len(lines) == 2
+
+
+def test_stop_ends_a_reconnect_in_its_sleep(serve: Serve) -> None:
+    server = serve()
+    with make_client(server, retry=Retry(min_sleep_sec=1000, max_sleep_sec=1000)) as client:
+        stop = threading.Event()
+        stop.set()
+        assert client.reconnect(stop=stop) is False
+
+
+def test_sleeps_are_drawn_between_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    lines: list[str] = []
+    with pytest.raises(ServerUnavailableError):
+        RlxClient(
+            f"127.0.0.1:{free_port()}",
+            STATE,
+            MOVE,
+            retry=Retry(max_attempts=200),
+            report=lines.append,
+        )
+    assert len(set(slept)) > 100
+    assert min(slept) >= 1
+    assert max(slept) <= 10
+    assert max(slept) - min(slept) > 5
+
+
+@pytest.mark.parametrize("bounds", [(-1, 1), (2, 1), (float("nan"), 1)])
+def test_impossible_sleeps_are_refused(bounds: tuple[float, float]) -> None:
+    with pytest.raises(ConfigError, match="min_sleep_sec <= max_sleep_sec"):
+        Retry(min_sleep_sec=bounds[0], max_sleep_sec=bounds[1])
+
+
+def test_message_longer_than_the_server_reads_is_refused_here(serve: Serve) -> None:
+    server = serve(Role(max_message_bytes=1000))
+    with RlxClient(server.address, Box(dtype="uint8", shape=(2000,)), MOVE) as client:
+        with pytest.raises(InvalidInputError, match="reads at most 1000; use fewer slots"):
+            client.act(np.zeros(2000, np.uint8))
+
+
+def test_close_twice_and_warning_when_dropped_open(serve: Serve) -> None:
+    server = serve()
+    client = make_client(server)
+    client.close()
+    client.close()
+    dropped = make_client(server)
+    with pytest.warns(ResourceWarning, match="dropped open"):
+        del dropped
+
+
+# Metrics.
+
+
+def test_latency_and_scalars_arrive(serve: Serve) -> None:
+    server = serve()
+    with make_client(server) as client:
+        client.act(ZEROS)
+        client.scalar("lives", 3)
+        client.scalar("lives", 2, x=10)
+        client.reward_and_act(1.0, ZEROS)
+    server.wait_for(lambda s: len(s.scalars) == 3)
+    assert server.scalars[:2] == [("lives", 3.0, None), ("lives", 2.0, 10.0)]
+    name, mean, _ = server.scalars[2]
+    assert name == "client latency"
+    assert 0 < mean < 60
+
+
+def test_latency_is_one_mean_per_interval() -> None:
+    now = [0.0]
+    meter = LatencyMeter(interval_sec=1.0, clock=lambda: now[0])
+    assert [meter.add(0.25), meter.add(0.75)] == [None, None]
+    now[0] = 1.0
+    assert meter.add(0.5) == 0.5
+    assert meter.take() is None
+
+
+def test_scalars_are_due_by_time_and_by_number() -> None:
+    now = [0.0]
+    buffer = ScalarBuffer(interval_sec=1.0, clock=lambda: now[0])
+    assert not buffer.due
+    buffer.append("a", 1)
+    assert not buffer.due
+    now[0] = 1.0
+    assert buffer.due
+    assert [len(request.scalars) for request in buffer.take()] == [1]
+    for i in range(1000):
+        assert not buffer.due
+        buffer.append("a", i)
+    assert buffer.due
+    for i in range(10_500):
+        buffer.append("a", i)
+    assert len(buffer) == 10_000
+    assert buffer.dropped == 1500
+    assert [len(request.scalars) for request in buffer.take()] == [1000] * 10
+
+
+def test_scalars_go_out_with_a_thousand_points_without_any_step(serve: Serve) -> None:
+    server = serve()
+    with make_client(server) as client:
+        for i in range(1000):
+            client.scalar("fast", i)
+        server.wait_for(lambda s: len(s.scalars) == 1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "y", "x"),
+    [("", 1, None), ("n" * 201, 1, None), ("a", np.nan, None), ("a", 1, np.inf)],
+)
+def test_a_bad_scalar_is_refused(name: str, y: float, x: float | None) -> None:
+    with pytest.raises(InvalidInputError, match="expected"):
+        ScalarBuffer().append(name, y, x)
+
+
+# Round trips of every kind of space.
+
+FLOATS = ("float16", "float32", "float64")
+INTEGERS = [name for name in DTYPES if "int" in name]
+shapes = st.lists(st.integers(1, 3), max_size=3).map(tuple)
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> Box:
+    dtype, shape = draw(st.sampled_from([*FLOATS, *INTEGERS])), draw(shapes)
+    if dtype in INTEGERS or draw(st.booleans()):
+        return Box(dtype=dtype, shape=shape)
+    low, high = np.full(shape, -2, dtype), np.full(shape, 3, dtype)
+    return Box(
+        dtype=dtype,
+        shape=shape,
+        low=low if draw(st.booleans()) else None,
+        high=high if draw(st.booleans()) else None,
+    )
+
+
+spaces: st.SearchStrategy[Space] = st.one_of(
+    boxes(),
+    st.builds(Discrete, n=st.integers(1, 9), start=st.integers(-5, 5)),
+    st.lists(st.integers(1, 5), min_size=1, max_size=4).map(
+        lambda n: MultiDiscrete(n=tuple(n), shape=(len(n),))
+    ),
+    st.builds(MultiBinary, shape=shapes),
+)
+user_spaces = st.one_of(spaces, st.dictionaries(st.sampled_from("abc"), spaces, min_size=1))
+
+
+@given(space=user_spaces, slots=st.integers(1, 4), seed=st.integers(0, 99))
+def test_sampled_values_fit_their_space_and_come_back(space: Any, slots: int, seed: int) -> None:
+    values = SpaceValues(space, "observation")
+    sampled = values.sample(slots, np.random.default_rng(seed))
+    leaves = values.to_leaves(sampled, slots, "x")
+    for name, leaf in leaves.items():
+        box = values.spaces[name]
+        if isinstance(box, Box):
+            assert box.low is None or (leaf >= box.low).all()
+            assert box.high is None or (leaf <= box.high).all()
+    back = values.from_leaves(leaves)
+    np.testing.assert_equal(back, sampled)
+    row = values.row_to_leaves(values.first_row(back), "x")
+    np.testing.assert_equal(row, {name: leaf[:1] for name, leaf in leaves.items()})
+
+
+def test_the_client_imports_nothing_heavy() -> None:
+    code = (
+        "import json, sys, relaax_like.client;"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    heavy = {"grpc", "tensorflow", "gymnasium", "pygame", "yaml", "pydantic", "numba", "typer"}
+    assert heavy & set(json.loads(ran.stdout)) == set()
+    code = (
+        "import sys, relaax_like.client; print([n for n in sys.modules if n[:11] == 'relaax_like'])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    allowed = ("relaax_like", "relaax_like.wire", "relaax_like.v1", "relaax_like.client")
+    for name in json.loads(ran.stdout.replace("'", '"')):
+        assert ".".join(name.split(".")[:2]) in allowed

@@ -1,0 +1,177 @@
+"""Folders of code that a YAML file names. Covers R22."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from relaax_like.config import algorithm_folder as folders
+from relaax_like.wire.errors import ConfigError
+
+
+@pytest.fixture
+def built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout's `algorithms/` and `environments/`, with one of each."""
+    root = tmp_path / "checkout"
+    (root / "algorithms" / "ppo").mkdir(parents=True)
+    (root / "algorithms" / "ppo" / "config.py").write_text("ORIGIN = 'built in'\n")
+    (root / "algorithms" / "no_algorithm").mkdir()
+    (root / "environments" / "gym").mkdir(parents=True)
+    (root / "environments" / "gym" / "main").write_text("#!/usr/bin/env python\n")
+    monkeypatch.setattr(folders, "_built_in_root", lambda kind: root / kind)
+    return root
+
+
+def test_built_in_names_are_found(built_in: Path) -> None:
+    assert folders.find_algorithm("ppo") == built_in / "algorithms" / "ppo"
+    assert folders.find_environment("gym") == built_in / "environments" / "gym" / "main"
+
+
+def test_shipped_folders_are_found_in_this_checkout() -> None:
+    with pytest.raises(ConfigError, match="did you mean policy_gradient"):
+        folders.find_algorithm("policy_gradent")
+
+
+@pytest.mark.parametrize("name", ["ppu", "no_algorithm", "PPO", "", "ppo\n", "ppo.config"])
+def test_unknown_name_lists_the_known_ones(built_in: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"no algorithm .*\(known: ppo; ") as caught:
+        folders.find_algorithm(name)
+    assert ("did you mean ppo?" in str(caught.value)) == (name in ("ppu", "ppo\n"))
+
+
+@pytest.mark.parametrize("name", ["../algorithms/ppo", "./ppo", "/etc", ".."])
+def test_path_is_never_looked_up_among_the_built_in_ones(built_in: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"no folder|no config\.py"):
+        folders.find_algorithm(name, built_in / "environments" / "gym")
+
+
+def test_own_folder_is_found_relative_to_the_file(algorithm_folder: Path) -> None:
+    base = algorithm_folder.parent
+    want = algorithm_folder.resolve()
+    assert folders.find_algorithm("./my_algorithm", base) == want
+    assert folders.find_algorithm(Path("my_algorithm"), base) == want
+    assert folders.find_algorithm(algorithm_folder) == want
+    (base / "sub").mkdir()
+    assert folders.find_algorithm("../my_algorithm", base / "sub") == want
+
+
+def test_folder_without_config_is_no_algorithm(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no folder .*missing"):
+        folders.find_algorithm(Path("missing"), tmp_path)
+    with pytest.raises(ConfigError, match=r"has no config\.py"):
+        folders.find_algorithm(tmp_path)
+
+
+def test_own_program_may_be_a_file_or_a_folder_with_main(tmp_path: Path) -> None:
+    (tmp_path / "game").mkdir()
+    (tmp_path / "game" / "main").touch()
+    (tmp_path / "play.py").touch()
+    assert folders.find_environment("./game", tmp_path) == tmp_path / "game" / "main"
+    assert folders.find_environment(Path("play.py"), tmp_path) == tmp_path / "play.py"
+    with pytest.raises(ConfigError, match=r"no file .*nothing; expected an environment's program"):
+        folders.find_environment("./nothing", tmp_path)
+
+
+def test_module_imports_its_neighbours_and_is_loaded_once(algorithm_folder: Path) -> None:
+    config = folders.load_algorithm_module(algorithm_folder, "config")
+    assert config.LAYER_SIZE == 200
+    assert folders.load_algorithm_module(algorithm_folder, "config") is config
+    same = algorithm_folder.parent / "x" / ".." / "my_algorithm"
+    (algorithm_folder.parent / "x").mkdir()
+    assert folders.load_algorithm_module(same, "config") is config
+    assert "my_algorithm" not in sys.modules
+    assert "config" not in sys.modules
+
+
+def test_threads_that_load_at_once_get_one_module(algorithm_folder: Path) -> None:
+    modules: list[object] = []
+    threads = [
+        threading.Thread(
+            target=lambda: modules.append(folders.load_algorithm_module(algorithm_folder, "config"))
+        )
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(modules) == 8
+    assert len(set(map(id, modules))) == 1
+
+
+def test_init_of_the_folder_is_run(algorithm_folder: Path) -> None:
+    (algorithm_folder / "__init__.py").write_text("FROM_INIT = 5\n")
+    (algorithm_folder / "agent.py").write_text("from . import FROM_INIT\n")
+    assert folders.load_algorithm_module(algorithm_folder, "agent").FROM_INIT == 5
+
+
+def test_own_folder_of_a_built_in_name_is_kept_apart(built_in: Path, tmp_path: Path) -> None:
+    own = tmp_path / "ppo"
+    own.mkdir()
+    (own / "config.py").write_text("ORIGIN = 'own'\n")
+    theirs = folders.load_algorithm_module(built_in / "algorithms" / "ppo", "config")
+    assert folders.load_algorithm_module(own, "config").ORIGIN == "own"
+    assert theirs.ORIGIN == "built in"
+    assert theirs.__name__ == "relaax_algorithms.ppo.config"
+
+
+def test_folder_name_that_is_no_identifier_is_loaded(tmp_path: Path) -> None:
+    folder = tmp_path / "2nd try-ä.v1"
+    folder.mkdir()
+    (folder / "config.py").write_text("from .other import X\n")
+    (folder / "other.py").write_text("X = 3\n")
+    assert folders.load_algorithm_module(folder, "config").X == 3
+
+
+@pytest.mark.parametrize("module", ["agent", "", "../config", "config.py", "os.path"])
+def test_missing_module_is_refused(algorithm_folder: Path, module: str) -> None:
+    with pytest.raises(ConfigError, match=r"my_algorithm has no "):
+        folders.load_algorithm_module(algorithm_folder, module)
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("\ndef broken(:\n", r"broken\.py:2: SyntaxError"),
+        ("x = 1\n\nimport no_such_module_x\n", r"broken\.py:3: ModuleNotFoundError: No module"),
+        ("1 / 0\n", r"broken\.py:1: ZeroDivisionError"),
+        ("from .defaults import MISSING\n", r"broken\.py:1: ImportError"),
+    ],
+    ids=["syntax", "import", "exception", "name"],
+)
+def test_module_that_fails_names_the_line(algorithm_folder: Path, text: str, want: str) -> None:
+    (algorithm_folder / "broken.py").write_text(text)
+    with pytest.raises(ConfigError, match=want) as caught:
+        folders.load_algorithm_module(algorithm_folder, "broken")
+    assert caught.value.__cause__ is not None
+
+
+def test_module_is_loaded_after_it_was_repaired(algorithm_folder: Path) -> None:
+    (algorithm_folder / "__init__.py").write_text("1 / 0\n")
+    with pytest.raises(ConfigError, match="ZeroDivisionError"):
+        folders.load_algorithm_module(algorithm_folder, "config")
+    (algorithm_folder / "__init__.py").write_text("# repaired, and of another length\n")
+    assert folders.load_config_class(algorithm_folder)().max_global_step == 10**8
+
+
+@pytest.mark.parametrize("text", ["", "Config = 3\n", "class Config:\n    pass\n"])
+def test_folder_without_a_config_class_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.py").write_text(text)
+    with pytest.raises(ConfigError, match=r"exports no class Config\(AlgorithmConfig\)"):
+        folders.load_config_class(tmp_path)
+
+
+def test_loading_an_experiment_imports_no_tensorflow(algorithm_folder: Path) -> None:
+    file = algorithm_folder.parent / "e.yaml"
+    file.write_text("algorithm: {path: my_algorithm}\n")
+    code = (
+        "import sys; from relaax_like.config.loader import load_experiment; "
+        "load_experiment(sys.argv[1]); "
+        "sys.exit(', '.join({'tensorflow', 'keras', 'grpc'} & set(sys.modules)) or None)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(file)], capture_output=True, text=True, timeout=60
+    )
+    assert (result.returncode, result.stderr.strip()) == (0, "")

@@ -1,0 +1,127 @@
+"""Gymnasium spaces there and back. covers R18"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from OpenAI_Gym.gym_spaces import SpaceCodec
+
+from relaax_like.client.values import SpaceValues
+from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+
+shapes = st.lists(st.integers(1, 3), max_size=2).map(tuple)
+floats = st.sampled_from([np.float32, np.float64])
+simple = st.one_of(
+    st.builds(lambda s, d: spaces.Box(-1.5, 2.5, s, d), shapes, floats),
+    st.builds(lambda s, d: spaces.Box(-np.inf, np.inf, s, d), shapes, floats),
+    st.builds(lambda s: spaces.Box(0, 255, s, np.uint8), shapes),
+    st.builds(lambda s: spaces.Box(-100, 100, s, np.int64), shapes),
+    st.builds(lambda n, s: spaces.Discrete(n, start=s), st.integers(1, 5), st.integers(-3, 3)),
+    st.builds(
+        lambda n, s: spaces.MultiDiscrete(n, start=[s] * len(n)),
+        st.lists(st.integers(1, 5), min_size=1, max_size=3),
+        st.integers(-2, 2),
+    ),
+    st.just(spaces.MultiDiscrete([[2, 3], [4, 5]])),
+    st.builds(spaces.MultiBinary, st.integers(1, 4)),
+)
+nested = st.recursive(
+    simple,
+    lambda inner: st.one_of(
+        st.dictionaries(st.sampled_from(["a", "b/c", "b", "c"]), inner, min_size=1).map(
+            spaces.Dict
+        ),
+        st.lists(inner, min_size=1, max_size=3).map(lambda members: spaces.Tuple(members)),
+    ),
+    max_leaves=5,
+)
+
+
+def equal(one: Any, other: Any, rtol: float = 1e-6) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return np.shape(one) == np.shape(other) and np.allclose(one, other, rtol=rtol)
+
+
+@settings(deadline=None)
+@given(space=nested, slots=st.integers(1, 3), seed=st.integers(0, 1000))
+def test_any_nesting_comes_back_and_fits_the_wire(
+    space: spaces.Space, slots: int, seed: int
+) -> None:
+    codec = SpaceCodec(space)
+    space.seed(seed)
+    rows = [space.sample() for _ in range(slots)]
+    packed = codec.empty(slots)
+    for slot, row in enumerate(rows):
+        codec.write_row(packed, slot, row)
+    SpaceValues(codec.space, "observation").to_leaves(packed, slots, "x")  # raises if it does not
+    back = codec.unpack_rows(packed)
+    assert all(map(equal, back, rows))
+    assert all(space.contains(row) for row in back)
+
+
+@settings(deadline=None)
+@given(space=nested, slots=st.integers(1, 3), seed=st.integers(0, 1000))
+def test_batches_come_back_and_equal_the_rows(space: spaces.Space, slots: int, seed: int) -> None:
+    codec = SpaceCodec(space)
+    batched = batch_space(space, slots)
+    batched.seed(seed)
+    batch = batched.sample()
+    packed = codec.pack(batch)
+    SpaceValues(codec.space, "observation").to_leaves(packed, slots, "x")
+    assert equal(codec.unpack(packed), batch)
+    again = codec.empty(slots)
+    for slot, row in enumerate(codec.unpack_rows(packed)):
+        codec.write_row(again, slot, row)
+    np.testing.assert_equal(again, packed)
+
+
+def test_leaves_are_named_by_their_path() -> None:
+    space = spaces.Dict(
+        {
+            "arm": spaces.Tuple((spaces.Discrete(2), spaces.MultiBinary(3))),
+            "my camera": spaces.Box(0, 255, (2, 2), np.uint8),
+            "my_camera": spaces.MultiDiscrete([2, 3], start=[1, 1]),
+        }
+    )
+    wire = SpaceCodec(space).space
+    assert isinstance(wire, dict)
+    bounds = {"low": np.zeros((2, 2), np.uint8), "high": np.full((2, 2), 255, np.uint8)}
+    assert wire == {
+        "arm/0": Discrete(n=2),
+        "arm/1": MultiBinary(shape=(3,)),
+        "my_camera": Box(dtype="uint8", shape=(2, 2), **bounds),
+        "my_camera.2": MultiDiscrete(n=(2, 3), shape=(2,)),
+    }
+
+
+def test_float64_becomes_float32_and_open_bounds_are_absent() -> None:
+    wire = SpaceCodec(spaces.Box(-np.inf, np.inf, (2,), np.float64)).space
+    assert wire == Box(dtype="float32", shape=(2,))
+
+
+def test_actions_are_clipped_to_the_box() -> None:
+    codec = SpaceCodec(spaces.Box(-0.1, 0.3, (2,), np.float64))
+    (action,) = codec.unpack_rows(np.array([[-5, 0.3]], np.float32))
+    assert action.dtype == np.float64
+    assert action.tolist() == [-0.1, 0.3]  # float32's 0.3 lies outside
+
+
+@pytest.mark.parametrize(
+    ("space", "match"),
+    [
+        (spaces.Text(3), "Text cannot be sent"),
+        (spaces.Dict({"a": spaces.Sequence(spaces.Discrete(2))}), "space a: Sequence cannot"),
+        (spaces.Dict({}), "at least one leaf"),
+    ],
+)
+def test_a_space_that_cannot_be_sent_is_refused(space: spaces.Space, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        SpaceCodec(space)

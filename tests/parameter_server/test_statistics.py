@@ -1,0 +1,118 @@
+"""Training statistics, with a clock that the tests move. covers R11, R29"""
+
+import json
+
+import pytest
+
+from relaax_like.bridge.service import Episode
+from relaax_like.parameter_server.statistics import Statistics
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_mean_return_is_of_the_newest_episodes_only(clock: Clock) -> None:
+    statistics = Statistics(3, clock)
+    assert statistics.mean_return is None
+    assert statistics.mean_length is None
+    for number in range(1, 6):
+        statistics.add(0, [Episode(float(number), number)])
+        assert statistics.is_window_full == (number >= 3)
+    assert statistics.mean_return == 4.0  # 3, 4, 5
+    assert statistics.mean_length == 4.0
+    assert (statistics.return_episodes, statistics.episodes) == (3, 5)
+
+
+def test_integer_returns_are_not_truncated(clock: Clock) -> None:
+    statistics = Statistics(2, clock)
+    statistics.add(0, [Episode(1, 1), Episode(2, 1)])
+    assert statistics.mean_return == 1.5
+
+
+def test_returns_near_the_largest_float_do_not_overflow(clock: Clock) -> None:
+    statistics = Statistics(100, clock)
+    statistics.add(0, [Episode(1.5e308, 1)] * 100)
+    assert statistics.mean_return == pytest.approx(1.5e308)
+
+
+def test_mean_of_equal_returns_is_that_return(clock: Clock) -> None:
+    statistics = Statistics(100, clock)
+    statistics.add(0, [Episode(475.0, 1)] * 100)
+    assert statistics.mean_return == 475.0
+
+
+def test_speed_is_of_the_last_ten_seconds(clock: Clock) -> None:
+    statistics = Statistics(clock=clock)
+    statistics.add(50)
+    assert statistics.env_steps_per_sec == 50  # not divided by nearly no time
+    clock.now += 2
+    statistics.add(50)
+    assert statistics.env_steps_per_sec == 50  # 100 in 2 s
+    for _ in range(100):
+        clock.now += 0.25
+        statistics.add(5)
+    assert statistics.env_steps_per_sec == pytest.approx(20, rel=0.06)
+    clock.now += 10.5
+    assert statistics.env_steps_per_sec == 0
+
+
+def test_silent_clients_are_not_counted(clock: Clock) -> None:
+    statistics = Statistics(clock=clock)
+    statistics.see_client("early")
+    clock.now += 10
+    statistics.see_client("late")
+    assert statistics.clients == 2
+    clock.now += 6
+    assert statistics.clients == 1
+    statistics.see_client("early")
+    assert statistics.clients == 2
+
+
+def test_table_of_clients_is_bounded_and_forgets_the_longest_silent(clock: Clock) -> None:
+    statistics = Statistics(clock=clock)
+    statistics.see_client("first")
+    statistics.see_client("second")
+    statistics.see_client("first")
+    for number in range(9_999):
+        statistics.see_client(f"client-{number}")
+    assert statistics.clients == 10_000
+    assert "second" not in statistics._clients
+    assert "first" in statistics._clients
+
+
+def test_refused_pushes_are_counted_by_reason_within_a_bound(clock: Clock) -> None:
+    statistics = Statistics(clock=clock)
+    for number in range(100):
+        statistics.count_refused(f"reason {number}")
+    statistics.count_refused("reason 1")
+    assert statistics.refused["reason 1"] == 2
+    assert statistics.refused["other"] == 36
+    assert sum(statistics.refused.values()) == 101
+
+
+@pytest.mark.parametrize(("window", "want"), [(4, 3.5), (2, 4.5), (9, 3.5)])
+def test_restored_statistics_go_on(window: int, want: float, clock: Clock) -> None:
+    saved = Statistics(4, clock)
+    saved.add(3, [Episode(float(number), number) for number in range(1, 6)])
+    saved.count_refused("busy")
+    restored = Statistics(window, clock)
+    restored.restore(json.loads(json.dumps(saved.to_dict())))
+    assert restored.mean_return == want
+    assert restored.episodes == 5
+    assert restored.refused == {"busy": 1}
+    assert restored.is_window_full == (window <= 4)
+
+
+def test_window_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="window: 0"):
+        Statistics(0)

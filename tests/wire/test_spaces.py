@@ -1,0 +1,219 @@
+"""Spaces on the wire, and the validation of what arrives for them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relaax_like.v1 import ndarray_pb2, rlx_pb2
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.ndarray import DTYPES, ndarray_to_message
+from relaax_like.wire.spaces import (
+    Box,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    message_to_space,
+    messages_to_spaces,
+    pack_arrays,
+    space_to_message,
+    unpack_arrays,
+)
+
+BOX = Box(dtype="float32", shape=(2,))
+SPACES: dict[str, Space] = {
+    "box without bounds": BOX,
+    "box with bounds": Box(
+        dtype="float64",
+        shape=(2,),
+        low=np.array([-1.0, -np.inf]),
+        high=np.array([1.0, np.inf]),
+    ),
+    "box with one bound": Box(dtype="uint8", shape=(1, 2), low=np.zeros((1, 2), np.uint8)),
+    "box of shape ()": Box(dtype="int32", shape=()),
+    "discrete": Discrete(n=4),
+    "discrete that starts at -2": Discrete(n=3, start=-2, dtype="int32"),
+    "multi-discrete": MultiDiscrete(n=(3, 5), shape=(2,)),
+    "multi-discrete of two axes": MultiDiscrete(n=(1, 2, 3, 4), shape=(2, 2), dtype="int32"),
+    "multi-binary": MultiBinary(shape=(3,)),
+}
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
+def test_space_survives_the_wire(space: Space) -> None:
+    message = rlx_pb2.Space.FromString(space_to_message(space).SerializeToString())
+    assert message_to_space(message, "observation") == space
+
+
+@settings(deadline=None)
+@given(
+    n=st.lists(st.integers(1, 2**31), min_size=1, max_size=6), start=st.integers(-(2**31), 2**31)
+)
+def test_discrete_numbers_survive_the_wire(n: list[int], start: int) -> None:
+    for space in (Discrete(n=n[0], start=start), MultiDiscrete(n=tuple(n), shape=(len(n),))):
+        assert message_to_space(space_to_message(space), "action") == space
+
+
+def test_boxes_with_other_bounds_are_not_equal() -> None:
+    narrow = Box(dtype="float32", shape=(1,), low=np.zeros(1, np.float32))
+    assert narrow != Box(dtype="float32", shape=(1,))
+    assert narrow != Box(dtype="float32", shape=(1,), low=np.ones(1, np.float32))
+    assert narrow == Box(dtype="float32", shape=(1,), low=np.zeros(1, np.float32))
+
+
+_BAD_SPACES: dict[str, tuple[dict[str, Any], str]] = {
+    "no kind": ({"dtype": "float32"}, "kind 0 is unknown"),
+    "unknown kind": ({"kind": 9, "dtype": "float32"}, "kind 9 is unknown"),
+    "unknown dtype": ({"kind": rlx_pb2.BOX, "dtype": "V8"}, "unknown dtype 'V8'"),
+    "negative axis": ({"kind": rlx_pb2.BOX, "dtype": "float32", "shape": [-1]}, "negative axis"),
+    "discrete without n": ({"kind": rlx_pb2.DISCRETE, "dtype": "int64"}, "needs one n, 0 came"),
+    "discrete with two n": (
+        {"kind": rlx_pb2.DISCRETE, "dtype": "int64", "n": [1, 2]},
+        "needs one n, 2 came",
+    ),
+    "discrete of nothing": (
+        {"kind": rlx_pb2.DISCRETE, "dtype": "int64", "n": [0]},
+        "expected n of 1 or more",
+    ),
+    "discrete with a shape": (
+        {"kind": rlx_pb2.DISCRETE, "dtype": "int64", "n": [2], "shape": [1]},
+        "expected n of 1 or more",
+    ),
+    "multi-discrete, one n too few": (
+        {"kind": rlx_pb2.MULTI_DISCRETE, "dtype": "int64", "n": [2], "shape": [2]},
+        "one number of 1 or more for each component",
+    ),
+    "multi-discrete with a zero": (
+        {"kind": rlx_pb2.MULTI_DISCRETE, "dtype": "int64", "n": [2, 0], "shape": [2]},
+        "one number of 1 or more for each component",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "want"), _BAD_SPACES.values(), ids=_BAD_SPACES.keys())
+def test_message_that_is_no_space_is_refused(fields: dict[str, Any], want: str) -> None:
+    with pytest.raises(InvalidInputError, match=want) as caught:
+        message_to_space(rlx_pb2.Space(**fields), "action_spaces[action]")
+    assert str(caught.value).startswith("action_spaces[action]: ")
+    assert caught.value.field == "action_spaces[action]"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "want"),
+    [
+        (np.zeros(3, np.float32), None, "low has shape"),
+        (None, np.array([1, np.nan], np.float32), "high has shape .* or NaN"),
+        (np.array([0, 2], np.float32), np.array([1, 1], np.float32), "low is above high"),
+    ],
+    ids=["shape", "NaN", "crossed"],
+)
+def test_impossible_bounds_are_refused(
+    low: np.ndarray | None, high: np.ndarray | None, want: str
+) -> None:
+    message = rlx_pb2.Space(kind=rlx_pb2.BOX, dtype="float32", shape=[2])
+    for name, bound in (("low", low), ("high", high)):
+        if bound is not None:
+            getattr(message, name).CopyFrom(ndarray_to_message(bound, ndarray_pb2.NdArray))
+    with pytest.raises(InvalidInputError, match=want):
+        message_to_space(message, "observation")
+
+
+def test_damaged_bound_is_refused() -> None:
+    low = ndarray_pb2.NdArray(dtype="float32", shape=[2], data=b"123")
+    message = rlx_pb2.Space(kind=rlx_pb2.BOX, dtype="float32", shape=[2], low=low)
+    with pytest.raises(InvalidInputError, match="low: 3 bytes of data"):
+        message_to_space(message, "observation")
+
+
+_GOOD_VALUES: dict[str, tuple[Space, Any]] = {
+    "box": (BOX, np.array([[1, 2], [3, 4]], np.float32)),
+    "box beyond its bounds": (SPACES["box with bounds"], np.array([[9.0, 0.0], [0.0, -9.0]])),
+    "discrete, first and last": (Discrete(n=3, start=-1), np.array([-1, 1])),
+    "multi-discrete, last": (MultiDiscrete(n=(2, 3), shape=(2,)), np.array([[1, 2], [0, 0]])),
+    "multi-binary": (MultiBinary(shape=(2,)), np.array([[0, 1], [1, 1]], np.int8)),
+}
+
+
+@pytest.mark.parametrize(("space", "values"), _GOOD_VALUES.values(), ids=_GOOD_VALUES.keys())
+def test_values_inside_a_space_pass(space: Space, values: np.ndarray) -> None:
+    assert space.validate(values, 2, "x") is values
+
+
+_BAD_VALUES: dict[str, tuple[Space, Any, str]] = {
+    "one slot too few": (BOX, np.zeros((1, 2), np.float32), r"shape \[1, 2\], expected \[2, 2\]"),
+    "no slot axis": (BOX, np.zeros(2, np.float32), "2 slots of shape"),
+    "transposed": (Box(dtype="float32", shape=(3,)), np.zeros((3, 2), np.float32), "expected"),
+    "other float": (BOX, np.zeros((2, 2), np.float64), "dtype float64, expected float32"),
+    "other byte order": (BOX, np.zeros((2, 2), ">f4"), "expected float32"),
+    "NaN": (BOX, np.array([[0, 0], [0, np.nan]], np.float32), "NaN or infinity in slot 1"),
+    "infinity": (BOX, np.array([[np.inf, 0], [0, 0]], np.float32), "NaN or infinity in slot 0"),
+    "bfloat16 NaN": (
+        Box(dtype="bfloat16", shape=()),
+        np.array([0, np.nan]).astype(DTYPES["bfloat16"]),
+        "NaN or infinity in slot 1",
+    ),
+    "discrete below": (Discrete(n=2), np.array([0, -1]), r"outside 0\.\.1"),
+    "discrete above": (Discrete(n=2, start=5), np.array([5, 7]), r"outside 5\.\.6"),
+    "multi-discrete above": (
+        MultiDiscrete(n=(2, 3), shape=(2,)),
+        np.array([[2, 0], [0, 0]]),
+        "outside 0..n-1",
+    ),
+    "multi-discrete below": (
+        MultiDiscrete(n=(2, 3), shape=(2,)),
+        np.array([[0, -1], [0, 0]]),
+        "outside 0..n-1",
+    ),
+    "multi-binary two": (MultiBinary(shape=(1,)), np.array([[2], [0]], np.int8), "0 and 1"),
+}
+
+
+@pytest.mark.parametrize(("space", "values", "want"), _BAD_VALUES.values(), ids=_BAD_VALUES.keys())
+def test_values_outside_a_space_are_refused(space: Space, values: np.ndarray, want: str) -> None:
+    with pytest.raises(InvalidInputError, match=want) as caught:
+        space.validate(values, 2, "observations[x]")
+    assert caught.value.field == "observations[x]"
+
+
+def test_leaves_come_in_the_order_of_their_names() -> None:
+    messages = {name: space_to_message(BOX) for name in ("b", "arm/joints", "0", "camera-1.rgb")}
+    spaces = messages_to_spaces(messages, "observation_spaces")
+    assert list(spaces) == ["0", "arm/joints", "b", "camera-1.rgb"]
+
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a\n", "ä", "a" * 201, "a;b", "../x\0"])
+def test_bad_leaf_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInputError, match="leaf name"):
+        messages_to_spaces({name: space_to_message(BOX)}, "observation_spaces")
+
+
+@pytest.mark.parametrize("count", [0, 1001])
+def test_wrong_number_of_leaves_is_refused(count: int) -> None:
+    messages = {f"leaf{i}": rlx_pb2.Space() for i in range(count)}
+    with pytest.raises(InvalidInputError, match=f"{count} leaves, expected 1 to 1000"):
+        messages_to_spaces(messages, "observation_spaces")
+
+
+def test_named_arrays_round_trip_and_are_validated() -> None:
+    spaces: dict[str, Space] = {"a": BOX, "b": Discrete(n=3)}
+    arrays = {"b": np.array([2, 0]), "a": np.ones((2, 2), np.float32)}
+    step = rlx_pb2.Step()
+    pack_arrays(arrays, step.observations)
+    back = unpack_arrays(step.observations, spaces, 2, "observations")
+    assert list(back) == ["a", "b"]
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(back[name], array, strict=True)
+    with pytest.raises(InvalidInputError, match=r"observations\[b\]: .* outside 0\.\.1"):
+        unpack_arrays(step.observations, {"a": BOX, "b": Discrete(n=2)}, 2, "observations")
+
+
+@pytest.mark.parametrize("sent", [["a"], ["a", "b", "c"], []], ids=["missing", "extra", "none"])
+def test_leaves_other_than_in_the_hello_are_refused(sent: list[str]) -> None:
+    step = rlx_pb2.Step()
+    pack_arrays({name: np.zeros((1, 2), np.float32) for name in sent}, step.observations)
+    with pytest.raises(InvalidInputError, match=r"expected \['a', 'b'\] as in the hello"):
+        unpack_arrays(step.observations, {"a": BOX, "b": BOX}, 1, "observations")
