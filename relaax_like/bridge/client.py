@@ -50,6 +50,7 @@ class BufferingClient(ParameterServerClient):
         self._env_steps = 0
         self._episodes: list[Episode] = []
         self._values: Values | None = None
+        self._values_epoch = 0
         self._reply = Reply()
         self._away = False
         self._last_exchange = time.monotonic()
@@ -105,6 +106,7 @@ class BufferingClient(ParameterServerClient):
         """
         try:
             self._take(self._call_pull(self._values.version if self._values else None))
+            self._refresh()
         except ServerUnavailableError as error:
             if self._values is None:
                 raise
@@ -136,6 +138,7 @@ class BufferingClient(ParameterServerClient):
             sequence=self._sequence,
             gradient=gradient,
             gradient_version=self.version,
+            gradient_epoch=self._values_epoch,
             env_steps=self._env_steps,
             episodes=tuple(self._episodes),
             fingerprint=self._manifest.fingerprint,
@@ -144,6 +147,7 @@ class BufferingClient(ParameterServerClient):
         self._env_steps, self._episodes = 0, []
         try:
             self._take(self._call_push_pull(push, want_values, self.version))
+            self._refresh()
         except ServerUnavailableError as error:
             self.discarded_pushes += 1
             self._note_away(error)
@@ -157,7 +161,13 @@ class BufferingClient(ParameterServerClient):
         self._reply = reply
         if reply.values is not None:
             self._values = reply.values
+            self._values_epoch = reply.epoch
         self._last_exchange = time.monotonic()
+
+    def _refresh(self) -> None:
+        """Pulls anew after a restart of the server: a version number may mean other values now."""
+        if self._values is not None and self._values_epoch != self._reply.epoch:
+            self._take(self._call_pull(None))
 
     def _note_away(self, error: ServerUnavailableError) -> None:
         self._last_exchange = time.monotonic()

@@ -30,6 +30,7 @@ def push_to_messages(
             sequence=push.sequence,
             gradient_bytes=0 if gradient is None else len(gradient),
             gradient_version=push.gradient_version,
+            gradient_epoch=push.gradient_epoch,
             env_steps=push.env_steps,
             episodes=[
                 pb.Episode(episode_return=e.episode_return, length=e.length) for e in push.episodes
@@ -75,6 +76,7 @@ def messages_to_push(
         sequence=header.sequence,
         gradient=gradient,
         gradient_version=header.gradient_version,
+        gradient_epoch=header.gradient_epoch,
         env_steps=header.env_steps,
         episodes=tuple(Episode(e.episode_return, e.length) for e in header.episodes),
         fingerprint=header.fingerprint,

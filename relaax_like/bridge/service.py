@@ -28,6 +28,7 @@ class Push:
       sequence: 1, 2, 3, ... within one incarnation; a retry repeats it.
       gradient: [gradient_bytes] uint8, the manifest's trainable part, or None.
       gradient_version: version of the values that the gradient was computed at.
+      gradient_epoch: epoch that those values came from; 0 when it is not known.
       env_steps: environment steps taken since the last push.
       episodes: episodes that ended since the last push.
       fingerprint: of the manifest that the gradient follows.
@@ -38,6 +39,7 @@ class Push:
     sequence: int = 0
     gradient: np.ndarray | None = None
     gradient_version: int = 0
+    gradient_epoch: int = 0
     env_steps: int = 0
     episodes: tuple[Episode, ...] = ()
     fingerprint: int = 0

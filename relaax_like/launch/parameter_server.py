@@ -63,13 +63,17 @@ def make_parameter_server(
             snapshot_every_sec=settings.checkpoint_time_interval,
             snapshot_every_env_steps=settings.checkpoint_global_step_interval,
         )
-        if server.restore_latest_checkpoint():
-            logger.info("restored the newest snapshot in %s", settings.checkpoint_dir)
-        logger.info("global_t is %d", server.global_t)
-        return server
     except BaseException:
         snapshots.close()
         raise
+    try:
+        if server.restore_latest_checkpoint():
+            logger.info("restored the newest snapshot in %s", settings.checkpoint_dir)
+    except BaseException:
+        server.close(save=False)
+        raise
+    logger.info("global_t is %d", server.global_t)
+    return server
 
 
 def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int:

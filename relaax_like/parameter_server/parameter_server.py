@@ -169,6 +169,7 @@ class ParameterServer(ParameterServerBackend):
         self._record_lock = threading.Lock()
         self._save_lock = threading.Lock()  # held for a whole save, disk included; serving never is
         self._records = 0  # that took effect since the start
+        self._first_version = store.version  # that this start began with
         self._saved: _Saved | None = None
         self._attempted_t = 0  # global_t of the newest attempt to save
         self._snapshot_failures = 0
@@ -359,6 +360,7 @@ class ParameterServer(ParameterServerBackend):
                 return False
             with self._record_lock:
                 self._store.import_state(state)
+                self._first_version = state.version
                 self._statistics.restore(state.statistics)
                 self._saved = _Saved(self._snapshots.path_of(state), state.global_t, self._records)
                 self._attempted_t = state.global_t
@@ -423,13 +425,6 @@ class ParameterServer(ParameterServerBackend):
                 "fingerprint",
             )
         _validate_count("gradient_version", push.gradient_version, 0)
-        if push.gradient_version > self.version:
-            raise _Refused(
-                "future version",
-                f"gradient_version: {push.gradient_version}, but the newest is {self.version} (the "
-                "server went back to a snapshot); pull first",
-                "gradient_version",
-            )
         return self._validate_gradient(push.gradient)
 
     def _validate_gradient(self, gradient: np.ndarray) -> np.ndarray:
@@ -487,6 +482,13 @@ class ParameterServer(ParameterServerBackend):
             if record.gradient is None:
                 return self._make_reply("nothing")
             return self._make_reply("dropped", FINISHED)
+        if record.gradient is not None and self._is_lost(push):
+            self._statistics.count_refused("lost version")
+            return self._make_reply(
+                "dropped",
+                f"version {push.gradient_version} of epoch {push.gradient_epoch or 'unknown'} was "
+                f"lost in a restart, which went on from version {self._first_version}; pull first",
+            )
         staleness = self._store.version - push.gradient_version
         with self._record_lock:
             # The only step that can fail comes first.
@@ -501,6 +503,12 @@ class ParameterServer(ParameterServerBackend):
         if every is not None and self._store.global_t - self._attempted_t >= every:
             self._snapshot_due.set()
         return self._make_reply("nothing" if record.gradient is None else "applied")
+
+    def _is_lost(self, push: Push) -> bool:
+        """Tells whether the gradient belongs to values that a restart has taken back."""
+        if push.gradient_epoch not in (0, self._epoch):
+            return push.gradient_version > self._first_version
+        return push.gradient_version > self._store.version
 
     def _make_reply(self, outcome: str, reason: str = "") -> Reply:
         return Reply(

@@ -11,6 +11,7 @@ from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.bridge.service import ParameterServerClient
 from relaax_like.parameter_server.parameter_server import ParameterServer
 
+
 @pytest.fixture()
 def backend() -> Iterator[ParameterServer]:
     with make_backend() as server:

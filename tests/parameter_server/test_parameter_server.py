@@ -179,7 +179,6 @@ BAD_PUSHES: list[tuple[str, dict[str, Any], str, str]] = [
     ("no length", {"episodes": (Episode(1.0, 0),)}, r"0.*length", "bad count"),
     ("too many episodes", {"episodes": (Episode(1.0, 1),) * 100_001}, "100001", "bad episode"),
     ("foreign layout", {"fingerprint": 12345}, "fingerprint", "foreign layout"),
-    ("future version", {"gradient_version": 1}, "gradient_version", "future version"),
     ("negative version", {"gradient_version": -1}, "gradient_version", "bad count"),
     ("short gradient", {"gradient": np.zeros(44, np.uint8)}, "44 bytes", "wrong length"),
     ("empty gradient", {"gradient": np.zeros(0, np.uint8)}, "0 bytes", "wrong length"),
@@ -800,3 +799,36 @@ def test_epoch_grows_without_a_folder_too() -> None:
 def test_every_refusal_is_a_user_error() -> None:
     with run_server() as server, pytest.raises(RelaaxError):
         server.push(make_push(server, client_id=""))
+
+
+LOST = [
+    # epoch (relative to the server's own), version -> is it lost? The restart restored version 2.
+    ("a version that this start never had", 0, 4, True),
+    ("the newest of this start", 0, 3, False),
+    ("before the restored snapshot", -1, 2, False),
+    ("after it, in the start before", -1, 3, True),
+    ("of an unknown epoch", None, 3, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "version", "lost"), [c[1:] for c in LOST], ids=[c[0] for c in LOST]
+)
+def test_gradient_of_a_version_that_a_restart_took_back_is_dropped(
+    tmp_path: Path, epoch: int | None, version: int, lost: bool
+) -> None:
+    with run_server(snapshots=Snapshots(tmp_path)) as server:
+        for _ in range(2):
+            server.push(make_push(server))
+        server.save_checkpoint()
+    with run_server(snapshots=Snapshots(tmp_path)) as server:
+        assert server.restore_latest_checkpoint()
+        server.push(make_push(server, gradient_version=2))
+        absolute = 0 if epoch is None else server.epoch + epoch
+        push = make_push(server, gradient_version=version, gradient_epoch=absolute, env_steps=7)
+        reply = server.push(push)
+        assert reply.outcome == ("dropped" if lost else "applied")
+        assert server.version == (3 if lost else 4)
+        assert server.status().refused == ({"lost version": 1} if lost else {})
+        if lost:
+            assert "pull first" in reply.reason

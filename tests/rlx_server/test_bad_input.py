@@ -95,7 +95,9 @@ STEPS = {
     "negative axis": (
         make_next(
             observations={
-                "observation": ndarray_pb2.NdArray(dtype="float32", shape=[-1, -2], data=b"12345678")
+                "observation": ndarray_pb2.NdArray(
+                    dtype="float32", shape=[-1, -2], data=b"12345678"
+                )
             }
         ),
         "observations[observation]",
@@ -115,9 +117,7 @@ STEPS = {
     ),
     "success is 2": (make_next(success=array([2], "int8")), "success"),
     "goes on without an observation": (
-        make_step(
-            rewards=array([1]), terminated=array([0], "bool"), truncated=array([0], "bool")
-        ),
+        make_step(rewards=array([1]), terminated=array([0], "bool"), truncated=array([0], "bool")),
         "observations",
     ),
 }

@@ -36,9 +36,7 @@ def test_one_slot_is_driven_by_the_three_verbs(client):
     assert read_actions(client.ask(make_start())) == [0]
     assert read_actions(client.ask(make_next(rewards=array([0.5])))) == [1]
     answer = client.ask(
-        make_step(
-            rewards=array([2]), terminated=array([1], "bool"), truncated=array([0], "bool")
-        )
+        make_step(rewards=array([2]), terminated=array([1], "bool"), truncated=array([0], "bool"))
     )
     assert not answer.actions.actions
     (episode,) = answer.actions.episodes

@@ -184,7 +184,6 @@ def test_leaves_come_in_the_order_of_their_names() -> None:
     assert list(spaces) == ["0", "arm/joints", "b", "camera-1.rgb"]
 
 
-
 @pytest.mark.parametrize("name", ["", "a b", "a\n", "ä", "a" * 201, "a;b", "../x\0"])
 def test_bad_leaf_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidInputError, match="leaf name"):
