@@ -1,12 +1,12 @@
 """The agent of policy_gradient: one update per episode, through a ComputationTask."""
 
 import numpy as np
-from relaax_like.config.seeds import derive_seed
 
 from relaax_like.agent.agent import Agent as BaseAgent
 from relaax_like.agent.agent import State
 from relaax_like.bridge.service import ParameterServerClient
 from relaax_like.computation.computation_task import ComputationTask
+from relaax_like.config.seeds import derive_seed
 from relaax_like.experience.returns import compute_discounted_returns, normalize
 
 from .algorithm import PolicyGradient

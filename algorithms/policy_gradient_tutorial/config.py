@@ -1,9 +1,9 @@
 """Settings of the tutorial's policy gradient."""
 
 from pydantic import Field
+
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.spaces import validate_discrete, validate_vector
-
 from relaax_like.wire.spaces import Spaces
 
 

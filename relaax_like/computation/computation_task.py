@@ -1,6 +1,6 @@
 """ComputationTask: NumPy in, NumPy out; TensorFlow stays inside."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,9 +34,8 @@ class ComputationTask:
         self._action_specs = _signatures(model.get_action_specs())
         self._reward_specs = _signatures(model.get_reward_specs())
         self._variables = order_variables(model)
-        signature = [self._input_specs, self._state_specs]
-        self._predict = tf.function(algorithm.predict, input_signature=signature)
-        self._exploit = tf.function(algorithm.exploit, input_signature=signature)
+        self._predict = self._compile(algorithm.predict)
+        self._exploit = self._compile(algorithm.exploit)
         self._gradients = tf.function(self._trace_gradients, reduce_retracing=True)
 
     def get_variables(self) -> list[Variable]:
@@ -61,12 +60,12 @@ class ComputationTask:
         Returns:
           Actions and next states by name, `[B, ...]`.
         """
+        tensors = [
+            *_select(inputs, self._input_specs, "inputs").values(),
+            *_select(states, self._state_specs, "states").values(),
+        ]
         function = self._exploit if exploit else self._predict
-        actions, next_states = function(
-            _select(inputs, self._input_specs, "inputs"),
-            _select(states, self._state_specs, "states"),
-        )
-        return _to_numpy(actions), _to_numpy(next_states)
+        return function(tensors)
 
     def compute_gradients(
         self,
@@ -106,6 +105,31 @@ class ComputationTask:
         )
         return [g.numpy() for g in gradients], {k: float(v) for k, v in costs.items()}
 
+    def _compile(self, method: Callable[..., Any]) -> Callable[[list[tf.Tensor]], Any]:
+        """Returns one compiled call of `algorithm.predict` or its like, on a flat list of tensors.
+
+        A concrete function takes a third of the time of the `tf.function` that it comes from: there
+        is no Python signature to match at each call.
+        """
+        specs = [*self._input_specs.values(), *self._state_specs.values()]
+        names: list[list[str]] = []
+
+        def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            inputs = dict(zip(self._input_specs, tensors, strict=False))
+            states = dict(zip(self._state_specs, tensors[len(inputs) :], strict=True))
+            results = method(inputs, states)
+            names[:] = [list(result) for result in results]
+            return [tensor for result in results for tensor in result.values()]
+
+        function = tf.function(flat, input_signature=specs, jit_compile=True)
+        concrete = function.get_concrete_function()
+
+        def call(tensors: list[tf.Tensor]) -> Any:
+            arrays = iter(concrete(*tensors))
+            return tuple({name: next(arrays).numpy() for name in group} for group in names)
+
+        return call
+
     def _trace_gradients(self, *batch: Any) -> tuple[list[tf.Tensor], Mapping[str, tf.Tensor]]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self._variables)
@@ -139,7 +163,3 @@ def _select(
             )
         tensors[name] = tf.constant(array)
     return tensors
-
-
-def _to_numpy(tensors: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
-    return {name: tensor.numpy() for name, tensor in tensors.items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.process import run_main, setup_logging
+from relaax_like.launch.process import run_main, setup_logging, without_native_stderr
 from relaax_like.parameter_server.initial_values import save_variables
 
 
@@ -17,7 +17,8 @@ def main() -> int:
     setup_logging("WARNING")
     file, *overrides, path = sys.argv[1:]
     experiment = load_experiment(file, overrides)
-    module = load_algorithm_module(experiment.algorithm_folder, "model")
+    with without_native_stderr():
+        module = load_algorithm_module(experiment.algorithm_folder, "model")
     variables = module.make_initial_values(experiment.algorithm, experiment.seed)
     save_variables(Path(path), variables)
     return 0

@@ -13,7 +13,7 @@ from relaax_like.client.values import SpaceValues
 from relaax_like.config.algorithm_folder import load_folder_module
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
-from relaax_like.rlx_server.hosting import AgentHost
+from relaax_like.launch.rlx_server import make_agent_host
 from relaax_like.rlx_server.plain_slots import SlotAgents
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import ConfigError
@@ -96,8 +96,7 @@ def make_local_agents(
     Raises:
       ProtocolError: the algorithm cannot use the environments' spaces.
     """
-    module = load_folder_module(experiment.algorithm_folder, "agent")
-    host = AgentHost(experiment.algorithm, module.Agent, make_client)
+    host = make_agent_host(experiment, make_client)
 
     def make_agents(observations: Spaces, actions: Spaces, count: int) -> SlotAgents:
         return host.make_slot_agents(

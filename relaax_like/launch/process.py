@@ -1,12 +1,13 @@
 """What every process of ours does alike: logging, signals, and errors without stack traces."""
 
+import contextlib
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from relaax_like.config.address import Address
@@ -21,8 +22,8 @@ EXIT_USAGE = 2
 
 def setup_logging(level: str) -> None:
     """Sends log lines to standard output: time and message; the runner names the process."""
-    # TensorFlow's own start-up messages, in the processes that load it.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # TensorFlow's own messages, in the processes that load it.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.basicConfig(
         level=level,
         format="%(asctime)s %(message)s",
@@ -30,6 +31,24 @@ def setup_logging(level: str) -> None:
         stream=sys.stdout,
         force=True,
     )
+
+
+@contextlib.contextmanager
+def without_native_stderr() -> Iterator[None]:
+    """Hides what native code writes to standard error: TensorFlow greets before one can forbid it.
+
+    Python's own errors are exceptions and come through.
+    """
+    sys.stderr.flush()
+    saved = os.dup(2)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
 
 
 class Shutdown:

@@ -9,7 +9,7 @@ from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.service import Metrics, ParameterServerClient
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment, RlxServerConfig
-from relaax_like.launch.process import Shutdown, validate_port_free
+from relaax_like.launch.process import Shutdown, validate_port_free, without_native_stderr
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import AgentHost
@@ -31,7 +31,8 @@ def make_agent_host(
     Raises:
       ConfigError: the algorithm folder has no usable agent.py.
     """
-    module = load_algorithm_module(experiment.algorithm_folder, "agent")
+    with without_native_stderr():
+        module = load_algorithm_module(experiment.algorithm_folder, "agent")
     return AgentHost(experiment.algorithm, module.Agent, make_client)
 
 

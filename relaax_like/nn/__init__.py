@@ -9,6 +9,8 @@ import tensorflow as tf
 try:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
+    # Brings the runtime up here and now, where its greetings can be hidden.
+    tf.config.list_logical_devices()
 except RuntimeError:
     # The user's own program has computed something before; its settings stand.
     pass

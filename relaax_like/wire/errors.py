@@ -1,4 +1,4 @@
-"""The one family of errors that users meet. Each says what came, what was expected, and the cure."""
+"""The one family of errors that users meet: what came, what was expected, and the cure."""
 
 
 class RelaaxError(Exception):

@@ -23,7 +23,10 @@ class NdArrayMessage(Protocol):
 
 MessageT = TypeVar("MessageT", bound=NdArrayMessage)
 
-_NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+_NAMES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64"),
+)
 # The codec's only table: dtype name on the wire -> NumPy dtype, little-endian.
 DTYPES: dict[str, np.dtype] = {name: np.dtype(name).newbyteorder("<") for name in _NAMES}
 

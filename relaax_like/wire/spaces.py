@@ -81,8 +81,8 @@ class Box(Space):
         for name, bound in (("low", self.low), ("high", self.high)):
             if bound is not None and (bound.shape != self.shape or np.isnan(bound).any()):
                 raise InvalidInputError(
-                    f"space: {name} has shape {list(bound.shape)} or NaN, expected numbers of shape "
-                    f"{list(self.shape)}",
+                    f"space: {name} has shape {list(bound.shape)} or NaN, expected numbers of "
+                    f"shape {list(self.shape)}",
                     name,
                 )
         if self.low is not None and self.high is not None and (self.low > self.high).any():
@@ -117,8 +117,8 @@ class Discrete(Space):
         super().__post_init__()
         if not 1 <= self.n <= _MAX_VALUES or self.shape != ():
             raise InvalidInputError(
-                f"space: Discrete with n={self.n}, shape {list(self.shape)}; expected n of 1 or more "
-                "and shape []",
+                f"space: Discrete with n={self.n}, shape {list(self.shape)}; expected n >= 1 and "
+                "shape []",
                 "n",
             )
 
@@ -256,7 +256,7 @@ def unpack_arrays(
     """
     if messages.keys() != spaces.keys():
         raise InvalidInputError(
-            f"{field}: leaves {sorted(messages)[:8]}, expected {sorted(spaces)[:8]} as in the hello",
+            f"{field}: leaves {sorted(messages)[:8]}, expected {sorted(spaces)[:8]} as in hello",
             field,
         )
     arrays = {}
