@@ -73,6 +73,11 @@ def make_parameter_server(
         server.close(save=False)
         raise
     logger.info("global_t is %d", server.global_t)
+    if server.finished:
+        logger.info(
+            "this run had finished before: raise its target and algorithm.max_global_step to go "
+            "on, or begin anew in another run_dir"
+        )
     return server
 
 
@@ -84,7 +89,8 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     experiment.run_dir.mkdir(parents=True, exist_ok=True)
     serving: list[ParameterServer] = []
     metrics = make_recorder(experiment, lambda: serving[0].global_t if serving else 0)
-    server = make_parameter_server(experiment, overrides, metrics)
+    with shutdown.interrupting():
+        server = make_parameter_server(experiment, overrides, metrics)
     serving.append(server)
     try:
         (experiment.run_dir / "config.yaml").write_text(dump_experiment(experiment))

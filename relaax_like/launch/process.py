@@ -51,8 +51,18 @@ def without_native_stderr() -> Iterator[None]:
         os.close(saved)
 
 
+class Stopped(BaseException):
+    """A signal came during `Shutdown.interrupting`. Like KeyboardInterrupt it is no Exception."""
+
+
 class Shutdown:
     """Turns the first SIGTERM or SIGINT into an event; a second one ends the process at once.
+
+        shutdown = Shutdown()
+        with shutdown.interrupting():
+            model = load_slowly()
+        serve(model)
+        shutdown.requested.wait()
 
     Attributes:
       requested: set when the process is to end.
@@ -63,12 +73,31 @@ class Shutdown:
         self.requested = threading.Event()
         self.exit_status = 0
         self._callbacks: list[Callable[[], None]] = []
+        self._interrupting = False
         signal.signal(signal.SIGTERM, self._take)
         signal.signal(signal.SIGINT, self._take)
 
     def on_request(self, callback: Callable[[], None]) -> None:
         """Also calls `callback`, in the signal handler."""
         self._callbacks.append(callback)
+
+    @contextlib.contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Makes the signal end the block at once: for slow preparations, in the main thread.
+
+        Runners such as honcho wait five seconds between SIGTERM and SIGKILL, and loading TensorFlow
+        takes longer.
+
+        Raises:
+          Stopped: the signal came; `run_main` turns it into the exit status.
+        """
+        self._interrupting = True
+        try:
+            if self.requested.is_set():
+                raise Stopped(self.exit_status)
+            yield
+        finally:
+            self._interrupting = False
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         if self.requested.is_set():
@@ -77,6 +106,9 @@ class Shutdown:
         self.requested.set()
         for callback in self._callbacks:
             callback()
+        if self._interrupting:
+            self._interrupting = False
+            raise Stopped(self.exit_status)
 
 
 def validate_port_free(address: Address, flag: str) -> None:
@@ -109,6 +141,8 @@ def run_main(main: Callable[[], int]) -> None:
     except RelaaxError as error:
         print(f"error: {error}", file=sys.stderr)
         status = EXIT_ERROR
+    except Stopped as stopped:
+        status = stopped.args[0]
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT
     sys.stdout.flush()

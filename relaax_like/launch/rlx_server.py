@@ -70,7 +70,9 @@ def run_rlx_server(experiment: Experiment) -> int:
         def make_client(client_id: str) -> ParameterServerClient:
             return link.parameter_server_stub(client_id, metrics, _HELLO_WAIT_SEC)
 
-        server = make_rlx_server(settings, make_agent_host(experiment, make_client), metrics)
+        with shutdown.interrupting():
+            host = make_agent_host(experiment, make_client)
+        server = make_rlx_server(settings, host, metrics)
         threading.Thread(target=_announce_link, args=(link, shutdown), daemon=True).start()
         loop = new_event_loop()
         try:

@@ -40,7 +40,8 @@ class Trainer:
         (experiment.run_dir / "config.yaml").write_text(dump_experiment(experiment))
         serving: list[ParameterServer] = []
         with make_recorder(experiment, lambda: serving[0].global_t if serving else 0) as recorder:
-            server = make_parameter_server(experiment, self._overrides, recorder)
+            with shutdown.interrupting():
+                server = make_parameter_server(experiment, self._overrides, recorder)
             serving.append(server)
             with server:
                 progress = threading.Thread(

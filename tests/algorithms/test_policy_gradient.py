@@ -217,7 +217,7 @@ def test_actions_are_drawn_as_often_as_the_policy_says(name):
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_it_learns_a_two_armed_choice_that_depends_on_the_state(name):
-    """Reward 1 for action 0 when the state is +1, for action 1 when it is -1: the best return is 20.
+    """Reward 1 for action 0 in state +1 and for action 1 in state -1: the best return is 20.
 
     300 episodes of 20 steps, seed 3, all rewards known; the return of the last 50 is asserted.
     """

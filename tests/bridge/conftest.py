@@ -12,13 +12,13 @@ from relaax_like.bridge.service import ParameterServerClient
 from relaax_like.parameter_server.parameter_server import ParameterServer
 
 
-@pytest.fixture()
+@pytest.fixture
 def backend() -> Iterator[ParameterServer]:
     with make_backend() as server:
         yield server
 
 
-@pytest.fixture()
+@pytest.fixture
 def address(backend: ParameterServer) -> Iterator[str]:
     with serve(backend) as address:
         yield address

@@ -16,7 +16,7 @@ from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
 from relaax_like.wire.errors import RelaaxError, ServerUnavailableError
 
 
-@pytest.fixture()
+@pytest.fixture
 def stub(address):
     with grpc.insecure_channel(address) as channel:
         yield pb_grpc.ParameterServerStub(channel)
@@ -51,7 +51,7 @@ def test_status_tells_what_happened(backend, address):
 
 def test_status_of_an_absent_server_is_an_error_that_names_the_address():
     with BridgeControl().connect("127.0.0.1:1") as link:
-        with pytest.raises(ServerUnavailableError, match="127.0.0.1:1"):
+        with pytest.raises(ServerUnavailableError, match=r"127\.0\.0\.1:1"):
             link.status(timeout_sec=2.0)
 
 

@@ -59,7 +59,7 @@ def test_it_trains_the_tutorials_network_against_our_parameter_server(tmp_path):
         assert rewards[-1][0] > 1000, "without x a point stands at the newest global_t"
 
 
-@pytest.fixture()
+@pytest.fixture
 def stub(address):
     with grpc.insecure_channel(address) as channel:
         yield bridge_pb2_grpc.ParameterServerStub(channel)
@@ -95,7 +95,7 @@ def test_a_metric_that_is_not_finite_is_an_invalid_argument(tmp_path):
     with TensorBoardRecorder(tmp_path) as recorder, make_backend(metrics=recorder) as backend:
         with serve(backend) as address, grpc.insecure_channel(address) as channel:
             stub = bridge_pb2_grpc.ParameterServerStub(channel)
+            metric = bridge_pb2.ScalarMetric(name="reward", y=float("nan"))
             with pytest.raises(grpc.RpcError) as raised:
-                metric = bridge_pb2.ScalarMetric(name="reward", y=float("nan"))
                 stub.StoreScalarMetric(metric, timeout=10)
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,7 +1,7 @@
 """A client written from protos/bridge.proto alone: generates it, then trains CartPole.
 
-Usage: tutorial_client.py PROTO ADDRESS FOLDER. It knows nothing of relaax_like; the last line that it
-prints is the mean return of its last 20 episodes.
+Usage: tutorial_client.py PROTO ADDRESS FOLDER. It knows nothing of relaax_like; the last line
+that it prints is the mean return of its last 20 episodes.
 """
 
 import sys

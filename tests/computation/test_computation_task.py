@@ -51,7 +51,7 @@ class Regression(Algorithm):
         return {"squared": tf.reduce_mean(error**2), "bias": 0.5 * self.model.x**2}
 
 
-@pytest.fixture()
+@pytest.fixture
 def task():
     return ComputationTask(Regression(LinearModel()))
 

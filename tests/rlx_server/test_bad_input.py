@@ -15,7 +15,7 @@ from relaax_like.wire.framing import pack_frame
 BOX = rlx_pb2.Space(kind=rlx_pb2.BOX, dtype="float32", shape=[2])
 
 
-@pytest.fixture()
+@pytest.fixture
 def bystander(port):
     """A client in the middle of an episode, which must not notice anything."""
     with RawClient(port) as other:

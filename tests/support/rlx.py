@@ -3,7 +3,7 @@
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ ACTION_SPACE = Discrete(n=3)
 class RecordingAgent:
     """Chooses action `step % 3`, and writes down each call it gets."""
 
-    instances: list["RecordingAgent"] = []
+    instances: ClassVar[list["RecordingAgent"]] = []
 
     def __init__(self, config: Any, parameter_server: Any):
         self.parameter_server = parameter_server

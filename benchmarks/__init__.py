@@ -1,0 +1,1 @@
+"""Benchmarks of the hot paths; `make bench` runs them all."""

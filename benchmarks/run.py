@@ -1,0 +1,8 @@
+"""Runs all benchmarks, one after another: `make bench`."""
+
+from benchmarks import acting, codec, push_pull
+
+if __name__ == "__main__":
+    codec.main()
+    push_pull.main()
+    acting.main()

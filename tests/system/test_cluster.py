@@ -1,0 +1,278 @@
+"""Whole clusters as users start them: orders, deaths, restarts. covers R1, R12, R17, R19, R24-R27
+
+Each server and client is a process of its own. The algorithm is the NumPy one of tests/support,
+where the test is not about an algorithm; its servers start in a second.
+"""
+
+import itertools
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.cluster import BARE, TRACE, Cluster, Program, find_command, find_free_port, wait_until
+
+from relaax_like.bridge.control import BridgeControl
+from relaax_like.parameter_server.snapshots import State, read_latest
+
+ENDLESS = "relaax-parameter-server.progress_interval_sec=1"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as cluster:
+        yield cluster
+
+
+def read_snapshot(cluster: Cluster) -> State:
+    state = read_latest(cluster.folder / "run" / "checkpoints")
+    assert state is not None, "there is no snapshot"
+    return state
+
+
+def count_scores(client: Program) -> int:
+    return sum("Score = " in line for line in list(client.lines))
+
+
+def wait_scores(client: Program, more: int) -> None:
+    wanted = count_scores(client) + more
+    wait_until(lambda: count_scores(client) >= wanted, f"{more} more episodes of {client}")
+    assert client.alive
+
+
+def assert_no_trace(*programs: Program) -> None:
+    for program in programs:
+        assert TRACE not in program.output, program
+
+
+# Start orders. The next one starts when the one before shows that it is up, or that it waits.
+
+START: dict[str, tuple[Callable[[Cluster], Program], str]] = {
+    "ps": (lambda c: c.start_parameter_server("algorithm.max_global_step=400"), "server on"),
+    "rlx": (lambda c: c.start_rlx_server("algorithm.max_global_step=400"), "waiting for environ"),
+    "client": (lambda c: c.start_client(), "trying again|Score"),
+}
+
+
+@pytest.mark.parametrize("order", itertools.permutations(START), ids=">".join)
+def test_each_start_order_ends_in_training(order: tuple[str, ...], cluster: Cluster) -> None:
+    programs = {}
+    for role in order:
+        start, sign = START[role]
+        programs[role] = start(cluster)
+        programs[role].wait_for(sign)
+    assert programs["client"].wait() == 0
+    assert programs["client"].lines[-1].startswith("CartPole-v0: ")
+    assert programs["ps"].wait() == 0
+    assert programs["ps"].wait_for("finished: budget of 400 env steps used up")
+    for what in ("snapshots", "curves", "config", "evaluate"):
+        assert programs["ps"].wait_for(rf"{what} +\S+")
+    assert programs["rlx"].stop() == 128 + signal.SIGTERM
+    assert read_snapshot(cluster).global_t >= 400
+    assert_no_trace(*programs.values())
+    cluster.assert_nothing_left()
+
+
+# Deaths.
+
+
+def test_a_killed_client_disturbs_nobody_and_rejoins(cluster: Cluster) -> None:
+    servers = cluster.start_both_servers()
+    doomed, other = cluster.start_client("doomed"), cluster.start_client("other")
+    wait_scores(doomed, 1)
+    wait_scores(other, 1)
+    assert doomed.stop(signal.SIGKILL) == -signal.SIGKILL
+    servers[1].wait_for("doomed: left in the middle of 1 episode")
+    cluster.wait_steps(100)
+    wait_scores(other, 2)
+    again = cluster.start_client("doomed")
+    wait_scores(again, 2)
+    wait_scores(other, 2)
+    assert "trying again" not in other.output
+    assert all(server.alive for server in servers)
+    assert_no_trace(*servers, other, again)
+
+
+def test_a_killed_rlx_server_costs_its_clients_an_episode_each(cluster: Cluster) -> None:
+    ps, rlx = cluster.start_both_servers()
+    clients = [cluster.start_client("one"), cluster.start_client("two")]
+    for client in clients:
+        wait_scores(client, 1)
+    before = cluster.wait_steps(1)
+    rlx.stop(signal.SIGKILL)
+    for client in clients:
+        client.wait_for("trying again")
+    assert ps.alive
+    cluster.start_rlx_server()
+    for client in clients:
+        client.wait_for("connected to .* again")
+        wait_scores(client, 2)
+    after = cluster.wait_steps(100)
+    assert after.global_t > before.global_t
+    assert after.version > before.version
+    assert after.epoch == before.epoch
+    assert_no_trace(ps, *clients)
+
+
+def test_a_killed_parameter_server_goes_on_from_its_snapshot(cluster: Cluster) -> None:
+    often = "relaax-parameter-server.checkpoint_global_step_interval=100"
+    ps, rlx = cluster.start_both_servers(often)
+    clients = [cluster.start_client("one"), cluster.start_client("two")]
+    cluster.wait_status(lambda s: (s.snapshot_global_t or 0) >= 200, "two snapshots")
+    ps.stop(signal.SIGKILL)
+    saved = read_snapshot(cluster)
+    rlx.wait_for("pushes are discarded until it is back")
+    for client in clients:
+        wait_scores(client, 2)  # with the weights at hand
+    again = cluster.start_parameter_server(often)
+    assert int(again.wait_for(r"global_t is (\d+)")[1]) == saved.global_t
+    rlx.wait_for("the parameter server is back")
+    status = cluster.wait_steps(100)
+    assert status.global_t >= saved.global_t + 100
+    assert status.version >= saved.version
+    assert status.epoch == 2
+    # By themselves: the same processes, which never lost their connection.
+    assert rlx.alive
+    for client in clients:
+        wait_scores(client, 1)
+        assert "trying again" not in client.output
+    assert_no_trace(again, rlx, *clients)
+
+
+def test_sigterm_saves_and_a_restart_resumes_the_very_weights(cluster: Cluster) -> None:
+    ps, rlx = cluster.start_both_servers()
+    client = cluster.start_client()
+    status = cluster.wait_steps(100)
+    assert ps.stop() == 128 + signal.SIGTERM
+    ps.wait_for("stopped")
+    saved = read_snapshot(cluster)
+    assert saved.global_t >= status.global_t
+    assert saved.version >= status.version
+    # Nobody may push between the restart and the look at its weights.
+    assert client.stop() == 128 + signal.SIGTERM
+    assert rlx.stop() == 128 + signal.SIGTERM
+    again = cluster.start_parameter_server()
+    assert int(again.wait_for(r"global_t is (\d+)")[1]) == saved.global_t
+    again.wait_for("parameter server on")
+    with BridgeControl().connect(f"localhost:{cluster.ps_port}") as link:
+        with link.parameter_server_stub(timeout_sec=30) as stub:
+            (weights,) = stub.get_values()
+    np.testing.assert_array_equal(weights, saved.manifest.unpack(saved.values)[0])
+    assert not np.array_equal(weights, _initial_weights(cluster))
+    assert again.stop(signal.SIGINT) == 128 + signal.SIGINT
+    assert_no_trace(ps, rlx, client, again)
+
+
+def _initial_weights(cluster: Cluster) -> np.ndarray:
+    (kept,) = (cluster.folder / "run" / "checkpoints").glob("initial-*.npz")
+    weights: np.ndarray = np.load(kept, allow_pickle=False)["W"]
+    return weights
+
+
+# The end.
+
+
+def test_a_finished_run_ends_again_at_once_and_says_so(cluster: Cluster) -> None:
+    budget = "algorithm.max_global_step=200"
+    first, rlx = cluster.start_both_servers(budget)
+    client = cluster.start_client()
+    assert first.wait() == 0
+    assert client.wait() == 0
+    saved = read_snapshot(cluster)
+    second = cluster.start_parameter_server(budget)
+    assert second.wait() == 0
+    second.wait_for(rf"global_t is {saved.global_t}$")
+    second.wait_for("had finished before")
+    second.wait_for("finished: budget of 200 env steps used up")
+    assert read_snapshot(cluster).version == saved.version
+    # A larger budget goes on where it ended; the rlx server of before is still there.
+    third = cluster.start_parameter_server("algorithm.max_global_step=1e6")
+    third.wait_for("parameter server on")
+    assert "had finished" not in third.output
+    assert_no_trace(first, second, third, rlx)
+
+
+def test_an_exploit_client_counts_for_nothing_and_outlives_the_training(cluster: Cluster) -> None:
+    budget = "algorithm.max_global_step=400"
+    ps, rlx = cluster.start_both_servers(budget)
+    watcher = cluster.start_client("watcher", "--exploit")
+    wait_scores(watcher, 20)  # some hundred steps
+    status = cluster.wait_status(lambda s: True, "any answer")
+    assert (status.global_t, status.version, status.episodes) == (0, 0, 0)
+    trainer = cluster.start_client("trainer")
+    assert trainer.wait() == 0
+    assert ps.wait() == 0
+    wait_scores(watcher, 2)
+    assert "has finished" not in watcher.output
+    saved = read_snapshot(cluster)
+    assert saved.global_t == 400
+    assert watcher.stop() == 128 + signal.SIGTERM
+    assert_no_trace(ps, rlx, watcher, trainer)
+
+
+# Mistakes at the start, and impatience.
+
+
+def test_a_used_port_is_named_with_the_process_that_holds_it(cluster: Cluster) -> None:
+    metrics_port = find_free_port()
+    with cluster.config.open("a") as file:
+        file.write(f"relaax-metrics-server: {{bind: 'localhost:{metrics_port}'}}\n")
+    ports = {
+        "relaax-parameter-server": cluster.ps_port,
+        "relaax-rlx-server": cluster.rlx_port,
+        "relaax-metrics-server": metrics_port,
+    }
+    sockets = [socket.create_server(("127.0.0.1", port)) for port in ports.values()]
+    try:
+        servers = {
+            name: cluster.start(name, [find_command(name), "--config", cluster.config])
+            for name in ports
+        }
+        for name, port in ports.items():
+            assert servers[name].wait() == 1
+            (line,) = servers[name].lines
+            assert f"port {port} is in use by pid {os.getpid()}" in line
+            assert line.startswith("error: ")
+            assert "--bind" in line
+    finally:
+        for held in sockets:
+            held.close()
+
+
+def test_a_second_server_on_the_same_checkpoints_is_refused(cluster: Cluster) -> None:
+    first = cluster.start_parameter_server()
+    first.wait_for("parameter server on")
+    elsewhere = f"relaax-parameter-server.bind=localhost:{find_free_port()}"
+    second = cluster.start_parameter_server(elsewhere)
+    assert second.wait() == 1
+    second.wait_for(rf"^error: .*held by another parameter server, pid {first.pid}\b")
+    assert_no_trace(second)
+    assert cluster.status() is not None
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster of an algorithm whose code needs minutes to load."""
+    folder = tmp_path / "slow_algorithm"
+    shutil.copytree(BARE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("model.py", "agent.py"):
+        text = (folder / name).read_text()
+        (folder / name).write_text(f"{text}\nimport time\nprint('loading')\ntime.sleep(600)\n")
+    with Cluster(tmp_path, folder) as cluster:
+        yield cluster
+
+
+def test_a_signal_during_slow_preparations_is_obeyed_before_they_end(slow: Cluster) -> None:
+    # Honcho kills five seconds after its SIGTERM; TensorFlow alone takes longer to load.
+    ps, rlx = slow.start_parameter_server(), slow.start_rlx_server()
+    ps.wait_for("building the initial values")
+    rlx.wait_for("loading")
+    wait_until(lambda: len(slow.find_left()) == 3, "the process that builds the values")
+    assert ps.stop() == 128 + signal.SIGTERM
+    assert rlx.stop(signal.SIGINT) == 128 + signal.SIGINT
+    assert_no_trace(ps, rlx)
+    slow.assert_nothing_left()
