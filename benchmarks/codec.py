@@ -1,5 +1,6 @@
 """The codec of arrays: microseconds per array, both ways."""
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -36,9 +37,9 @@ def main() -> None:
             {
                 "array": f"float32 {list(shape)}",
                 "to message us": time_call(
-                    lambda a=array: ndarray_to_message(a, ndarray_pb2.NdArray)
+                    functools.partial(ndarray_to_message, array, ndarray_pb2.NdArray)
                 ),
-                "to array us": time_call(lambda m=message: message_to_ndarray(m)),
+                "to array us": time_call(functools.partial(message_to_ndarray, message)),
             }
         )
     report("codec", rows)

@@ -66,7 +66,8 @@ class Agent(BaseAgent):
         if self.exploit:
             self.task.set_values(self.parameter_server.get_values())
             return
-        returns = normalize(compute_discounted_returns(self._rewards, self.config.rewards_gamma))
+        rewards = np.array(self._rewards, np.float64)
+        returns = normalize(compute_discounted_returns(rewards, self.config.rewards_gamma))
         observations = np.array(self._observations)
         next_alive = np.ones((len(returns), 1), np.float32)
         next_alive[-1] = 0.0

@@ -26,7 +26,7 @@ class PolicyModel(Model):
             config.state_size,
             config.hidden_layer_size,
             seed=seed,
-            activation=tf.nn.relu,
+            activation="relu",
             use_bias=False,
         )
         self.output = Dense(

@@ -21,7 +21,7 @@ class GlobalPolicyNN(tf.Module):
             config.state_size,
             config.layer_size,
             seed=seed,
-            activation=tf.nn.relu,
+            activation="relu",
             use_bias=False,
         )
         self.output = Dense("W2", config.layer_size, 1, seed=seed + 1, use_bias=False)

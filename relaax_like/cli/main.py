@@ -31,13 +31,15 @@ def run(
 
     def start() -> int:
         from relaax_like.launch.manager import Manager
-        from relaax_like.launch.run import make_process_specs
+        from relaax_like.launch.run import make_process_specs, validate_ports_free
 
         experiment = load_experiment(config, sets)
         setup_logging("INFO")
         manager = Manager(make_process_specs(experiment, sets))
+        validate_ports_free(experiment)
         shutdown = Shutdown()
         shutdown.on_request(manager.stop)
+        shutdown.on_repeat(manager.kill)
         return manager.run() or shutdown.exit_status
 
     run_main(start)

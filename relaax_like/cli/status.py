@@ -1,14 +1,17 @@
 """`relaax status`: the parameter server's numbers, for people."""
 
 import time
+from typing import NoReturn
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from relaax_like.bridge.control import BridgeControl
+from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.service import Status
 from relaax_like.config.address import parse_address
+
+_INTERVAL_SEC = 1.0
 
 
 def make_table(address: str, status: Status) -> Table:
@@ -35,7 +38,7 @@ def make_table(address: str, status: Status) -> Table:
 
 
 def show_status(text: str, watch: bool) -> int:
-    """Prints the numbers once, or again each second."""
+    """Prints the numbers once, or again each second: in place on a terminal, else one by one."""
     address = str(parse_address(text, 7000))
     console = Console()
     with BridgeControl().connect(address) as link:
@@ -43,7 +46,17 @@ def show_status(text: str, watch: bool) -> int:
         if not watch:
             console.print(table)
             return 0
+        if not console.is_terminal:
+            return _print_for_ever(console, link, address, table)
         with Live(table, console=console) as live:
             while True:
-                time.sleep(1.0)
+                time.sleep(_INTERVAL_SEC)
                 live.update(make_table(address, link.status()))
+
+
+def _print_for_ever(console: Console, link: Link, address: str, table: Table) -> NoReturn:
+    """Into a pipe or a file a table that is drawn in place would come out only at the end."""
+    while True:
+        console.print(table)
+        time.sleep(_INTERVAL_SEC)
+        table = make_table(address, link.status())

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from relaax_like.bridge.manifest import DEFAULT_GROUP, Variable
+from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
 from relaax_like.nn.distributions import Distribution
 
 # (name, properties): `shape` without the batch axis, and optionally `dtype` (float32).

@@ -1,5 +1,6 @@
 """Manager: starts the processes of an experiment and restarts those that die."""
 
+import contextlib
 import logging
 import os
 import random
@@ -11,10 +12,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from relaax_like.wire.errors import RelaaxError
+
 logger = logging.getLogger(__name__)
 
-_HEALTHY_SEC = 30.0
-_TERM_SEC = 6.0
+# From SIGTERM to SIGKILL.
+TERM_SEC = 6.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +44,14 @@ class RestartPolicy:
     Attributes:
       first_delay_sec: before the first restart; doubled each time, with jitter.
       max_delay_sec: longest delay.
-      max_restarts: deaths in a row after which the experiment ends. A process that ran for half a
-        minute counts as healthy and starts its count anew.
+      max_restarts: restarts in a row after which one more death ends the experiment.
+      healthy_sec: a process that ran for so long starts its count anew.
     """
 
     first_delay_sec: float = 0.5
     max_delay_sec: float = 10.0
     max_restarts: int = 10
+    healthy_sec: float = 30.0
 
     def delay_sec(self, deaths: int) -> float:
         """Returns how long to wait after the n-th death in a row, `deaths >= 1`."""
@@ -61,6 +65,7 @@ class _Supervised:
     def __init__(self, spec: ProcessSpec):
         self.spec = spec
         self.process: subprocess.Popen[bytes] | None = None
+        self.relay: threading.Thread | None = None
         self.deaths = 0
         self.started = 0.0
         self.restart_at: float | None = None
@@ -77,6 +82,7 @@ class Manager:
       specs: what to run, in the order of their start.
       policy: how dead ones are brought back.
       write_line: takes each output line with its process's name; the default prints.
+      term_sec: what has not ended so long after its SIGTERM is killed.
     """
 
     def __init__(
@@ -84,9 +90,11 @@ class Manager:
         specs: Sequence[ProcessSpec],
         policy: RestartPolicy | None = None,
         write_line: Callable[[str, str], None] | None = None,
+        term_sec: float = TERM_SEC,
     ):
         self._supervised = [_Supervised(spec) for spec in specs]
         self._policy = policy or RestartPolicy()
+        self._term_sec = term_sec
         width = max(len(spec.name) for spec in specs)
         self._write_line = write_line or (lambda name, line: _print_line(name, width, line))
         self._stopping = threading.Event()
@@ -104,8 +112,21 @@ class Manager:
         """Asks `run` to end; safe in signal handlers and from other threads."""
         self._stopping.set()
 
+    def kill(self) -> None:
+        """Kills all processes at once, for a second Ctrl-C; safe in signal handlers."""
+        self._stopping.set()
+        for supervised in self._supervised:
+            if supervised.process is not None:
+                _kill_group(supervised.process)
+
     def run(self) -> int:
-        """Runs until the end and returns an exit status: 0 when all went well or it was stopped."""
+        """Runs until the end and returns an exit status: 0 when all went well or it was stopped.
+
+        Nothing that it started is left then, the processes' own children included.
+
+        Raises:
+          RelaaxError: a command cannot be started.
+        """
         try:
             for supervised in self._supervised:
                 self._start(supervised)
@@ -117,18 +138,25 @@ class Manager:
 
     def _start(self, supervised: _Supervised) -> None:
         spec = supervised.spec
-        supervised.process = subprocess.Popen(
-            spec.argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **spec.env},
-            # A Ctrl-C in the terminal reaches the manager alone, which then ends all in order.
-            start_new_session=True,
-        )
+        try:
+            supervised.process = subprocess.Popen(
+                spec.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **spec.env},
+                # A Ctrl-C in the terminal reaches the manager alone, which then ends all in order.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise RelaaxError(f"{spec.name}: cannot start {spec.argv[0]}: {error}") from error
         supervised.started = time.monotonic()
         supervised.restart_at = None
-        threading.Thread(target=self._relay, args=(supervised.process, spec.name)).start()
+        # A daemon: output that something far away still holds open must not keep us from ending.
+        supervised.relay = threading.Thread(
+            target=self._relay, args=(supervised.process, spec.name), daemon=True
+        )
+        supervised.relay.start()
 
     def _relay(self, process: subprocess.Popen[bytes], name: str) -> None:
         assert process.stdout is not None
@@ -144,6 +172,7 @@ class Manager:
             process = supervised.process
             if process is not None and process.poll() is not None and not supervised.done:
                 supervised.process = None
+                _kill_group(process)
                 self._note_end(supervised, process.returncode)
         if all(s.done for s in self._supervised):
             self._stopping.set()
@@ -155,7 +184,7 @@ class Manager:
             if spec.essential:
                 self._stopping.set()
             return
-        healthy = time.monotonic() - supervised.started > _HEALTHY_SEC
+        healthy = time.monotonic() - supervised.started > self._policy.healthy_sec
         supervised.deaths = 1 if healthy else supervised.deaths + 1
         if status == 2 or supervised.deaths > self._policy.max_restarts:
             reason = "a mistake in its settings" if status == 2 else "too many deaths in a row"
@@ -180,14 +209,23 @@ class Manager:
         for process in reversed(alive):
             if process.poll() is None:
                 process.terminate()
-        deadline = time.monotonic() + _TERM_SEC
+        deadline = time.monotonic() + self._term_sec
         for process in alive:
             try:
                 process.wait(max(deadline - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:
-                logger.warning("pid %d did not end in %.0f s; killed", process.pid, _TERM_SEC)
-                process.kill()
-                process.wait()
+                logger.warning("pid %d did not end in %g s; killed", process.pid, self._term_sec)
+            _kill_group(process)
+            process.wait()
+        for supervised in self._supervised:
+            if supervised.relay is not None:
+                supervised.relay.join(1.0)  # the last lines
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kills a process and whatever it started: each is the leader of a group of its own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _print_line(name: str, width: int, line: str) -> None:

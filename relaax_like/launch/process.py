@@ -73,6 +73,7 @@ class Shutdown:
         self.requested = threading.Event()
         self.exit_status = 0
         self._callbacks: list[Callable[[], None]] = []
+        self._last_callbacks: list[Callable[[], None]] = []
         self._interrupting = False
         signal.signal(signal.SIGTERM, self._take)
         signal.signal(signal.SIGINT, self._take)
@@ -80,6 +81,10 @@ class Shutdown:
     def on_request(self, callback: Callable[[], None]) -> None:
         """Also calls `callback`, in the signal handler."""
         self._callbacks.append(callback)
+
+    def on_repeat(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` in the handler of a second signal, just before the process ends."""
+        self._last_callbacks.append(callback)
 
     @contextlib.contextmanager
     def interrupting(self) -> Iterator[None]:
@@ -101,6 +106,8 @@ class Shutdown:
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         if self.requested.is_set():
+            for callback in self._last_callbacks:
+                callback()
             os._exit(128 + number)
         self.exit_status = 128 + number
         self.requested.set()

@@ -3,9 +3,11 @@
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from relaax_like.config.models import EnvironmentConfig, Experiment
 from relaax_like.launch.manager import ProcessSpec
+from relaax_like.launch.process import validate_port_free
 from relaax_like.wire.errors import ConfigError
 
 
@@ -32,6 +34,21 @@ def make_process_specs(experiment: Experiment, overrides: Sequence[str]) -> list
     return specs + _make_client_specs(experiment)
 
 
+def validate_ports_free(experiment: Experiment) -> None:
+    """Fails before anything is started: restarting does not mend a port that is taken.
+
+    Raises:
+      RelaaxError: names the process that holds a port, and the key that chooses another.
+    """
+    for section, settings in (
+        ("relaax-parameter-server", experiment.parameter_server),
+        ("relaax-rlx-server", experiment.rlx_server),
+        ("relaax-metrics-server", experiment.metrics_server),
+    ):
+        if settings is not None:
+            validate_port_free(settings.bind, f"--set {section}.bind=HOST:PORT")
+
+
 _SHORT = {"parameter_server": "ps", "rlx_server": "rlx", "metrics_server": "metrics"}
 
 
@@ -56,7 +73,7 @@ def make_client_argv(experiment: Experiment, environment: EnvironmentConfig) -> 
     """Returns the command of one environment process, without its name."""
     assert experiment.environment_program is not None
     address = experiment.rlx_server.bind.to_connect()
-    argv = [sys.executable, str(experiment.environment_program), "--rlx-server", str(address)]
+    argv = [*_make_start(experiment.environment_program), "--rlx-server", str(address)]
     if environment.env is not None:
         argv += ["--env", environment.env]
     optional: list[tuple[str, int | None]] = [
@@ -70,3 +87,11 @@ def make_client_argv(experiment: Experiment, environment: EnvironmentConfig) -> 
     for key, argument in environment.args.items():
         argv += ["--env-arg", f"{key}={json.dumps(argument)}"]
     return argv
+
+
+def _make_start(program: Path) -> list[str]:
+    """Python programs run in our own Python, whatever stands first on the PATH; others as is."""
+    with program.open("rb") as file:
+        first = file.readline(200)
+    is_python = program.suffix == ".py" or (first.startswith(b"#!") and b"python" in first)
+    return [sys.executable, str(program)] if is_python else [str(program)]

@@ -4,6 +4,8 @@ import abc
 
 import tensorflow as tf
 
+from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
+
 
 class Distribution(abc.ABC):
     """What a policy returns for one action."""

@@ -1,20 +1,73 @@
-"""Layers with named variables and seeded initial values."""
+"""Layers with named variables and seeded initial values.
 
-from collections.abc import Callable
+Each layer computes in TensorFlow for tensors and in NumPy for arrays, from the same code of a
+model's `policy`: acting on a small network is an order of magnitude quicker in NumPy, where no call
+has to enter the TensorFlow runtime. A test holds the two to the same numbers.
+"""
 
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
 import tensorflow as tf
 
+from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
 
-class Dense(tf.Module):
-    """y = activation(x W + b); W after Glorot & Bengio 2010, uniform (Xavier), b zero.
+# A tf.Tensor, or an np.ndarray when the layer runs in NumPy.
+Values = Any
+Initializer = Literal["glorot", "orthogonal"]
+
+
+def _relu(x: Values) -> Values:
+    return np.maximum(x, 0) if isinstance(x, np.ndarray) else tf.nn.relu(x)
+
+
+def _tanh(x: Values) -> Values:
+    return np.tanh(x) if isinstance(x, np.ndarray) else tf.tanh(x)
+
+
+def _identity(x: Values) -> Values:
+    return x
+
+
+ACTIVATIONS: Mapping[str, Callable[[Values], Values]] = {
+    "relu": _relu,
+    "tanh": _tanh,
+    "linear": _identity,
+}
+
+
+class Layer(tf.Module):
+    """Base of layers that also run in NumPy.
+
+    Attributes:
+      arrays: variable's attribute -> its value as an array, `float32`; bound by the
+        ComputationTask before the layer is called with arrays. Empty until then.
+    """
+
+    def __init__(self, name: str):
+        super().__init__(name=name)
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def get_variables(self) -> dict[str, tf.Variable]:
+        """Returns the layer's own variables by attribute name."""
+        return {k: v for k, v in vars(self).items() if isinstance(v, tf.Variable)}
+
+
+class Dense(Layer):
+    """y = activation(x W + b).
 
     Args:
       name: of the layer; its variables are `NAME.W` and `NAME.b`.
       inputs: length of the last axis of x.
       outputs: length of the last axis of y.
       seed: of the initial values.
-      activation: applied element by element; None for none.
-      use_bias: whether there is a b.
+      activation: a key of `ACTIVATIONS`.
+      use_bias: whether there is a b; it begins at zero.
+      initializer: of W: "glorot" (Glorot & Bengio 2010, uniform; Xavier) or "orthogonal" (Saxe et
+        al. 2014, https://arxiv.org/abs/1312.6120).
+      gain: W is multiplied by it.
     """
 
     def __init__(
@@ -24,21 +77,100 @@ class Dense(tf.Module):
         outputs: int,
         *,
         seed: int,
-        activation: Callable[[tf.Tensor], tf.Tensor] | None = None,
+        activation: str = "linear",
         use_bias: bool = True,
+        initializer: Initializer = "glorot",
+        gain: float = 1.0,
     ):
-        super().__init__(name=name)
-        limit = (6.0 / (inputs + outputs)) ** 0.5
-        # XLA and threefry seeds are 32 bit pairs.
-        pair = [seed & 0x7FFFFFFF, (seed >> 31) & 0x7FFFFFFF]
-        initial = tf.random.stateless_uniform([inputs, outputs], pair, -limit, limit)
-        self.W = tf.Variable(initial, name=f"{name}.W")
-        self.b = tf.Variable(tf.zeros([outputs]), name=f"{name}.b") if use_bias else None
-        self._activation = activation
+        super().__init__(name)
+        initial = gain * _INITIALIZERS[initializer](inputs, outputs, np.random.default_rng(seed))
+        self.W = tf.Variable(initial.astype(np.float32), name=f"{name}.W")
+        self.b = tf.Variable(np.zeros(outputs, np.float32), name=f"{name}.b") if use_bias else None
+        self._activation = ACTIVATIONS[activation]
 
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+    def __call__(self, x: Values) -> Values:
         """Maps `[..., inputs]` to `[..., outputs]`, float32."""
-        y = tf.matmul(x, self.W)
-        if self.b is not None:
-            y += self.b
-        return y if self._activation is None else self._activation(y)
+        if isinstance(x, np.ndarray):
+            y = x @ self.arrays["W"]
+            if self.b is not None:
+                y += self.arrays["b"]
+        else:
+            y = tf.matmul(x, self.W)
+            if self.b is not None:
+                y += self.b
+        return self._activation(y)
+
+
+class Sequential(tf.Module):
+    """Layers one after another."""
+
+    def __init__(self, layers: Sequence[Callable[[Values], Values]], name: str):
+        super().__init__(name=name)
+        self.layers = list(layers)
+
+    def __call__(self, x: Values) -> Values:
+        """Applies the layers in order."""
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def make_mlp(
+    name: str,
+    sizes: Sequence[int],
+    *,
+    seed: int,
+    activation: str,
+    outputs: int,
+    output_gain: float = 1.0,
+) -> Sequential:
+    """Builds dense layers with orthogonal weights, as actor-critic methods use them.
+
+    Args:
+      name: of the network; its layers are `NAME.0`, `NAME.1`, ... and `NAME.out`.
+      sizes: inputs, then the width of each hidden layer.
+      seed: of the initial values.
+      activation: of the hidden layers, whose gain is sqrt(2).
+      outputs: width of the last layer, which is linear.
+      output_gain: of the last layer; 0.01 makes a policy begin close to uniform.
+    """
+    hidden = [
+        Dense(
+            f"{name}.{index}",
+            inputs,
+            width,
+            seed=seed + index,
+            activation=activation,
+            initializer="orthogonal",
+            gain=2**0.5,
+        )
+        for index, (inputs, width) in enumerate(itertools.pairwise(sizes))
+    ]
+    last = Dense(
+        f"{name}.out",
+        sizes[-1],
+        outputs,
+        seed=seed + len(sizes),
+        initializer="orthogonal",
+        gain=output_gain,
+    )
+    return Sequential([*hidden, last], name)
+
+
+def _make_glorot(inputs: int, outputs: int, random: np.random.Generator) -> np.ndarray:
+    limit = (6.0 / (inputs + outputs)) ** 0.5
+    return random.uniform(-limit, limit, (inputs, outputs))
+
+
+def _make_orthogonal(inputs: int, outputs: int, random: np.random.Generator) -> np.ndarray:
+    tall = random.standard_normal((max(inputs, outputs), min(inputs, outputs)))
+    q, r = np.linalg.qr(tall)
+    # Signs of the diagonal make the distribution uniform (Mezzadri 2007).
+    q *= np.sign(np.diag(r))
+    return q if inputs >= outputs else q.T
+
+
+_INITIALIZERS: Mapping[str, Callable[[int, int, np.random.Generator], np.ndarray]] = {
+    "glorot": _make_glorot,
+    "orthogonal": _make_orthogonal,
+}

@@ -65,9 +65,19 @@ def find_command(name: str) -> str:
 
 
 def wait_until(
-    condition: Callable[[], T], what: str, timeout_sec: float = TIMEOUT_SEC, poll_sec: float = 0.02
+    condition: Callable[[], T],
+    what: object,
+    timeout_sec: float = TIMEOUT_SEC,
+    poll_sec: float = 0.02,
 ) -> T:
-    """Waits until a condition holds and returns what it gave; fails the test after the time."""
+    """Waits until a condition holds and returns what it gave; fails the test after the time.
+
+    Args:
+      condition: asked again and again until it gives something true.
+      what: for the message; a `Program` shows its output of the moment of the failure.
+      timeout_sec: longest wait.
+      poll_sec: between two questions.
+    """
     deadline = time.monotonic() + timeout_sec
     while True:
         if value := condition():
@@ -153,7 +163,7 @@ class Program:
             assert not ended, f"{self} ended without a line {pattern!r}"
             return None
 
-        found = wait_until(find, f"a line {pattern!r} of {self}")
+        found = wait_until(find, self)
         assert found is not None
         return found
 
@@ -289,7 +299,7 @@ class Cluster(Processes):
             status = self.status()
             return status if status is not None and condition(status) else None
 
-        found = wait_until(check, f"{what}; the newest is {self.status()} of {self.started}")
+        found = wait_until(check, (what, self.started))
         assert found is not None
         return found
 

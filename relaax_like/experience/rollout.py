@@ -1,0 +1,189 @@
+"""Rollouts: T steps of k slots as arrays, filled in place as they happen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+Arrays = Mapping[str, np.ndarray]
+
+# Values of `next_alive`: the next step's state is normal, terminal, or where a time limit struck.
+ALIVE, TERMINATED, TRUNCATED = 1.0, 0.0, -1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """T steps of k slots; the arrays belong to the reader.
+
+    Attributes:
+      inputs: name -> [T, k, ...], observations that the actions answered.
+      next_inputs: name -> [T, k, ...], observations after them; where an episode ended its last one.
+      next_alive: [T, k] float32: 1 goes on, 0 terminated, -1 truncated.
+      rewards: [T, k, r] float32.
+      actions: name -> [T, k, ...].
+      log_prob: [T, k] float32, of the actions under the policy that acted.
+      states: name -> [k, ...], memory at the first step; empty without one.
+      versions: [T] int64, of the values that acted.
+    """
+
+    inputs: Arrays
+    next_inputs: Arrays
+    next_alive: np.ndarray
+    rewards: np.ndarray
+    actions: Arrays
+    log_prob: np.ndarray
+    states: Arrays
+    versions: np.ndarray
+
+    @property
+    def env_steps(self) -> int:
+        """T * k."""
+        return int(self.next_alive.size)
+
+
+class RolloutBuffer:
+    """Collects one rollout after another.
+
+        buffer = RolloutBuffer(steps=32, slots=8)
+        buffer.add_actions(inputs, actions, log_prob, states, version)
+        rollout = buffer.add_outcome(rewards, next_alive, next_inputs, final_inputs)
+        # a Rollout after each 32nd outcome, None before
+
+    Arrays are made at the first step, in the shapes and dtypes that come; a finished rollout's arrays
+    are given away and new ones made. Not thread-safe.
+    """
+
+    def __init__(self, steps: int, slots: int):
+        self._steps = steps
+        self._slots = slots
+        self._length = 0
+        self._waiting = False
+        self._inputs: dict[str, np.ndarray] = {}
+
+    @property
+    def length(self) -> int:
+        """Whole steps in the unfinished rollout."""
+        return self._length
+
+    def add_actions(
+        self, inputs: Arrays, actions: Arrays, log_prob: np.ndarray, states: Arrays, version: int
+    ) -> None:
+        """Stores what was seen and done; `add_outcome` must follow.
+
+        Args:
+          inputs: name -> [k, ...].
+          actions: name -> [k, ...].
+          log_prob: [k].
+          states: name -> [k, ...], the memory before the step.
+          version: of the values that acted.
+        """
+        assert not self._waiting, "two add_actions without an outcome between them"
+        if not self._inputs:
+            self._allocate(inputs, actions)
+        t = self._length
+        if t == 0:
+            self._states = {name: np.array(array) for name, array in states.items()}
+        for name, array in inputs.items():
+            self._inputs[name][t] = array
+        for name, array in actions.items():
+            self._actions[name][t] = array
+        self._log_prob[t] = log_prob
+        self._versions[t] = version
+        self._waiting = True
+
+    def add_outcome(
+        self,
+        rewards: np.ndarray,
+        next_alive: np.ndarray,
+        next_inputs: Arrays,
+        final_inputs: Arrays | None = None,
+    ) -> Rollout | None:
+        """Stores what the actions led to.
+
+        Args:
+          rewards: [k, r].
+          next_alive: [k]: 1, 0 or -1.
+          next_inputs: name -> [k, ...]; where an episode ended the next one's first observation.
+          final_inputs: name -> [k, ...], last observations of the slots that were truncated.
+
+        Returns:
+          The rollout when this was its last step, else None.
+        """
+        assert self._waiting, "an outcome without add_actions before it"
+        t = self._length
+        if t == 0:
+            self._rewards = np.empty((self._steps, *rewards.shape), np.float32)
+        self._rewards[t] = rewards
+        self._next_alive[t] = next_alive
+        if final_inputs is not None:
+            self._finals[t] = {name: np.array(array) for name, array in final_inputs.items()}
+        self._length = t + 1
+        self._waiting = False
+        return self._take(next_inputs) if self._length == self._steps else None
+
+    def discard(self) -> int:
+        """Forgets the unfinished rollout; returns how many whole steps of a slot it had."""
+        length, self._length, self._waiting = self._length, 0, False
+        self._finals = {}
+        return length
+
+    def _allocate(self, inputs: Arrays, actions: Arrays) -> None:
+        steps, slots = self._steps, self._slots
+        # One row more for the observation after the last step.
+        self._inputs = {k: np.empty((steps + 1, *a.shape), a.dtype) for k, a in inputs.items()}
+        self._actions = {k: np.empty((steps, *a.shape), a.dtype) for k, a in actions.items()}
+        self._log_prob = np.empty((steps, slots), np.float32)
+        self._next_alive = np.empty((steps, slots), np.float32)
+        self._versions = np.empty(steps, np.int64)
+        self._finals: dict[int, dict[str, np.ndarray]] = {}
+
+    def _take(self, next_inputs: Arrays) -> Rollout:
+        for name, array in next_inputs.items():
+            self._inputs[name][self._steps] = array
+        rollout = Rollout(
+            inputs={name: array[:-1] for name, array in self._inputs.items()},
+            next_inputs={name: self._shift(name) for name in self._inputs},
+            next_alive=self._next_alive,
+            rewards=self._rewards,
+            actions=self._actions,
+            log_prob=self._log_prob,
+            states=self._states,
+            versions=self._versions,
+        )
+        self._inputs = {}
+        self._length = 0
+        return rollout
+
+    def _shift(self, name: str) -> np.ndarray:
+        array = self._inputs[name][1:]
+        if not self._finals:
+            return array
+        array = array.copy()
+        for t, finals in self._finals.items():
+            ended = self._next_alive[t] != ALIVE
+            array[t, ended] = finals[name][ended]
+        return array
+
+
+def concatenate(rollouts: list[Rollout]) -> Rollout:
+    """Puts rollouts of the same length side by side: `[T, k1 + k2 + ..., ...]`.
+
+    `versions` are those of the oldest values that acted at each step.
+    """
+    if len(rollouts) == 1:
+        return rollouts[0]
+
+    def join(name: str, axis: int) -> dict[str, np.ndarray]:
+        parts = [getattr(rollout, name) for rollout in rollouts]
+        return {key: np.concatenate([part[key] for part in parts], axis) for key in parts[0]}
+
+    return Rollout(
+        inputs=join("inputs", 1),
+        next_inputs=join("next_inputs", 1),
+        next_alive=np.concatenate([r.next_alive for r in rollouts], 1),
+        rewards=np.concatenate([r.rewards for r in rollouts], 1),
+        actions=join("actions", 1),
+        log_prob=np.concatenate([r.log_prob for r in rollouts], 1),
+        states=join("states", 0),
+        versions=np.min([r.versions for r in rollouts], axis=0),
+    )

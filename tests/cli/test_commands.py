@@ -1,0 +1,156 @@
+"""The installed commands: help, settings mistakes, doctor, status. covers R17, R24"""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.cluster import GYM_MAIN, ROOT, TRACE, Cluster, find_command
+
+SERVERS = ("relaax-parameter-server", "relaax-rlx-server", "relaax-metrics-server")
+SUBCOMMANDS = ("run", "train", "eval", "status", "doctor")
+HELP = [
+    *[(find_command(name), "--config") for name in SERVERS],
+    (find_command("relaax"), "doctor"),
+    *[(f"{find_command('relaax')} {name}", "Usage") for name in SUBCOMMANDS],
+    (f"{sys.executable} {GYM_MAIN}", "--rlx-server"),
+    (f"{sys.executable} {ROOT / 'environments' / 'bandit' / 'main'}", "usage"),
+]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize(("command", "text"), HELP, ids=lambda value: Path(value).name[-40:])
+def test_help_is_printed_without_loading_tensorflow(
+    command: str, text: str, tmp_path: Path
+) -> None:
+    # A tensorflow that must not be imported, and an output that is no terminal.
+    (tmp_path / "tensorflow.py").write_text("raise SystemExit('tensorflow was imported')")
+    for flag in ("--help", "-h"):
+        done = subprocess.run(
+            [*command.split(), flag],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin", "COLUMNS": "100"},
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert text in done.stdout
+
+
+RELAAX = find_command("relaax")
+READS_CONFIG = [
+    *[[find_command(name), "--config"] for name in SERVERS],
+    *[[RELAAX, name] for name in ("run", "train", "eval")],
+]
+
+
+@pytest.mark.parametrize("command", READS_CONFIG, ids=lambda argv: Path(argv[0]).name + argv[1])
+def test_an_unknown_key_is_named_with_its_line(command: list[str], cluster: Cluster) -> None:
+    lines = cluster.config.read_text().replace("clients: 2", "clientz: 2")
+    cluster.config.write_text("# a comment\n" + lines)
+    program = cluster.start("command", [*command, cluster.config])
+    assert program.wait() == 2
+    number = len(cluster.config.read_text().splitlines())
+    assert f"{cluster.config}:{number}: environment.clientz" in program.output
+    assert "did you mean clients" in program.output
+    assert TRACE not in program.output
+    assert not (cluster.folder / "run").exists()
+
+
+MISTAKES = {
+    "no such section": ("alogrithm.max_global_step=1", "algorithm"),
+    "no such key": ("algorithm.max_global_steps=1", "max_global_step"),
+    "wrong type": ("algorithm.max_global_step=many", "max_global_step"),
+    "out of range": ("relaax-rlx-server.max_clients=0", "max_clients"),
+    "no equals sign": ("algorithm.max_global_step", "="),
+    "no key": ("=3", "="),
+    "contradiction": ("relaax-rlx-server.max_slots_per_client=1", "environment.slots"),
+}
+
+
+@pytest.mark.parametrize(("override", "want"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistyped_set_is_named(override: str, want: str, cluster: Cluster) -> None:
+    argv = [find_command("relaax-parameter-server"), "--config", cluster.config]
+    program = cluster.start(
+        "command", [*argv, "--set", "environment.slots=2", "--set", override]
+    )
+    assert program.wait() == 2
+    assert program.lines[0].startswith("error: ")
+    assert want in program.output
+    assert TRACE not in program.output
+
+
+def test_no_config_file_is_one_line(cluster: Cluster) -> None:
+    program = cluster.start("train", [RELAAX, "train", "nowhere.yaml"])
+    assert program.wait() == 2
+    (line,) = program.lines
+    assert "nowhere.yaml" in line
+
+
+def test_a_flag_is_an_override_of_its_section_and_a_later_set_wins(cluster: Cluster) -> None:
+    server = find_command("relaax-parameter-server")
+    program = cluster.start(
+        "ps",
+        [server, "--config", cluster.config, "--checkpoint-dir", "one", "--metrics-dir", "two"]
+        + ["--bind", "localhost:1", "--set", f"relaax-parameter-server.bind=localhost:{cluster.ps_port}"]
+        + ["--log-level", "warning", "--checkpoint-time-interval", "7"],
+    )
+    status = cluster.wait_status(lambda s: True, "any answer")
+    assert status.checkpoint_dir == "one"
+    assert program.stop() == 128 + signal.SIGTERM
+    assert program.lines == []  # warnings only
+    config = (cluster.folder / "run" / "config.yaml").read_text()
+    assert "metrics_dir: two" in config
+    assert "checkpoint_time_interval: 7" in config
+
+
+def test_the_saved_configuration_starts_the_same_server(cluster: Cluster) -> None:
+    first = cluster.start_parameter_server("algorithm.max_global_step=77", "seed=3")
+    first.wait_for("parameter server on")
+    first.stop()
+    saved = cluster.folder / "run" / "config.yaml"
+    text = saved.read_text()
+    again = cluster.start("ps", [find_command("relaax-parameter-server"), "--config", saved])
+    again.wait_for(f"parameter server on .*:{cluster.ps_port}")
+    assert "building the initial values" not in again.output
+    assert saved.read_text() == text
+
+
+def test_doctor_finds_this_installation_healthy(cluster: Cluster) -> None:
+    program = cluster.start("doctor", [RELAAX, "doctor"])
+    assert program.wait() == 0, program
+    for what in ("python", "numpy", "tensorflow", "numba", "gymnasium", "kernels", "port 7000"):
+        assert any(what in line for line in program.lines), what
+    assert "FAIL" not in program.output
+    assert TRACE not in program.output
+
+
+def test_status_prints_the_numbers_of_a_live_server(cluster: Cluster) -> None:
+    server = cluster.start_parameter_server()
+    server.wait_for("parameter server on")
+    program = cluster.start("status", [RELAAX, "status", f"localhost:{cluster.ps_port}"])
+    assert program.wait() == 0
+    for row in ("going on", "steps/s", "mean return", "parameters", "clients", "run/checkpoints"):
+        assert row in program.output
+    watching = cluster.start("watch", [RELAAX, "status", f"localhost:{cluster.ps_port}", "--watch"])
+    watching.wait_for("going on|parameter server")
+    assert watching.stop(signal.SIGINT) == 128 + signal.SIGINT
+    assert TRACE not in watching.output
+
+
+@pytest.mark.parametrize("flags", [(), ("--watch",)], ids=["once", "watch"])
+def test_status_without_a_server_is_one_line(cluster: Cluster, flags: tuple[str, ...]) -> None:
+    address = f"localhost:{cluster.ps_port}"
+    program = cluster.start("status", [RELAAX, "status", address, *flags])
+    assert program.wait() == 1
+    (line,) = program.lines
+    assert line.startswith("error: ")
+    assert address in line

@@ -1,0 +1,92 @@
+"""Rollout buffers: every number where it belongs, across episode ends and rollout ends."""
+
+# covers F18, F22, F23
+
+import numpy as np
+import pytest
+
+from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, RolloutBuffer, concatenate
+
+SLOTS = 2
+
+
+def observation(t, base=0):
+    return {"x": np.array([[t + base], [100 + t + base]], np.float32)}
+
+
+def add(buffer, t, alive=(ALIVE, ALIVE), final=None, next_base=0):
+    buffer.add_actions(
+        observation(t),
+        {"action": np.array([t, -t])},
+        np.array([-t, -2 * t], np.float32),
+        {"memory": np.full((SLOTS, 1), t, np.float32)},
+        version=7 + t,
+    )
+    rewards = np.array([[t], [10 * t]], np.float64)
+    return buffer.add_outcome(rewards, np.array(alive), observation(t + 1, next_base), final)
+
+
+def test_a_rollout_comes_after_the_last_step_with_all_that_was_stored():
+    buffer = RolloutBuffer(3, SLOTS)
+    assert add(buffer, 0) is None
+    assert add(buffer, 1) is None
+    rollout = add(buffer, 2)
+    np.testing.assert_array_equal(rollout.inputs["x"][:, :, 0], [[0, 100], [1, 101], [2, 102]])
+    np.testing.assert_array_equal(rollout.next_inputs["x"][:, :, 0], [[1, 101], [2, 102], [3, 103]])
+    np.testing.assert_array_equal(rollout.rewards[:, :, 0], [[0, 0], [1, 10], [2, 20]])
+    np.testing.assert_array_equal(rollout.actions["action"], [[0, 0], [1, -1], [2, -2]])
+    np.testing.assert_array_equal(rollout.log_prob, [[0, 0], [-1, -2], [-2, -4]])
+    np.testing.assert_array_equal(rollout.states["memory"], [[0], [0]])
+    np.testing.assert_array_equal(rollout.versions, [7, 8, 9])
+    assert rollout.env_steps == 6
+
+
+def test_the_next_rollout_does_not_touch_the_one_given_away():
+    buffer = RolloutBuffer(1, SLOTS)
+    first = add(buffer, 0)
+    add(buffer, 5)
+    np.testing.assert_array_equal(first.inputs["x"][:, :, 0], [[0, 100]])
+    np.testing.assert_array_equal(first.rewards[:, :, 0], [[0, 0]])
+
+
+def test_where_an_episode_ended_next_inputs_hold_its_last_observation():
+    """The observation that follows is the next episode's first and belongs to no transition."""
+    buffer = RolloutBuffer(3, SLOTS)
+    add(buffer, 0)
+    final = {"x": np.array([[-5.0], [-6.0]], np.float32)}
+    add(buffer, 1, alive=(TRUNCATED, ALIVE), final=final)
+    rollout = add(buffer, 2)
+    np.testing.assert_array_equal(
+        rollout.next_inputs["x"][:, :, 0], [[1, 101], [-5, 102], [3, 103]]
+    )
+    np.testing.assert_array_equal(rollout.inputs["x"][:, 0, 0], [0, 1, 2])
+    np.testing.assert_array_equal(rollout.next_alive[:, 0], [ALIVE, TRUNCATED, ALIVE])
+
+
+def test_a_truncation_in_the_last_step_keeps_its_final_observation():
+    buffer = RolloutBuffer(1, SLOTS)
+    final = {"x": np.array([[-5.0], [-6.0]], np.float32)}
+    rollout = add(buffer, 0, alive=(TERMINATED, TRUNCATED), final=final)
+    np.testing.assert_array_equal(rollout.next_inputs["x"][0, :, 0], [-5, -6])
+
+
+def test_discarding_forgets_the_unfinished_steps_only():
+    buffer = RolloutBuffer(2, SLOTS)
+    add(buffer, 0)
+    assert buffer.discard() == 1
+    assert add(buffer, 3) is None
+    np.testing.assert_array_equal(add(buffer, 4).rewards[:, 0, 0], [3, 4])
+
+
+def test_several_agents_rollouts_stand_side_by_side():
+    rollouts = [add(RolloutBuffer(1, SLOTS), t) for t in (1, 2)]
+    joined = concatenate(rollouts)
+    np.testing.assert_array_equal(joined.inputs["x"][0, :, 0], [1, 101, 2, 102])
+    np.testing.assert_array_equal(joined.states["memory"][:, 0], [1, 1, 2, 2])
+    np.testing.assert_array_equal(joined.versions, [8])
+    assert joined.env_steps == 4
+
+
+def test_an_outcome_without_actions_is_a_defect():
+    with pytest.raises(AssertionError):
+        RolloutBuffer(1, 1).add_outcome(np.zeros((1, 1)), np.ones(1), {})

@@ -1,0 +1,316 @@
+"""The Manager on tiny programs, and `relaax run` on a whole experiment. covers F20, R17, R19"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support.cluster import TRACE, Cluster, Program, find_command, wait_until
+
+from relaax_like.launch.manager import Manager, ProcessSpec, RestartPolicy
+from relaax_like.wire.errors import RelaaxError
+
+QUICK = RestartPolicy(first_delay_sec=0.02, max_delay_sec=0.05, max_restarts=3)
+SLEEP = "import time; time.sleep(600)"
+
+
+def spec(name: str, script: str, **fields: Any) -> ProcessSpec:
+    return ProcessSpec(name=name, argv=[sys.executable, "-c", script], **fields)
+
+
+class Running:
+    """A Manager in a thread of its own, and what its processes have printed."""
+
+    def __init__(self, *specs: ProcessSpec, policy: RestartPolicy = QUICK, term_sec: float = 6.0):
+        self.lines: list[tuple[str, str]] = []
+        self.status: int | None = None
+        self.manager = Manager(
+            specs, policy, lambda *line: self.lines.append(line), term_sec=term_sec
+        )
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def wait(self) -> int:
+        self._thread.join(30)
+        assert not self._thread.is_alive(), f"the manager goes on: {self.manager.pids()}"
+        assert self.status is not None
+        return self.status
+
+    def wait_pid(self, name: str, other_than: int = 0) -> int:
+        """Waits until a process runs and is another one than before."""
+        return wait_until(
+            lambda: (pid := self.manager.pids().get(name, 0)) != other_than and pid,
+            f"a process {name}",
+            30,
+        )
+
+    def wait_line(self, name: str, text: str, count: int = 1) -> None:
+        wait_until(
+            lambda: self.lines.count((name, text)) >= count, f"{text!r} of {name}: {self.lines}", 30
+        )
+
+    def end(self) -> None:
+        self.manager.kill()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        self.status = self.manager.run()
+
+
+@pytest.fixture
+def run() -> Iterator[Any]:
+    started: list[Running] = []
+
+    def start(*specs: ProcessSpec, **options: Any) -> Running:
+        started.append(Running(*specs, **options))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.end()
+
+
+def assert_gone(*pids: int) -> None:
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), f"the end of {pids}", 10)
+
+
+def test_a_killed_process_is_restarted_and_the_others_are_left_alone(
+    run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = run(spec("doomed", SLEEP), spec("other", SLEEP))
+    other = running.wait_pid("other")
+    first = running.wait_pid("doomed")
+    os.kill(first, signal.SIGKILL)
+    second = running.wait_pid("doomed", other_than=first)
+    os.kill(second, signal.SIGTERM)
+    running.wait_pid("doomed", other_than=second)
+    assert running.manager.pids()["other"] == other
+    running.manager.stop()
+    assert running.wait() == 0
+    assert "doomed died (killed by SIGKILL); restart 1 of 3" in caplog.text
+    assert "doomed died (killed by SIGTERM); restart 2 of 3" in caplog.text
+    assert_gone(other)
+
+
+def test_too_many_deaths_in_a_row_end_all_with_the_status(
+    run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = run(spec("dying", "print('hello'); raise SystemExit(7)"), spec("other", SLEEP))
+    assert running.wait() == 7
+    assert running.lines.count(("dying", "hello")) == 1 + QUICK.max_restarts
+    assert "too many deaths in a row" in caplog.text
+    assert running.manager.pids() == {}
+
+
+def test_a_process_that_only_ever_is_killed_ends_all_with_status_1(run: Any) -> None:
+    suicide = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    assert run(spec("dying", suicide)).wait() == 1
+
+
+def test_a_healthy_process_may_die_more_often_than_the_limit(run: Any) -> None:
+    always_healthy = RestartPolicy(
+        first_delay_sec=0.02, max_delay_sec=0.05, max_restarts=1, healthy_sec=0.0
+    )
+    running = run(spec("dying", "print('hello'); raise SystemExit(1)"), policy=always_healthy)
+    running.wait_line("dying", "hello", count=4)
+
+
+def test_a_mistake_in_the_settings_ends_all_without_a_restart(
+    run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = run(spec("wrong", "print('no such key'); raise SystemExit(2)"), spec("other", SLEEP))
+    assert running.wait() == 2
+    assert running.lines == [("wrong", "no such key")]
+    assert "a mistake in its settings" in caplog.text
+
+
+def test_the_good_end_of_an_essential_process_ends_all_well(run: Any) -> None:
+    # The sleeper dies of SIGTERM, which is no failure of the experiment.
+    running = run(spec("ps", "print('done')", essential=True), spec("other", SLEEP))
+    assert running.wait() == 0
+    assert running.lines == [("ps", "done")]
+
+
+def test_the_good_end_of_another_process_ends_nothing_before_the_last(run: Any) -> None:
+    running = run(spec("client", "print('done')"), spec("ps", SLEEP))
+    running.wait_line("client", "done")
+    wait_until(lambda: "client" not in running.manager.pids(), "the client's end")
+    ps = running.wait_pid("ps")
+    assert running.lines == [("client", "done")]  # it was not started again
+    running.manager.stop()
+    assert running.wait() == 0
+    assert_gone(ps)
+
+
+def test_it_ends_by_itself_when_all_have_ended_well(run: Any) -> None:
+    assert run(spec("one", "pass"), spec("two", "pass")).wait() == 0
+
+
+def test_a_process_that_ignores_sigterm_is_killed(
+    run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); {SLEEP}"
+    running = run(spec("stubborn", f"{stubborn}"), term_sec=0.3)
+    pid = running.wait_pid("stubborn")
+    wait_until(lambda: running.lines, "its first line", 30)
+    running.manager.stop()
+    assert running.wait() == 0
+    assert f"pid {pid} did not end in 0.3 s; killed" in caplog.text
+    assert_gone(pid)
+
+
+@pytest.mark.parametrize("end", ["death", "stop"])
+def test_grandchildren_that_hold_the_output_are_no_orphans(run: Any, end: str) -> None:
+    parent = (
+        "import subprocess, sys; "
+        f"print(subprocess.Popen([sys.executable, '-c', {SLEEP!r}]).pid, flush=True); {SLEEP}"
+    )
+    running = run(spec("parent", parent))
+    parent_pid = running.wait_pid("parent")
+    wait_until(lambda: running.lines, "the grandchild's pid", 30)
+    grandchild = int(running.lines[0][1])
+    if end == "death":
+        os.kill(parent_pid, signal.SIGKILL)
+        running.wait_pid("parent", other_than=parent_pid)
+    else:
+        running.manager.stop()
+        assert running.wait() == 0
+    assert_gone(parent_pid, grandchild)
+
+
+def test_kill_waits_for_nobody(run: Any) -> None:
+    stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); {SLEEP}"
+    running = run(spec("stubborn", stubborn), term_sec=600)
+    pid = running.wait_pid("stubborn")
+    wait_until(lambda: running.lines, "its first line", 30)
+    running.manager.stop()
+    running.manager.kill()
+    running.wait()
+    assert_gone(pid)
+
+
+def test_lines_carry_the_name_of_their_process(capfd: pytest.CaptureFixture[str]) -> None:
+    script = "import sys; print('out'); print('err', file=sys.stderr); sys.stdout.buffer.write(b'\\xff\\n')"
+    assert Manager([spec("ps", script), spec("client", "print('hello')")]).run() == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert sorted(lines) == [
+        "client | hello",
+        "ps     | err",
+        "ps     | out",
+        "ps     | \N{REPLACEMENT CHARACTER}",
+    ]
+
+
+def test_an_environment_of_its_own_is_added_to_ours(run: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("FROM_OUTSIDE", "a")
+    script = "import os; print(os.environ['FROM_OUTSIDE'], os.environ['OWN'])"
+    running = run(spec("one", script, env={"OWN": "b"}))
+    assert running.wait() == 0
+    assert running.lines == [("one", "a b")]
+
+
+def test_a_command_that_does_not_exist_is_named_and_the_others_end() -> None:
+    manager = Manager([spec("good", SLEEP), ProcessSpec(name="bad", argv=["/no/such/program"])])
+    with pytest.raises(RelaaxError, match="bad: cannot start /no/such/program: .*No such file"):
+        manager.run()
+    assert manager.pids() == {}
+
+
+@pytest.mark.parametrize("deaths", [1, 2, 3, 4, 10, 1000])
+def test_the_delay_doubles_up_to_its_limit(deaths: int) -> None:
+    policy = RestartPolicy(first_delay_sec=0.5, max_delay_sec=10.0)
+    nominal = min(0.5 * 2 ** min(deaths - 1, 100), 10.0)
+    assert 0.75 * nominal <= policy.delay_sec(deaths) <= 1.25 * nominal
+
+
+# `relaax run`, on whole experiments.
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as cluster:
+        yield cluster
+
+
+def start_run(cluster: Cluster, *sets: str) -> Program:
+    overrides = [part for text in sets for part in ("--set", text)]
+    return cluster.start("run", [find_command("relaax"), "run", cluster.config, *overrides])
+
+
+def find_child(cluster: Cluster, text: str) -> psutil.Process:
+    (found,) = [p for p in cluster.find_left() if text in " ".join(p.cmdline())]
+    return found
+
+
+def test_relaax_run_restarts_what_dies_and_ends_with_the_training(cluster: Cluster) -> None:
+    run = start_run(cluster, "algorithm.max_global_step=3000")
+    for name in ("ps", "rlx", "env1", "env2"):
+        run.wait_for(rf"^{name} +\| ")
+    run.wait_for("Score = ")
+    find_child(cluster, "cli.rlx_server").kill()
+    run.wait_for(r"rlx died \(killed by SIGKILL\); restart 1 of 10")
+    assert run.wait() == 0
+    run.wait_for(r"ps +\| .* finished: budget of 3000 env steps used up")
+    run.wait_for(r"env1 +\| CartPole-v0: ")
+    assert TRACE not in run.output
+    cluster.assert_nothing_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_signal_to_relaax_run_ends_everything_in_order(
+    cluster: Cluster, number: signal.Signals
+) -> None:
+    run = start_run(cluster)
+    run.wait_for("Score = ")
+    assert run.stop(number) == 128 + number
+    run.wait_for(r"ps +\| .* stopped")  # it came to its own end, with a snapshot
+    assert "killed" not in run.output
+    assert TRACE not in run.output
+    cluster.assert_nothing_left()
+    assert list((cluster.folder / "run" / "checkpoints").glob("cp-*"))
+
+
+def test_relaax_run_refuses_a_used_port_before_it_starts_anything(cluster: Cluster) -> None:
+    held = cluster.start_parameter_server()
+    held.wait_for("parameter server on")
+    run = start_run(cluster)
+    assert run.wait() == 1
+    (line,) = run.lines
+    assert f"pid {held.pid}" in line
+    assert "--set relaax-parameter-server.bind=" in line
+
+
+def test_relaax_run_starts_a_program_in_any_language(cluster: Cluster) -> None:
+    program = cluster.folder / "environment.sh"
+    program.write_text('#!/bin/sh\necho "arguments: $*"\nexit 2\n')
+    program.chmod(0o755)
+    section = f"environment: {{path: {program}, env: Maze}}\n"
+    text = cluster.config.read_text()
+    cluster.config.write_text(text[: text.index("environment:")] + section)
+    run = start_run(cluster)
+    assert run.wait() == 2
+    run.wait_for(
+        rf"env1 +\| arguments: --rlx-server localhost:{cluster.rlx_port} --env Maze --name Maze-1"
+    )
+    cluster.assert_nothing_left()
+
+
+def test_relaax_run_without_an_environment_says_what_to_add(cluster: Cluster) -> None:
+    text = cluster.config.read_text()
+    cluster.config.write_text(text[: text.index("environment:")])
+    run = start_run(cluster)
+    assert run.wait() == 2
+    (line,) = run.lines
+    assert "has no section environment" in line
+
+
+def test_log_lines_of_the_manager_reach_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    assert Manager([spec("x", "raise SystemExit(2)")], QUICK).run() == 2
+    assert [record.levelname for record in caplog.records] == ["ERROR"]

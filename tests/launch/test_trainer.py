@@ -1,0 +1,136 @@
+"""`relaax train` and `relaax eval`: all roles in one process. covers R1, R12, R24, R29
+
+Learning is shown on policy_gradient with TensorFlow; the rest with the NumPy algorithm.
+"""
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.cluster import POLICY_GRADIENT, TRACE, Cluster, Program, find_command
+
+from relaax_like.parameter_server.snapshots import State, read_latest
+
+QUIET = "relaax-rlx-server.score_lines=false"
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cartpole(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path, POLICY_GRADIENT, "learner.target_episodes=100") as cluster:
+        yield cluster
+
+
+def start(cluster: Cluster, command: str, *arguments: object, sets: tuple[str, ...]) -> Program:
+    overrides = [part for text in sets for part in ("--set", text)]
+    return cluster.start(command, [find_command("relaax"), command, *arguments, *overrides])
+
+
+def train(cluster: Cluster, *sets: str) -> Program:
+    return start(cluster, "train", cluster.config, sets=(QUIET, *sets))
+
+
+def read_snapshot(folder: Path) -> State:
+    state = read_latest(folder / "checkpoints")
+    assert state is not None, "there is no snapshot"
+    return state
+
+
+def test_it_learns_cartpole_and_the_weights_play_it(cartpole: Cluster) -> None:
+    target = ("learner.target_return=120", "algorithm.max_global_step=60000")
+    program = train(cartpole, *target)
+    assert program.wait(100) == 0, program
+    # Not the budget: that would be the end without having learned.
+    found = program.wait_for(r"finished: mean return ([\d.]+) of the last 100 episodes reached")
+    assert float(found[1]) >= 120
+    assert TRACE not in program.output
+    assert list((cartpole.folder / "run" / "metrics").rglob("events.*")), "no curves"
+
+    # The command that the summary names, on the configuration that was saved with the run.
+    evaluate = program.wait_for(r"evaluate +relaax eval (\S+)")[1]
+    player = start(cartpole, "eval", evaluate, "--episodes", 10, sets=())
+    assert player.wait() == 0, player
+    (line,) = player.lines
+    match = re.match(r"mean return ([\d.]+) \+- [\d.]+ .* 10 greedy episodes, mean length", line)
+    assert match is not None, line
+    # The best actions are no worse than those drawn during the training, but for noise.
+    assert float(match[1]) >= 100
+    state = read_snapshot(cartpole.folder / "run")
+    assert f"weights of step {state.global_t:,}, version {state.version:,}" in line
+
+
+def test_two_runs_with_one_seed_end_with_the_same_weights(cartpole: Cluster) -> None:
+    budget = "algorithm.max_global_step=1500"
+    programs = [train(cartpole, budget, "seed=5", f"run_dir={name}") for name in ("a", "b")]
+    programs.append(train(cartpole, budget, "seed=6", "run_dir=other"))
+    for program in programs:
+        assert program.wait(100) == 0, program
+    one, two, other = (read_snapshot(cartpole.folder / name) for name in ("a", "b", "other"))
+    assert (one.global_t, one.version) == (two.global_t, two.version)
+    np.testing.assert_array_equal(one.values, two.values)
+    np.testing.assert_array_equal(one.slots["default"], two.slots["default"])
+    assert not np.array_equal(one.values, other.values)
+
+
+def test_ctrl_c_saves_and_the_next_run_goes_on_from_there(bare: Cluster) -> None:
+    first = train(bare, "relaax-parameter-server.progress_interval_sec=0.1")
+    first.wait_for(r"step [\d,]{2,} ")
+    assert first.stop(signal.SIGINT) == 128 + signal.SIGINT
+    first.wait_for("stopped")
+    saved = read_snapshot(bare.folder / "run")
+    assert saved.global_t > 0
+    second = train(bare, f"algorithm.max_global_step={saved.global_t + 500}")
+    assert second.wait() == 0
+    second.wait_for(f"global_t is {saved.global_t}$")
+    after = read_snapshot(bare.folder / "run")
+    assert after.global_t == saved.global_t + 500
+    assert after.version > saved.version
+    assert TRACE not in first.output + second.output
+
+
+def test_a_finished_run_ends_at_once_and_says_so(bare: Cluster) -> None:
+    budget = "algorithm.max_global_step=300"
+    assert train(bare, budget).wait() == 0
+    saved = read_snapshot(bare.folder / "run")
+    again = train(bare, budget)
+    assert again.wait() == 0
+    again.wait_for("had finished before")
+    assert read_snapshot(bare.folder / "run").version == saved.version
+
+
+def test_several_slots_train_together(bare: Cluster) -> None:
+    program = train(bare, "environment.slots=3", "algorithm.max_global_step=900")
+    assert program.wait() == 0, program
+    assert read_snapshot(bare.folder / "run").global_t >= 900
+
+
+@pytest.mark.parametrize(
+    ("sets", "status", "want"),
+    [
+        (("environment.env=NoSuchEnv-v0",), 2, "NoSuchEnv-v0"),
+        (("environment.env=Pendulum-v1",), 1, "observation_spaces: shape [3]"),
+    ],
+    ids=["unknown environment", "spaces that the algorithm cannot use"],
+)
+def test_a_wrong_environment_is_one_line(
+    bare: Cluster, sets: tuple[str, ...], status: int, want: str
+) -> None:
+    program = train(bare, *sets)
+    assert program.wait() == status, program
+    assert program.lines[-1].startswith("error: ")
+    assert want in program.lines[-1]
+    assert TRACE not in program.output
+
+
+def test_eval_without_a_snapshot_says_what_to_do(bare: Cluster) -> None:
+    program = start(bare, "eval", bare.config, sets=())
+    assert program.wait() == 1
+    assert program.lines == ["error: run/checkpoints: no snapshot to evaluate; train first"]
