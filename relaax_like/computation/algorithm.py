@@ -14,10 +14,13 @@ class Algorithm:
     Args:
       model: the network.
       seed: of the draws in `predict`.
+      max_gradient_norm: gradients are scaled down to this global norm (Pascanu et al. 2013,
+        https://arxiv.org/abs/1211.5063); None leaves them as they are.
     """
 
-    def __init__(self, model: Model, seed: int = 0):
+    def __init__(self, model: Model, seed: int = 0, max_gradient_norm: float | None = None):
         self.model = model
+        self.max_gradient_norm = max_gradient_norm
         self.generator = tf.random.Generator.from_seed(seed & 0x7FFFFFFFFFFFFFFF, alg="philox")
 
     def predict(self, inputs: Tensors, states: Tensors) -> tuple[Tensors, Tensors]:

@@ -1,5 +1,6 @@
 """ComputationTask: NumPy in, NumPy out; TensorFlow stays inside."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,8 +35,9 @@ class ComputationTask:
         self._action_specs = _signatures(model.get_action_specs())
         self._reward_specs = _signatures(model.get_reward_specs())
         self._variables = order_variables(model)
-        self._predict = self._compile(algorithm.predict)
-        self._exploit = self._compile(algorithm.exploit)
+        # Guards the variables: no prediction sees half of a new set of values.
+        self._lock = threading.Lock()
+        self._compiled: dict[str, Callable[[list[tf.Tensor]], Any]] = {}
         self._gradients = tf.function(self._trace_gradients, reduce_retracing=True)
 
     def get_variables(self) -> list[Variable]:
@@ -44,8 +46,9 @@ class ComputationTask:
 
     def set_values(self, values: Sequence[np.ndarray]) -> None:
         """Sets all trainable variables, in manifest order."""
-        for variable, value in zip(self._variables, values, strict=True):
-            variable.assign(value)
+        with self._lock:
+            for variable, value in zip(self._variables, values, strict=True):
+                variable.assign(value)
 
     def predict(
         self, inputs: Arrays, states: Arrays | None = None, exploit: bool = False
@@ -64,8 +67,11 @@ class ComputationTask:
             *_select(inputs, self._input_specs, "inputs").values(),
             *_select(states, self._state_specs, "states").values(),
         ]
-        function = self._exploit if exploit else self._predict
-        return function(tensors)
+        name = "exploit" if exploit else "predict"
+        if name not in self._compiled:
+            self._compiled[name] = self._compile(getattr(self._algorithm, name))
+        with self._lock:
+            return self._compiled[name](tensors)
 
     def compute_gradients(
         self,
@@ -84,6 +90,8 @@ class ComputationTask:
           inputs: observations at t, by name, `[B, ...]`.
           next_inputs: observations at t + 1.
           next_alive: `{"alive": [B, 1] float32}`: 1 goes on, 0 terminated, -1 cut off.
+            All arrays but the states may have a time axis before the batch, `[T, B, ...]`, if the
+            algorithm wants whole rollouts.
           rewards: by name, `[B, r] float32`.
           actions: by name, `[B, ...]`.
           next_actions: actions at t + 1, where the algorithm uses them.
@@ -94,14 +102,16 @@ class ComputationTask:
           One float32 array per trainable variable, in manifest order; and the costs by name.
         """
         gradients, costs = self._gradients(
-            _select(inputs, self._input_specs, "inputs"),
-            _select(next_inputs, self._input_specs, "next_inputs"),
+            _select(inputs, self._input_specs, "inputs", any_axes=True),
+            _select(next_inputs, self._input_specs, "next_inputs", any_axes=True),
             _select(states, self._state_specs, "states"),
-            _select(next_states, self._state_specs, "next_states"),
+            _select(next_states, self._state_specs, "next_states") if next_states else {},
             {name: tf.constant(array, tf.float32) for name, array in next_alive.items()},
-            _select(actions, self._action_specs, "actions"),
-            {} if next_actions is None else _select(next_actions, self._action_specs, "next"),
-            _select(rewards, self._reward_specs, "rewards"),
+            _select(actions, self._action_specs, "actions", any_axes=True),
+            {}
+            if next_actions is None
+            else _select(next_actions, self._action_specs, "next_actions", any_axes=True),
+            _select(rewards, self._reward_specs, "rewards", any_axes=True),
         )
         return [g.numpy() for g in gradients], {k: float(v) for k, v in costs.items()}
 
@@ -136,6 +146,10 @@ class ComputationTask:
             costs = self._algorithm.learn(*batch)
             total = tf.add_n(list(costs.values()))
         gradients = tape.gradient(total, self._variables, unconnected_gradients="zero")
+        clip = self._algorithm.max_gradient_norm
+        if clip is not None:
+            gradients, norm = tf.clip_by_global_norm(gradients, clip)
+            costs = {**costs, "gradient norm": norm}
         return gradients, costs
 
 
@@ -147,7 +161,10 @@ def _signatures(specs: Specs) -> dict[str, tf.TensorSpec]:
 
 
 def _select(
-    arrays: Arrays | None, specs: Mapping[str, tf.TensorSpec], field: str
+    arrays: Arrays | None,
+    specs: Mapping[str, tf.TensorSpec],
+    field: str,
+    any_axes: bool = False,
 ) -> dict[str, tf.Tensor]:
     tensors = {}
     for name, spec in specs.items():
@@ -156,7 +173,8 @@ def _select(
                 f"{field}: {name} is missing, the model's specs name {', '.join(specs)}", name
             )
         array = np.asarray(arrays[name], spec.dtype.as_numpy_dtype)
-        if not spec.shape.is_compatible_with(array.shape):
+        tail = array.shape[array.ndim - len(spec.shape) + 1 :] if any_axes else array.shape[1:]
+        if array.ndim < len(spec.shape) or tail != tuple(spec.shape[1:]):
             raise InvalidInputError(
                 f"{field}[{name}]: shape {list(array.shape)}, the model's specs say {spec.shape}",
                 name,

@@ -17,7 +17,7 @@ class Rollout:
 
     Attributes:
       inputs: name -> [T, k, ...], observations that the actions answered.
-      next_inputs: name -> [T, k, ...], observations after them; where an episode ended its last one.
+      next_inputs: name -> [T, k, ...], observations after them; where an episode ended its last.
       next_alive: [T, k] float32: 1 goes on, 0 terminated, -1 truncated.
       rewards: [T, k, r] float32.
       actions: name -> [T, k, ...].
@@ -49,8 +49,8 @@ class RolloutBuffer:
         rollout = buffer.add_outcome(rewards, next_alive, next_inputs, final_inputs)
         # a Rollout after each 32nd outcome, None before
 
-    Arrays are made at the first step, in the shapes and dtypes that come; a finished rollout's arrays
-    are given away and new ones made. Not thread-safe.
+    Arrays are made at the first step, in the shapes and dtypes that come; a finished rollout's
+    arrays are given away and new ones made. Not thread-safe.
     """
 
     def __init__(self, steps: int, slots: int):
@@ -59,6 +59,7 @@ class RolloutBuffer:
         self._length = 0
         self._waiting = False
         self._inputs: dict[str, np.ndarray] = {}
+        self._finals: dict[int, dict[str, np.ndarray]] = {}
 
     @property
     def length(self) -> int:
@@ -135,7 +136,7 @@ class RolloutBuffer:
         self._log_prob = np.empty((steps, slots), np.float32)
         self._next_alive = np.empty((steps, slots), np.float32)
         self._versions = np.empty(steps, np.int64)
-        self._finals: dict[int, dict[str, np.ndarray]] = {}
+        self._finals = {}
 
     def _take(self, next_inputs: Arrays) -> Rollout:
         for name, array in next_inputs.items():

@@ -79,9 +79,7 @@ MISTAKES = {
 @pytest.mark.parametrize(("override", "want"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistyped_set_is_named(override: str, want: str, cluster: Cluster) -> None:
     argv = [find_command("relaax-parameter-server"), "--config", cluster.config]
-    program = cluster.start(
-        "command", [*argv, "--set", "environment.slots=2", "--set", override]
-    )
+    program = cluster.start("command", [*argv, "--set", "environment.slots=2", "--set", override])
     assert program.wait() == 2
     assert program.lines[0].startswith("error: ")
     assert want in program.output
@@ -100,7 +98,12 @@ def test_a_flag_is_an_override_of_its_section_and_a_later_set_wins(cluster: Clus
     program = cluster.start(
         "ps",
         [server, "--config", cluster.config, "--checkpoint-dir", "one", "--metrics-dir", "two"]
-        + ["--bind", "localhost:1", "--set", f"relaax-parameter-server.bind=localhost:{cluster.ps_port}"]
+        + [
+            "--bind",
+            "localhost:1",
+            "--set",
+            f"relaax-parameter-server.bind=localhost:{cluster.ps_port}",
+        ]
         + ["--log-level", "warning", "--checkpoint-time-interval", "7"],
     )
     status = cluster.wait_status(lambda s: True, "any answer")

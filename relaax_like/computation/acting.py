@@ -1,0 +1,194 @@
+"""Acting: actions, log-probabilities and next memory for a batch of rows of many agents."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from relaax_like.computation.algorithm import Algorithm
+from relaax_like.computation.model import Model, Specs, order_variables
+from relaax_like.nn.layers import Layer
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a policy chose for B rows.
+
+    Attributes:
+      actions: name -> [B, ...].
+      next_states: name -> [B, ...], the memory after the step.
+      log_prob: [B] float32, of all actions of a row together.
+      version: of the values.
+    """
+
+    actions: Arrays
+    next_states: Arrays
+    log_prob: np.ndarray
+    version: int
+
+    def rows(self, start: int, stop: int) -> "Prediction":
+        """Returns the rows of one agent; views."""
+        part = slice(start, stop)
+        return Prediction(
+            {name: array[part] for name, array in self.actions.items()},
+            {name: array[part] for name, array in self.next_states.items()},
+            self.log_prob[part],
+            self.version,
+        )
+
+
+class NumpyActor:
+    """Runs a model's policy in NumPy: for models that are made of our own layers alone.
+
+    `set_values` may be called from any thread; the new values are taken up between two calls of
+    `act`, whole.
+    """
+
+    def __init__(self, model: Model, seed: int):
+        self._model = model
+        self._random = np.random.default_rng(seed)
+        self._names = [variable.ref() for variable in order_variables(model)]
+        self._layers = [module for module in model.submodules if isinstance(module, Layer)]
+        initial = [variable.numpy() for variable in order_variables(model)]
+        self._given: tuple[Sequence[np.ndarray], int] = (initial, 0)
+        self._bound: object = None
+
+    def set_values(self, values: Sequence[np.ndarray], version: int) -> None:
+        """Sets the values of all variables, in manifest order; the arrays must not change later."""
+        self._given = (values, version)
+
+    def act(self, inputs: Arrays, states: Arrays, exploit: bool = False) -> Prediction:
+        """Chooses actions for `[B, ...]` inputs and states; the best ones when `exploit`."""
+        given = self._given
+        if given is not self._bound:
+            self._bind(given[0])
+            self._bound = given
+        distributions, next_states = self._model.policy(inputs, states)
+        actions: dict[str, np.ndarray] = {}
+        log_prob: Any = 0.0
+        for name, distribution in distributions.items():
+            if exploit:
+                action = distribution.mode()
+                part = distribution.log_prob(action)
+            else:
+                action, part = distribution.sample_with_log_prob(self._random)
+            actions[name] = action
+            log_prob = log_prob + part
+        return Prediction(actions, next_states, log_prob, given[1])
+
+    def _bind(self, values: Sequence[np.ndarray]) -> None:
+        arrays = dict(zip(self._names, values, strict=True))
+        for layer in self._layers:
+            layer.arrays = {k: arrays[v.ref()] for k, v in layer.get_variables().items()}
+
+
+class CompiledActor:
+    """Runs a model's policy as one compiled TensorFlow call, padded to powers of two.
+
+    So the function is compiled for few batch sizes. Thread-safe.
+    """
+
+    def __init__(self, algorithm: Algorithm):
+        model = algorithm.model
+        self._algorithm = algorithm
+        self._inputs = _to_tensor_specs(model.get_input_specs())
+        self._states = _to_tensor_specs(model.get_state_specs())
+        self._variables = order_variables(model)
+        self._lock = threading.Lock()  # guards the variables and _version
+        self._version = 0
+        self._functions: dict[bool, Any] = {}
+        self._names: tuple[list[str], list[str]] = ([], [])
+
+    def set_values(self, values: Sequence[np.ndarray], version: int) -> None:
+        """Sets the values of all variables, in manifest order."""
+        with self._lock:
+            for variable, value in zip(self._variables, values, strict=True):
+                variable.assign(value)
+            self._version = version
+
+    def act(self, inputs: Arrays, states: Arrays, exploit: bool = False) -> Prediction:
+        """Chooses actions for `[B, ...]` inputs and states; the best ones when `exploit`."""
+        arrays = [
+            *(np.asarray(inputs[k], s.dtype.as_numpy_dtype) for k, s in self._inputs.items()),
+            *(np.asarray(states[k], s.dtype.as_numpy_dtype) for k, s in self._states.items()),
+        ]
+        rows = len(arrays[0])
+        padding = (1 << (rows - 1).bit_length()) - rows
+        tensors = [tf.constant(_pad(array, padding)) for array in arrays]
+        with self._lock:
+            results = [t.numpy()[:rows] for t in self._get_function(exploit)(*tensors)]
+            version = self._version
+        actions, next_states = self._names
+        return Prediction(
+            dict(zip(actions, results, strict=False)),
+            dict(zip(next_states, results[len(actions) :], strict=False)),
+            results[-1],
+            version,
+        )
+
+    def _get_function(self, exploit: bool) -> Any:
+        if exploit not in self._functions:
+            specs = [*self._inputs.values(), *self._states.values()]
+
+            def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
+                inputs = dict(zip(self._inputs, tensors, strict=False))
+                states = dict(zip(self._states, tensors[len(inputs) :], strict=True))
+                return self._trace(inputs, states, exploit)
+
+            function = tf.function(flat, input_signature=specs, jit_compile=True)
+            self._functions[exploit] = function.get_concrete_function()
+        return self._functions[exploit]
+
+    def _trace(self, inputs: Any, states: Any, exploit: bool) -> list[tf.Tensor]:
+        distributions, next_states = self._algorithm.model.policy(inputs, states)
+        actions, log_prob = {}, 0.0
+        for name, distribution in distributions.items():
+            generator = self._algorithm.generator
+            actions[name] = distribution.mode() if exploit else distribution.sample(generator)
+            log_prob += distribution.log_prob(actions[name])
+        self._names = (list(actions), list(next_states))
+        return [*actions.values(), *next_states.values(), log_prob]
+
+
+Actor = NumpyActor | CompiledActor
+
+
+def make_actor(algorithm: Algorithm, seed: int) -> Actor:
+    """Returns the quickest form in which the algorithm's model can act.
+
+    A model whose `policy` gives NumPy results for arrays, because it is made of our layers alone,
+    acts in NumPy; any other is compiled.
+    """
+    model = algorithm.model
+    actor = NumpyActor(model, seed)
+    try:
+        inputs, states = model.get_input_specs(), model.get_state_specs()
+        prediction = actor.act(_make_zeros(inputs), _make_zeros(states))
+    except (AttributeError, TypeError, ValueError, tf.errors.OpError):
+        return CompiledActor(algorithm)
+    arrays = [*prediction.actions.values(), *prediction.next_states.values(), prediction.log_prob]
+    if all(isinstance(array, np.ndarray) for array in arrays):
+        return actor
+    return CompiledActor(algorithm)
+
+
+def _make_zeros(specs: Specs) -> dict[str, np.ndarray]:
+    return {k: np.zeros((1, *p["shape"]), p.get("dtype", "float32")) for k, p in specs}
+
+
+def _to_tensor_specs(specs: Specs) -> dict[str, tf.TensorSpec]:
+    return {
+        name: tf.TensorSpec([None, *props["shape"]], props.get("dtype", "float32"), name)
+        for name, props in specs
+    }
+
+
+def _pad(array: np.ndarray, rows: int) -> np.ndarray:
+    if not rows:
+        return array
+    return np.concatenate([array, np.zeros((rows, *array.shape[1:]), array.dtype)])

@@ -1,0 +1,224 @@
+"""ComputationDataProcessor: packs many agents' data into one call and unpacks the results."""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from relaax_like.bridge.service import Episode, ParameterServerClient
+from relaax_like.computation.acting import Actor, Prediction
+from relaax_like.computation.computation_task import ComputationTask
+from relaax_like.experience.rollout import Rollout, concatenate
+from relaax_like.wire.errors import RelaaxError
+
+logger = logging.getLogger(__name__)
+
+Arrays = Mapping[str, np.ndarray]
+_METRICS_EVERY_SEC = 1.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """One agent's rows that want actions: name -> `[k, ...]` inputs and states."""
+
+    inputs: Arrays
+    states: Arrays
+    exploit: bool = False
+
+
+@dataclass
+class _Work:
+    """A rollout to learn from, or (None) a wish for the newest values."""
+
+    rollout: Rollout | None
+    episodes: Sequence[Episode]
+    on_done: Callable[[], None]
+
+
+@dataclass
+class _Means:
+    """Costs since they were last recorded. Used by the training thread only."""
+
+    since: float
+    sums: dict[str, float] = field(default_factory=dict)
+    count: int = 0
+
+
+class ComputationDataProcessor:
+    """Serves all agents of a process that share one ComputationTask.
+
+        processor = ComputationDataProcessor(task, actor, parameter_server)
+        processor.start()
+        predictions = processor.predict([agent.request() for agent in ready])
+        processor.submit(rollout, episodes, on_learned)
+        processor.stop()
+
+    `predict` runs in its caller's thread, one caller at a time. Learning runs in a thread of its
+    own: rollouts that wait are packed side by side, one gradient of their mean is pushed, and the
+    values that come back are taken up by the actor between two predictions.
+
+    Args:
+      task: computes gradients.
+      actor: computes actions.
+      parameter_server: where gradients go to; used by the training thread alone.
+      max_packed: most rollouts in one gradient, a power of two.
+    """
+
+    def __init__(
+        self,
+        task: ComputationTask,
+        actor: Actor,
+        parameter_server: ParameterServerClient,
+        max_packed: int = 16,
+    ):
+        self._task = task
+        self._actor = actor
+        self._parameter_server = parameter_server
+        self._max_packed = max_packed
+        # Bounded by its users: each agent has at most one piece of work in it.
+        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._training_loop, name="training", daemon=True)
+        self._means = _Means(since=time.monotonic())
+        self._failed_rollouts = 0
+
+    @property
+    def finished(self) -> str:
+        """What ended the training, or "" while it goes on."""
+        return self._parameter_server.finished
+
+    def start(self) -> None:
+        """Fetches the values and starts to learn.
+
+        Raises:
+          ServerUnavailableError: there is no parameter server.
+        """
+        self._take_values(self._parameter_server.get_values())
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the training loop after the work at hand; may be called twice."""
+        self._queue.put(None)
+        if self._thread.is_alive():
+            self._thread.join(10.0)
+        self._parameter_server.close()
+
+    def predict(self, requests: Sequence[Request]) -> list[Prediction]:
+        """Chooses actions for all requests in one call each for acting and exploiting ones."""
+        predictions: list[Prediction | None] = [None] * len(requests)
+        for exploit in (False, True):
+            chosen = [i for i, request in enumerate(requests) if request.exploit == exploit]
+            if chosen:
+                parts = self._predict([requests[i] for i in chosen], exploit)
+                for i, part in zip(chosen, parts, strict=True):
+                    predictions[i] = part
+        return [prediction for prediction in predictions if prediction is not None]
+
+    def submit(
+        self, rollout: Rollout, episodes: Sequence[Episode], on_done: Callable[[], None]
+    ) -> None:
+        """Hands a rollout over to be learned from.
+
+        Args:
+          rollout: its arrays are not copied.
+          episodes: that ended during it.
+          on_done: called from the training thread when the values that it led to are in force (or
+            when it could not be used).
+        """
+        self._queue.put(_Work(rollout, episodes, on_done))
+
+    def refresh(self, on_done: Callable[[], None]) -> None:
+        """Asks for the newest values; `on_done` is called when they are in force."""
+        self._queue.put(_Work(None, (), on_done))
+
+    def _predict(self, requests: Sequence[Request], exploit: bool) -> list[Prediction]:
+        if len(requests) == 1:
+            request = requests[0]
+            return [self._actor.act(request.inputs, request.states, exploit)]
+        inputs = _pack([request.inputs for request in requests])
+        states = _pack([request.states for request in requests])
+        prediction = self._actor.act(inputs, states, exploit)
+        predictions, start = [], 0
+        for request in requests:
+            stop = start + len(next(iter(request.inputs.values())))
+            predictions.append(prediction.rows(start, stop))
+            start = stop
+        return predictions
+
+    def _training_loop(self) -> None:
+        while (work := self._queue.get()) is not None:
+            batch = self._take_more(work)
+            try:
+                self._learn(batch)
+            except RelaaxError as error:
+                self._failed_rollouts += len(batch)
+                logger.error("%d rollout(s) could not be learned from: %s", len(batch), error)
+            except Exception:
+                self._failed_rollouts += len(batch)
+                logger.exception("%d rollout(s) could not be learned from", len(batch))
+            for done in batch:
+                done.on_done()
+
+    def _take_more(self, work: _Work) -> list[_Work]:
+        """Takes what else waits, as far as it can be packed: a power of two, of the same shape."""
+        batch = [work]
+        if work.rollout is None:
+            return batch
+        waiting = min(self._queue.qsize() + 1, self._max_packed)
+        while len(batch) < 1 << (waiting.bit_length() - 1):
+            more = self._queue.get()
+            if more is None or more.rollout is None or not _same_shape(more.rollout, work.rollout):
+                self._queue.put(more)  # in its turn
+                break
+            batch.append(more)
+        # Half of a broken-off batch may have an odd size; any size is right, some are quicker.
+        return batch
+
+    def _learn(self, batch: Sequence[_Work]) -> None:
+        rollouts = [work.rollout for work in batch if work.rollout is not None]
+        if not rollouts:
+            self._take_values(self._parameter_server.get_values())
+            return
+        for work in batch:
+            for episode in work.episodes:
+                self._parameter_server.add_episode(episode.episode_return, episode.length)
+        rollout = concatenate(rollouts)
+        gradients, costs = self._task.compute_gradients(
+            inputs=rollout.inputs,
+            next_inputs=rollout.next_inputs,
+            next_alive={"alive": rollout.next_alive},
+            rewards={"reward": rollout.rewards},
+            actions=rollout.actions,
+            states=rollout.states,
+        )
+        self._parameter_server.increment_global_t(rollout.env_steps)
+        staleness = self._parameter_server.version - float(rollout.versions.mean())
+        self._take_values(self._parameter_server.push_pull(gradients))
+        self._record({**costs, "version span": staleness})
+
+    def _take_values(self, values: Sequence[np.ndarray]) -> None:
+        self._task.set_values(values)
+        self._actor.set_values(values, self._parameter_server.version)
+
+    def _record(self, values: Mapping[str, float]) -> None:
+        means, now = self._means, time.monotonic()
+        for name, value in values.items():
+            means.sums[name] = means.sums.get(name, 0.0) + value
+        means.count += 1
+        if now - means.since < _METRICS_EVERY_SEC:
+            return
+        for name, total in means.sums.items():
+            if np.isfinite(total):
+                self._parameter_server.metrics().scalar(f"Optimizer/{name}", total / means.count)
+        self._means = _Means(since=now)
+
+
+def _pack(parts: Sequence[Arrays]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _same_shape(one: Rollout, other: Rollout) -> bool:
+    return one.next_alive.shape == other.next_alive.shape

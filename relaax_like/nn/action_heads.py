@@ -1,0 +1,211 @@
+"""Action heads: from a leaf of the action space to a network's outputs and their distribution.
+
+    outputs = num_parameters(space)
+    distribution = make_distribution(space, network(inputs))  # or make_numpy_distribution
+    actions = distribution.sample(generator)  # kept for learning
+    wire_actions = actions_to_wire(space, actions)  # sent to the environment
+
+| space | distribution | parameters | actions of the distribution |
+|---|---|---|---|
+| Discrete | Categorical | n logits | `[B] int64`, 0 .. n - 1 |
+| MultiDiscrete | MultiCategorical | sum(n) logits, component by component | `[B, m] int64` |
+| MultiBinary | Bernoulli | d logits | `[B, d] int64` |
+| Box | DiagonalGaussian | d means, then d log_stds unless those are apart | `[B, d] float32` |
+| Box, `bounded` | TanhGaussian | the same, before squashing | `[B, d] float32`, in the box |
+
+Distributions count from 0 and are flat. On the wire a Discrete action begins at `start`, and every
+action has the space's shape and type. `actions_to_wire` and `wire_to_actions` are the only place
+where one becomes the other; what is stored and learned from is the distribution's action.
+
+Importing this module does not import TensorFlow; `make_distribution` does when it is called.
+"""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from relaax_like.nn import numpy_distributions
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.ndarray import DTYPES
+from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from relaax_like.nn import distributions
+
+
+def num_parameters(space: Space, *, bounded: bool = False, separate_log_std: bool = False) -> int:
+    """Returns how many outputs a network needs for a leaf of the action space.
+
+    Args:
+      space: the leaf.
+      bounded: for a Box: squash actions into it. Without, a Gaussian draws any number, and
+        `actions_to_wire` clips it to the box.
+      separate_log_std: for a Box: log_std is not an output of the network but comes apart, as the
+        `log_std` of `make_distribution` (usually a variable, the same in all states).
+
+    Raises:
+      InvalidInputError: a Box of integers or without components; a `bounded` one without finite
+        bounds, or where they are equal.
+    """
+    if isinstance(space, Discrete):
+        return space.n
+    if isinstance(space, MultiDiscrete):
+        return sum(space.n)
+    if isinstance(space, MultiBinary):
+        return math.prod(space.shape)
+    assert isinstance(space, Box)
+    _validate_box(space, bounded)
+    return math.prod(space.shape) * (1 if separate_log_std else 2)
+
+
+def make_action_spec(space: Space) -> dict[str, Any]:
+    """Returns `shape` and `dtype` of the distribution's actions, for `Model.get_action_specs`."""
+    if isinstance(space, Discrete):
+        return {"shape": [], "dtype": "int64"}
+    dtype = "float32" if isinstance(space, Box) else "int64"
+    return {"shape": [math.prod(space.shape)], "dtype": dtype}
+
+
+def make_distribution(
+    space: Space,
+    parameters: "tf.Tensor",
+    log_std: "tf.Tensor | None" = None,
+    *,
+    bounded: bool = False,
+) -> "distributions.Distribution":
+    """Builds the distribution of a leaf's actions, in TensorFlow.
+
+    Args:
+      space: the leaf.
+      parameters: the network's outputs, `[B, num_parameters(space)] float32`.
+      log_std: for a Box, when it is not among the outputs: `[d]` or `[B, d] float32`.
+      bounded: as in `num_parameters`.
+
+    Raises:
+      InvalidInputError: as `num_parameters`, or `parameters` has another last axis.
+    """
+    from relaax_like.nn import distributions
+
+    want = num_parameters(space, bounded=bounded, separate_log_std=log_std is not None)
+    if parameters.shape[-1] != want:
+        raise InvalidInputError(
+            f"action head: {parameters.shape[-1]} parameters, expected {want} for a "
+            f"{type(space).__name__} of shape {list(space.shape)}; take the number of the network's "
+            "outputs from num_parameters"
+        )
+    return _make(distributions, space, parameters, log_std, bounded)
+
+
+def make_numpy_distribution(
+    space: Space,
+    parameters: np.ndarray,
+    log_std: np.ndarray | None = None,
+    *,
+    bounded: bool = False,
+) -> numpy_distributions.Distribution:
+    """Builds the same distribution in NumPy, for acting.
+
+    Called for every step: nothing is checked, `num_parameters` does that when the network is made.
+
+    Args:
+      space: the leaf.
+      parameters: the network's outputs, `[B, num_parameters(space)] float32`.
+      log_std: for a Box, when it is not among the outputs: `[d]` or `[B, d] float32`.
+      bounded: as in `num_parameters`.
+    """
+    return _make(numpy_distributions, space, parameters, log_std, bounded)
+
+
+def actions_to_wire(space: Space, actions: np.ndarray) -> np.ndarray:
+    """Converts a distribution's actions to what the environment takes.
+
+    Discrete actions begin at `start`; those of a Box are clipped into it.
+
+    Args:
+      space: the leaf.
+      actions: `[B]` (Discrete) or `[B, d]`, as the distribution draws them.
+
+    Returns:
+      `[B, *space.shape]` of the space's dtype.
+    """
+    dtype = DTYPES[space.dtype]
+    if isinstance(space, Discrete):
+        return (actions + space.start).astype(dtype)
+    actions = actions.reshape(-1, *space.shape).astype(dtype)
+    if isinstance(space, Box):
+        # After the cast: a float32 action may lie above a bound in float64 by a rounding error.
+        if space.low is not None:
+            actions = np.maximum(actions, space.low)
+        if space.high is not None:
+            actions = np.minimum(actions, space.high)
+    return actions
+
+
+def wire_to_actions(space: Space, wire_actions: np.ndarray) -> np.ndarray:
+    """Converts actions as the environment takes them to a distribution's.
+
+    Exact, except that an action which was clipped on its way to the environment stays clipped.
+
+    Args:
+      space: the leaf.
+      wire_actions: `[B, *space.shape]` of the space's dtype.
+
+    Returns:
+      `[B] int64` (Discrete), `[B, d] int64` or `[B, d] float32` (Box).
+    """
+    if isinstance(space, Discrete):
+        return wire_actions.astype(np.int64) - space.start
+    flat = wire_actions.reshape(len(wire_actions), math.prod(space.shape))
+    return flat.astype(np.float32 if isinstance(space, Box) else np.int64)
+
+
+def _make(module: Any, space: Space, parameters: Any, log_std: Any, bounded: bool) -> Any:
+    """Builds a distribution out of one of the twin modules, which have the same names."""
+    if isinstance(space, Discrete):
+        return module.Categorical(parameters)
+    if isinstance(space, MultiDiscrete):
+        return module.MultiCategorical(parameters, space.n)
+    if isinstance(space, MultiBinary):
+        return module.Bernoulli(parameters)
+    assert isinstance(space, Box)
+    if log_std is None:
+        half = parameters.shape[-1] // 2
+        parameters, log_std = parameters[..., :half], parameters[..., half:]
+    if not bounded:
+        return module.DiagonalGaussian(parameters, log_std)
+    assert space.low is not None
+    assert space.high is not None
+    low, high = space.low.reshape(-1), space.high.reshape(-1)
+    return module.TanhGaussian(parameters, log_std, low, high)
+
+
+def _validate_box(space: Box, bounded: bool) -> None:
+    shape = list(space.shape)
+    if np.dtype(DTYPES[space.dtype]).kind not in "fV":
+        raise InvalidInputError(
+            f"action space: Box of {space.dtype}, expected floating point; describe whole numbers "
+            "as Discrete or MultiDiscrete",
+            "dtype",
+        )
+    if math.prod(space.shape) == 0:
+        raise InvalidInputError(f"action space: Box of shape {shape} has no components", "shape")
+    if not bounded:
+        return
+    if space.low is None or space.high is None:
+        raise InvalidInputError(
+            f"action space: Box of shape {shape} without bounds cannot be bounded; give the space "
+            "low and high, or use an unbounded Gaussian",
+            "low",
+        )
+    with np.errstate(over="ignore"):
+        width = space.high.astype(np.float32) - space.low.astype(np.float32)
+    if not (np.isfinite(width) & (width > 0)).all():
+        raise InvalidInputError(
+            f"action space: Box of shape {shape} cannot be bounded: low "
+            f"{space.low.ravel()[:8].tolist()} and high {space.high.ravel()[:8].tolist()} are not "
+            "finite and apart from each other everywhere; use an unbounded Gaussian",
+            "low",
+        )

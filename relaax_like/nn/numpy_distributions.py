@@ -1,0 +1,342 @@
+"""Distributions of actions in NumPy, for acting: the twin of `distributions`, without TensorFlow.
+
+Same names, parameters and numbers (the tests hold them together to 1e-5), same layout: the last
+axis is one action's parameters, what stands before it is the batch, `[B]` below. Parameters are
+float32. Draws come from a `np.random.Generator` and are not those of TensorFlow.
+"""
+
+import abc
+import functools
+import math
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+
+LOG_2 = math.log(2.0)
+LOG_2PI = math.log(2.0 * math.pi)
+
+# Nearest that an action counts to a bound, as a part of the box's width; |u| is then at most 8.
+BOUND_MARGIN = 2.0**-23
+
+# E[f(z)] of a standard normal z is about sum(f(points) * weights) for a smooth f: the trapezoidal
+# rule, which converges faster here than Gauss-Hermite (poles of log(1 - tanh^2) at +-i pi/2).
+QUADRATURE_POINTS = np.linspace(-5.0, 5.0, 20, dtype=np.float32)
+QUADRATURE_WEIGHTS = np.exp(-0.5 * QUADRATURE_POINTS**2)
+QUADRATURE_WEIGHTS /= QUADRATURE_WEIGHTS.sum()
+
+
+class Distribution(abc.ABC):
+    """What a policy returns for one action.
+
+        distribution = Categorical(logits)  # [B, n]
+        actions, log_probs = distribution.sample_with_log_prob(rng)
+    """
+
+    @abc.abstractmethod
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        """Draws one action per row."""
+
+    @abc.abstractmethod
+    def mode(self) -> np.ndarray:
+        """Returns the action to take when nothing is to be explored."""
+
+    @abc.abstractmethod
+    def log_prob(self, actions: np.ndarray) -> np.ndarray:
+        """Returns log P(action), or its log density, of each row, `[B] float32`."""
+
+    @abc.abstractmethod
+    def entropy(self) -> np.ndarray:
+        """Returns -E[log_prob(action)] of each row in nats, `[B] float32`."""
+
+    @abc.abstractmethod
+    def kl(self, other: Self) -> np.ndarray:
+        """Returns KL(self || other) = E_self[log_prob(a) - other.log_prob(a)], `[B] float32`."""
+
+    def sample_with_log_prob(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Draws one action per row and returns its log-probability beside it.
+
+        The log-probability is that of the action as it is stored, so the learner finds the same.
+        """
+        actions = self.sample(rng)
+        return actions, self.log_prob(actions)
+
+
+class Deterministic(Distribution):
+    """All weight on one action, `mean: [B, ...]`, one batch axis: `sample()` is the mean."""
+
+    def __init__(self, mean: np.ndarray):
+        self.mean = mean
+
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        """Returns the mean."""
+        return self.mean
+
+    def mode(self) -> np.ndarray:
+        """Returns the mean."""
+        return self.mean
+
+    def log_prob(self, actions: np.ndarray) -> np.ndarray:
+        """Returns 0 where the action is the mean and minus infinity elsewhere."""
+        same = (actions == self.mean).reshape(len(self.mean), -1).all(axis=1)
+        return np.where(same, np.float32(0.0), np.float32(-np.inf))
+
+    def entropy(self) -> np.ndarray:
+        """Returns 0: there is nothing to draw."""
+        return np.zeros(len(self.mean), np.float32)
+
+    def kl(self, other: Self) -> np.ndarray:
+        """Returns 0 where both have the same action and infinity elsewhere."""
+        return -other.log_prob(self.mean)
+
+
+class Categorical(Distribution):
+    """One of n actions; `logits: [B, n] float32`, not normalised. Actions are `[B] int64`.
+
+    A logit of minus infinity is an action that cannot be taken: it is never drawn and adds nothing
+    to entropy and KL. At least one logit of a row is finite.
+    """
+
+    def __init__(self, logits: np.ndarray):
+        self.logits = logits
+
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        """Draws by the Gumbel maximum: argmax(logits - log(e)), e exponential (Gumbel 1954)."""
+        noise = rng.standard_exponential(self.logits.shape, np.float32)
+        # A draw in 16 million is exactly 0, which would let any action win.
+        noise += 2.0**-24
+        return (self.logits - np.log(noise, out=noise)).argmax(axis=-1)
+
+    def mode(self) -> np.ndarray:
+        """Returns the action of the largest logit."""
+        return self.logits.argmax(axis=-1)
+
+    def log_prob(self, actions: np.ndarray) -> np.ndarray:
+        """Returns logits[action] - logsumexp(logits), `[B] float32`."""
+        logits = self.logits
+        first = np.arange(0, logits.size, logits.shape[-1]).reshape(logits.shape[:-1])
+        # A third of the time of take_along_axis at small batches.
+        chosen = logits.reshape(-1).take(first + actions)
+        largest = np.maximum.reduce(logits, axis=-1)
+        sums = np.add.reduce(np.exp(logits - largest[..., None]), axis=-1)
+        return chosen - largest - np.log(sums)
+
+    def entropy(self) -> np.ndarray:
+        """Returns -sum_i p_i log p_i."""
+        log_probs = _log_softmax(self.logits)
+        probs = np.exp(log_probs)
+        return -(probs * np.where(probs > 0, log_probs, 0)).sum(axis=-1)
+
+    def kl(self, other: Self) -> np.ndarray:
+        """Returns sum_i p_i (log p_i - log q_i); infinite where other rules out what self does."""
+        log_probs, other_log_probs = _log_softmax(self.logits), _log_softmax(other.logits)
+        probs = np.exp(log_probs)
+        ratios = np.where(probs > 0, log_probs, 0) - np.where(probs > 0, other_log_probs, 0)
+        return (probs * ratios).sum(axis=-1)
+
+
+class MultiCategorical(Distribution):
+    """Several discrete components at once, independent of each other given the parameters.
+
+    Args:
+      logits: `[B, sum(n)] float32`, those of component 0, then of component 1, and so on.
+      n: number of choices of each of the m components. Actions are `[B, m] int64`.
+    """
+
+    def __init__(self, logits: np.ndarray, n: Sequence[int]):
+        # One Categorical [B, m, max(n)]: what a component does not have cannot be taken.
+        exists = _make_mask(tuple(n))
+        padded = np.full((*logits.shape[:-1], *exists.shape), -np.inf, np.float32)
+        padded[..., exists] = logits
+        self._components = Categorical(padded)
+
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        """Draws each component, `[B, m] int64`."""
+        return self._components.sample(rng)
+
+    def mode(self) -> np.ndarray:
+        """Returns the most likely choice of each component, `[B, m] int64`."""
+        return self._components.mode()
+
+    def log_prob(self, actions: np.ndarray) -> np.ndarray:
+        """Returns the sum of the components' log-probabilities."""
+        return self._components.log_prob(actions).sum(axis=-1)
+
+    def entropy(self) -> np.ndarray:
+        """Returns the sum of the components' entropies."""
+        return self._components.entropy().sum(axis=-1)
+
+    def kl(self, other: Self) -> np.ndarray:
+        """Returns the sum of the components' KL divergences."""
+        return self._components.kl(other._components).sum(axis=-1)
+
+
+class Bernoulli(Distribution):
+    """d switches, on with probability sigmoid(logit); `logits: [B, d] float32`, finite.
+
+    Actions are `[B, d] int64`, 0 or 1.
+    """
+
+    def __init__(self, logits: np.ndarray):
+        self.logits = logits
+
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        """Draws each switch: on where a uniform draw is below sigmoid(logit)."""
+        return (rng.random(self.logits.shape, np.float32) < _sigmoid(self.logits)).astype(np.int64)
+
+    def mode(self) -> np.ndarray:
+        """Returns the more likely position of each switch; off where both are alike."""
+        return (self.logits > 0).astype(np.int64)
+
+    def log_prob(self, actions: np.ndarray) -> np.ndarray:
+        """Returns sum_i a_i log p_i + (1 - a_i) log(1 - p_i)."""
+        signs = 1 - 2 * actions.astype(np.float32)
+        return -np.add.reduce(_softplus(signs * self.logits), axis=-1)
+
+    def entropy(self) -> np.ndarray:
+        """Returns -sum_i p_i log p_i + (1 - p_i) log(1 - p_i)."""
+        logits = self.logits
+        each = _sigmoid(logits) * _softplus(-logits) + _sigmoid(-logits) * _softplus(logits)
+        return each.sum(axis=-1)
+
+    def kl(self, other: Self) -> np.ndarray:
+        """Returns sum_i p_i log(p_i / q_i) + (1 - p_i) log((1 - p_i) / (1 - q_i))."""
+        p, q = self.logits, other.logits
+        on = _sigmoid(p) * (_softplus(-q) - _softplus(-p))
+        off = _sigmoid(-p) * (_softplus(q) - _softplus(p))
+        return (on + off).sum(axis=-1)
+
+
+class DiagonalGaussian(Distribution):
+    """Independent normal components.
+
+    Args:
+      mean: `[B, d] float32`.
+      log_std: logarithm of the standard deviation, `[d]` (the same for all rows) or `[B, d]`.
+    """
+
+    def __init__(self, mean: np.ndarray, log_std: np.ndarray):
+        self.mean = mean
+        self.log_std = log_std
+
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        """Draws mean + std * standard normal, `[B, d] float32`."""
+        noise = rng.standard_normal(self.mean.shape, np.float32)
+        noise *= np.exp(self.log_std)
+        noise += self.mean
+        return noise
+
+    def mode(self) -> np.ndarray:
+        """Returns the mean."""
+        return self.mean
+
+    def log_prob(self, actions: np.ndarray) -> np.ndarray:
+        """Returns sum_i -((a_i - mean_i) / std_i)^2 / 2 - log std_i - log(2 pi) / 2."""
+        scaled = (actions - self.mean) * np.exp(-self.log_std)
+        scaled *= scaled
+        scaled *= 0.5
+        scaled += self.log_std
+        return -0.5 * LOG_2PI * scaled.shape[-1] - np.add.reduce(scaled, axis=-1)
+
+    def entropy(self) -> np.ndarray:
+        """Returns sum_i log std_i + (1 + log(2 pi)) / 2; of a density, so it may be negative."""
+        each = np.broadcast_to(self.log_std, self.mean.shape) + 0.5 * (1 + LOG_2PI)
+        return each.sum(axis=-1)
+
+    def kl(self, other: Self) -> np.ndarray:
+        """Returns sum_i log(s'_i / s_i) + (s_i^2 + (mean_i - mean'_i)^2) / (2 s'_i^2) - 1 / 2."""
+        log_ratio = 2 * (self.log_std - other.log_std)
+        shift = (self.mean - other.mean) * np.exp(-other.log_std)
+        return 0.5 * (np.expm1(log_ratio) - log_ratio + shift**2).sum(axis=-1)
+
+
+class TanhGaussian(Distribution):
+    """Normal components squashed into a box: a = low + (high - low) (tanh(u) + 1) / 2.
+
+    `distributions.TanhGaussian` says how `log_prob` stays exact near the bounds.
+
+    Args:
+      mean: of u, before it is squashed, `[B, d] float32`.
+      log_std: of u, `[d]` or `[B, d]`.
+      low: finite, scalar or `[d]`.
+      high: finite and above low, scalar or `[d]`.
+    """
+
+    def __init__(
+        self,
+        mean: np.ndarray,
+        log_std: np.ndarray,
+        low: float | np.ndarray = -1.0,
+        high: float | np.ndarray = 1.0,
+    ):
+        self._base = DiagonalGaussian(mean, log_std)
+        self._low = np.asarray(low, np.float32)
+        self._high = np.asarray(high, np.float32)
+        self._width = self._high - self._low
+
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        """Draws u and squashes it, `[B, d] float32`."""
+        return self._squash(self._base.sample(rng))
+
+    def mode(self) -> np.ndarray:
+        """Returns the squashed mean: the median, and not where the density is largest."""
+        return self._squash(self._base.mean)
+
+    def log_prob(self, actions: np.ndarray) -> np.ndarray:
+        """Returns log N(u; mean, std) - sum_i log(da_i / du_i), finite on the bounds.
+
+        da/du = (high - low) / 2 (1 - tanh(u)^2) = 2 (a - low) (high - a) / (high - low). An action
+        outside the box counts as one on its bound.
+        """
+        width = self._width
+        margin = width * BOUND_MARGIN
+        above = np.log(_clip(actions - self._low, margin, width))
+        below = np.log(_clip(self._high - actions, margin, width))
+        log_slopes = above + below - (np.log(width) - LOG_2)
+        return self._base.log_prob(0.5 * (above - below)) - np.add.reduce(log_slopes, axis=-1)
+
+    def entropy(self) -> np.ndarray:
+        """Returns the entropy of u plus sum_i E[log(da_i / du_i)], the latter over fixed points.
+
+        Wrong by less than 2e-4 per component for standard deviations up to 2 and by less than 3e-3
+        up to 3.
+        """
+        mean, std = self._base.mean[..., None], np.exp(self._base.log_std)[..., None]
+        points = mean + std * QUADRATURE_POINTS
+        log_slopes = 2 * (LOG_2 - points - _softplus(-2 * points))
+        expected = (log_slopes * QUADRATURE_WEIGHTS).sum(axis=-1) + np.log(self._width / 2)
+        return self._base.entropy() + expected.sum(axis=-1)
+
+    def kl(self, other: Self) -> np.ndarray:
+        """Returns the KL of the two u: squashing both into the same box does not change it."""
+        return self._base.kl(other._base)
+
+    def _squash(self, u: np.ndarray) -> np.ndarray:
+        actions = 0.5 * (self._low + self._high) + 0.5 * self._width * np.tanh(u)
+        # Rounding may leave the box.
+        return _clip(actions, self._low, self._high)
+
+
+@functools.lru_cache(maxsize=64)
+def _make_mask(n: tuple[int, ...]) -> np.ndarray:
+    """Says which of `[m, max(n)]` choices there are."""
+    return np.arange(max(n)) < np.array(n)[:, None]
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    # By tanh: exp(-x) overflows.
+    return 0.5 + 0.5 * np.tanh(0.5 * x)
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    return np.logaddexp(x, np.float32(0))
+
+
+def _clip(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    # Half the time of np.clip at small batches.
+    return np.minimum(np.maximum(x, low), high)
