@@ -166,7 +166,8 @@ def print_summary(experiment: Experiment, status: Status) -> None:
     logger.info("snapshots   %s", _relative(settings.checkpoint_dir))
     logger.info("curves      tensorboard --logdir %s", _relative(settings.metrics_dir))
     logger.info("config      %s", _relative(experiment.run_dir / "config.yaml"))
-    logger.info("evaluate    relaax eval %s", _relative(experiment.run_dir / "config.yaml"))
+    if experiment.environment is not None:
+        logger.info("evaluate    relaax eval %s", _relative(experiment.run_dir / "config.yaml"))
 
 
 def _relative(path: Path) -> Path:
