@@ -3,5 +3,6 @@ FROM python:3.11-slim
 WORKDIR /relaax
 COPY . .
 RUN pip install --no-cache-dir '.[server]'
-RUN python -m relaax_like.parameter_server.kernels
+# From elsewhere: the installed package is to have the compiled kernels, not the copy that lies here.
+RUN cd / && python -m relaax_like.parameter_server.kernels
 CMD ["relaax-parameter-server", "--config", "algorithms/policy_gradient/policy_gradient.yaml", "--bind", "0.0.0.0:7000"]

@@ -1,6 +1,34 @@
-"""Returns: pure functions of rewards, in NumPy."""
+"""Returns: pure functions of rewards, in NumPy; `nn.returns` has those for compiled graphs.
+
+All but `compute_discounted_returns` take a rollout of T steps of k slots, whose episodes may begin
+and end anywhere inside. What lies behind step t is told by two arrays, `[T, k]`:
+
+- `next_alive[t]`: 1 the episode goes on; 0 it terminated with this step: nothing of worth comes
+  afterwards; -1 it was truncated: it would have gone on, we only did not look.
+- `next_values[t]`: V(x_{t+1}), the value of the state that the action at t led to. Where the
+  episode ended this is its final observation's, never that of the next episode's first one; at
+  t = T - 1 it is what the rollout bootstraps from. Behind a termination it may be anything finite.
+
+A value is therefore multiplied by |next_alive| (a truncation bootstraps, a termination does not),
+and what is known of later steps by [next_alive = 1] (no trace runs into another episode). Below,
+d_t = gamma |next_alive_t| and c_t = [next_alive_t = 1], and 0 at t = T - 1.
+"""
+
+from typing import NamedTuple
 
 import numpy as np
+
+
+class VTrace(NamedTuple):
+    """What `compute_vtrace` returns; `[T, k]` both.
+
+    Attributes:
+      targets: v_t, what the value function is drawn to.
+      advantages: what the policy's gradient at t is multiplied by.
+    """
+
+    targets: np.ndarray
+    advantages: np.ndarray
 
 
 def compute_discounted_returns(rewards: np.ndarray, gamma: float) -> np.ndarray:
@@ -22,14 +50,166 @@ def compute_discounted_returns(rewards: np.ndarray, gamma: float) -> np.ndarray:
     return returns
 
 
-def normalize(values: np.ndarray) -> np.ndarray:
-    """Shifts and scales to mean 0 and standard deviation 1.
+def compute_n_step_returns(
+    rewards: np.ndarray,
+    next_values: np.ndarray,
+    next_alive: np.ndarray,
+    gamma: float,
+    n_step: int,
+) -> np.ndarray:
+    """Computes G_t = sum_{i=0}^{m-1} gamma^i r_{t+i} + gamma^m |next_alive_{t+m-1}| V(x_{t+m}).
+
+    m is `n_step`, or less where the episode or the rollout ends before. Sutton & Barto 2018,
+    equation 7.1 (http://incompleteideas.net/book/the-book-2nd.html). With `n_step` of T or more,
+    all steps of a rollout reach to its end, as in A3C (Mnih et al. 2016, algorithm S3).
+
+    Args:
+      rewards: r_t of the action at t, t = 0 .. T - 1, `[T, k]`.
+      next_values: V(x_{t+1}), t = 0 .. T - 1, `[T, k]`.
+      next_alive: of t + 1, t = 0 .. T - 1, `[T, k]`: 1, 0 or -1.
+      gamma: discount, 0 to 1.
+      n_step: 1 or more.
+
+    Returns:
+      `[T, k] float64`.
+
+    Raises:
+      ValueError: `n_step` is below 1.
+    """
+    if n_step < 1:
+        raise ValueError(f"n_step is {n_step}, expected 1 or more")
+    rewards, next_values = np.asarray(rewards, np.float64), np.asarray(next_values, np.float64)
+    one_step = rewards + gamma * np.abs(next_alive) * next_values
+    goes_on = _make_trace(next_alive)
+    returns = one_step
+    # G of m steps from t is r_t and, if the episode goes on, G of m - 1 steps from t + 1.
+    for _ in range(min(n_step, len(rewards)) - 1):
+        later = np.concatenate([returns[1:], returns[:1]])
+        returns = np.where(goes_on, rewards + gamma * later, one_step)
+    return returns
+
+
+def compute_gae(
+    rewards: np.ndarray,
+    values: np.ndarray,
+    next_values: np.ndarray,
+    next_alive: np.ndarray,
+    gamma: float,
+    gae_lambda: float,
+) -> np.ndarray:
+    """Computes generalised advantages A_t = sum_{l>=0} (gamma lambda)^l delta_{t+l}.
+
+    delta_t = r_t + d_t V(x_{t+1}) - V(x_t); the sum ends with the episode or the rollout, so that
+    A_t = delta_t + gamma lambda c_t A_{t+1}. Schulman et al. 2016, equation 16
+    (https://arxiv.org/abs/1506.02438). A_t + V(x_t) is the lambda-return.
+
+    Args:
+      rewards: r_t of the action at t, t = 0 .. T - 1, `[T, k]`.
+      values: V(x_t), t = 0 .. T - 1, `[T, k]`.
+      next_values: V(x_{t+1}), t = 0 .. T - 1, `[T, k]`.
+      next_alive: of t + 1, t = 0 .. T - 1, `[T, k]`: 1, 0 or -1.
+      gamma: discount, 0 to 1.
+      gae_lambda: 0 (one step: much bias, little variance) to 1 (no bias of V inside the rollout).
+
+    Returns:
+      `[T, k] float64`.
+    """
+    values, next_values = np.asarray(values, np.float64), np.asarray(next_values, np.float64)
+    deltas = rewards + gamma * np.abs(next_alive) * next_values - values
+    return _accumulate(deltas, gamma * gae_lambda * _make_trace(next_alive))
+
+
+def compute_lambda_returns(
+    rewards: np.ndarray,
+    next_values: np.ndarray,
+    next_alive: np.ndarray,
+    gamma: float,
+    gae_lambda: float,
+) -> np.ndarray:
+    """Computes G_t = r_t + d_t ((1 - lambda) V(x_{t+1}) + lambda G_{t+1}), where c_t = 1.
+
+    Elsewhere, at the ends of episodes and of the rollout, G_t = r_t + d_t V(x_{t+1}). The mean of
+    the n-step returns with weights (1 - lambda) lambda^{n-1}: Sutton & Barto 2018, equations 12.2,
+    12.9 and, recursively, 12.18 (http://incompleteideas.net/book/the-book-2nd.html).
+
+    Args:
+      rewards: r_t of the action at t, t = 0 .. T - 1, `[T, k]`.
+      next_values: V(x_{t+1}), t = 0 .. T - 1, `[T, k]`.
+      next_alive: of t + 1, t = 0 .. T - 1, `[T, k]`: 1, 0 or -1.
+      gamma: discount, 0 to 1.
+      gae_lambda: 0 (one-step returns) to 1 (returns to the end of the rollout).
+
+    Returns:
+      `[T, k] float64`.
+    """
+    next_values = np.asarray(next_values, np.float64)
+    trace = gae_lambda * _make_trace(next_alive)
+    known = rewards + gamma * (np.abs(next_alive) - trace) * next_values
+    return _accumulate(known, gamma * trace)
+
+
+def compute_vtrace(
+    log_ratios: np.ndarray,
+    rewards: np.ndarray,
+    values: np.ndarray,
+    next_values: np.ndarray,
+    next_alive: np.ndarray,
+    gamma: float,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+    gae_lambda: float = 1.0,
+) -> VTrace:
+    """Computes V-trace targets and advantages for actions that an older policy chose.
+
+        v_t = V(x_t) + sum_{s>=t} gamma^{s-t} (prod_{i=t}^{s-1} c_i) delta_s
+        delta_s = rho_s (r_s + d_s V(x_{s+1}) - V(x_s))
+        rho_s = min(rho_bar, pi/mu), c_i = lambda min(c_bar, pi/mu)
+        advantage_t = rho_t (r_t + d_t v_{t+1} - V(x_t))
+
+    Espeholt et al. 2018, equation 1, remark 2 (lambda) and section 4.2, the policy gradient
+    (https://arxiv.org/abs/1802.01561). The sum ends with the episode or the rollout; there,
+    v_{t+1} of the advantage is V(x_{t+1}). On-policy (all ratios 1) and with rho_bar and c_bar of
+    1 or more, v_t is the n-step return to the end of the rollout (equation 2), and with
+    gae_lambda < 1 the lambda-return.
+
+    Args:
+      log_ratios: log pi(a_t|x_t) - log mu(a_t|x_t), t = 0 .. T - 1, `[T, k]`: the policy that
+        learns over the one that acted.
+      rewards: r_t of the action at t, t = 0 .. T - 1, `[T, k]`.
+      values: V(x_t), t = 0 .. T - 1, `[T, k]`.
+      next_values: V(x_{t+1}), t = 0 .. T - 1, `[T, k]`; `values[t + 1]` where the episode goes on.
+      next_alive: of t + 1, t = 0 .. T - 1, `[T, k]`: 1, 0 or -1.
+      gamma: discount, 0 to 1.
+      rho_bar: bound of the ratio at t; decides which policy's value is found, infinite: that of
+        the one that learns.
+      c_bar: bound of the ratios on the way; decides how fast. At most rho_bar in the paper.
+      gae_lambda: shortens the traces, 0 to 1.
+
+    Returns:
+      Two `[T, k] float64`.
+    """
+    values, next_values = np.asarray(values, np.float64), np.asarray(next_values, np.float64)
+    with np.errstate(over="ignore"):
+        ratios = np.exp(np.asarray(log_ratios, np.float64))
+    rho, c = np.minimum(ratios, rho_bar), gae_lambda * np.minimum(ratios, c_bar)
+    discounts, trace = gamma * np.abs(next_alive), _make_trace(next_alive)
+    deltas = rho * (rewards + discounts * next_values - values)
+    corrections = _accumulate(deltas, gamma * c * trace)  # v_t - V(x_t)
+    next_corrections = np.concatenate([corrections[1:], np.zeros_like(corrections[:1])])
+    next_targets = next_values + trace * next_corrections
+    advantages = rho * (rewards + discounts * next_targets - values)
+    return VTrace(values + corrections, advantages)
+
+
+def normalize(values: np.ndarray, epsilon: float = 1e-20) -> np.ndarray:
+    """Shifts and scales to mean 0 and standard deviation 1: (v - mean) / (std + epsilon).
 
     Values that do not differ (an episode of one step, constant returns) become 0, not the rounding
     error of their mean divided by the rounding error of their deviation.
 
     Args:
       values: any shape, at least one element.
+      epsilon: keeps nearly equal values small; PPO implementations use about 1e-4.
 
     Returns:
       float64 of the same shape.
@@ -39,4 +219,19 @@ def normalize(values: np.ndarray) -> np.ndarray:
     deviation = centred.std()
     if deviation <= 1e-12 * np.abs(values).max():
         return np.zeros_like(centred)
-    return centred / (deviation + 1e-20)
+    return centred / (deviation + epsilon)
+
+
+def _make_trace(next_alive: np.ndarray) -> np.ndarray:
+    """Returns c_t: whether step t + 1 is in the rollout and of the same episode, `[T, k] bool`."""
+    trace = np.asarray(next_alive) > 0
+    trace[-1:] = False
+    return trace
+
+
+def _accumulate(terms: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """Computes x_t = terms_t + factors_t x_{t+1}, with x_T = 0; `[T, ...] float64`."""
+    sums = np.array(terms, np.float64)
+    for t in range(len(sums) - 2, -1, -1):
+        sums[t] += factors[t] * sums[t + 1]
+    return sums

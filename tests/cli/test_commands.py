@@ -94,17 +94,14 @@ def test_no_config_file_is_one_line(cluster: Cluster) -> None:
 
 
 def test_a_flag_is_an_override_of_its_section_and_a_later_set_wins(cluster: Cluster) -> None:
-    server = find_command("relaax-parameter-server")
+    flags = "--checkpoint-dir one --metrics-dir two --log-level warning --bind localhost:1"
     program = cluster.start(
         "ps",
-        [server, "--config", cluster.config, "--checkpoint-dir", "one", "--metrics-dir", "two"]
-        + [
-            "--bind",
-            "localhost:1",
-            "--set",
-            f"relaax-parameter-server.bind=localhost:{cluster.ps_port}",
-        ]
-        + ["--log-level", "warning", "--checkpoint-time-interval", "7"],
+        [
+            *(find_command("relaax-parameter-server"), "--config", cluster.config, *flags.split()),
+            *("--checkpoint-time-interval", 7),
+            *("--set", f"relaax-parameter-server.bind=localhost:{cluster.ps_port}"),
+        ],
     )
     status = cluster.wait_status(lambda s: True, "any answer")
     assert status.checkpoint_dir == "one"

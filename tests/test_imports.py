@@ -1,0 +1,191 @@
+"""Who may import whom, read from the source. covers F8, R1"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.cluster import ROOT
+
+PACKAGE = ROOT / "relaax_like"
+CODE = [
+    path
+    for folder in ("relaax_like", "algorithms", "environments")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix == ".py" or path.name == "main"
+]
+GENERATED = re.compile(r"_pb2(_grpc)?\.py$")
+# Where TensorFlow may be imported: Model, Algorithm, the layers, and the border to NumPy.
+TENSORFLOW = (
+    r"relaax_like/computation/(model|algorithm|computation_task|acting)\.py",
+    r"relaax_like/nn/.*\.py",
+    r"algorithms/[^/]+/(model|algorithm)\.py",
+)
+NAMES = sorted(path.parent.name for path in (ROOT / "algorithms").glob("*/config.py"))
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def find_imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Gives (line, dotted name) of each import, wherever in the file; "from a import b" is a.b."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _resolve(path, node)
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def _resolve(path: Path, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    parents = path.relative_to(ROOT).parts[: -node.level]
+    return ".".join([*parents, *([node.module] if node.module else [])])
+
+
+def find_forbidden(paths: list[Path], pattern: str) -> list[str]:
+    """Returns the places where something is imported that matches the pattern."""
+    return [
+        f"{relative(path)}:{line}: {name}"
+        for path in paths
+        for line, name in find_imports(path)
+        if re.match(pattern, name)
+    ]
+
+
+def in_packages(*names: str) -> list[Path]:
+    return [path for name in names for path in sorted((PACKAGE / name).rglob("*.py"))]
+
+
+def test_the_walk_sees_the_code_and_its_imports() -> None:
+    assert len(CODE) > 80
+    imports = {name for _, name in find_imports(PACKAGE / "cli" / "main.py")}
+    assert "typer" in imports
+    assert "relaax_like.launch.trainer.Trainer" in imports  # inside a function
+    model = ROOT / "algorithms" / "policy_gradient" / "algorithm.py"
+    assert find_forbidden([model], "tensorflow|relaax_like.computation")
+
+
+def test_tensorflow_stays_in_models_and_algorithms() -> None:
+    outside = [p for p in CODE if not any(re.fullmatch(t, relative(p)) for t in TENSORFLOW)]
+    assert find_forbidden(outside, r"(tensorflow|keras)\b") == []
+
+
+# What each package must not import. Imports point one way: cli, launch, servers, agent,
+# computation, nn; bridge, config and wire lie below them all and know none of them.
+UPPER = "launch cli"
+ROLES = f"parameter_server rlx_server agent computation nn experience {UPPER}"
+LAYERS = {
+    "wire": f"bridge config client metrics {ROLES}",
+    "v1": f"wire bridge config client metrics {ROLES}",
+    "config": f"bridge client metrics {ROLES}",
+    "bridge": f"client {ROLES}",
+    "metrics": f"client {ROLES}",
+    "client": f"bridge config metrics {ROLES}",
+    "experience": f"parameter_server rlx_server agent computation client {UPPER}",
+    "nn": f"parameter_server rlx_server agent computation client {UPPER}",
+    "computation": f"parameter_server rlx_server agent client {UPPER}",
+    "agent": f"parameter_server rlx_server client {UPPER}",
+    "parameter_server": f"rlx_server agent computation nn client {UPPER}",
+    "rlx_server": f"parameter_server client {UPPER}",
+    "launch": "cli",
+}
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_imports_point_one_way(package: str) -> None:
+    files = [path for path in in_packages(package) if not GENERATED.search(path.name)]
+    assert files
+    forbidden = rf"relaax_like\.({'|'.join(LAYERS[package].split())})\b"
+    assert find_forbidden(files, forbidden) == []
+
+
+def test_every_package_has_its_layer() -> None:
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert packages - {"cli"} == set(LAYERS)
+
+
+def test_algorithms_and_environments_are_never_imported_by_name() -> None:
+    files = [path for path in CODE if relative(path).startswith("relaax_like/")]
+    roots = rf"(relaax_like\.)?(algorithms|environments|relaax_algorithms|{'|'.join(NAMES)})\b"
+    assert find_forbidden(files, roots) == []
+    # Nor does a built-in algorithm reach into another one.
+    for name in NAMES:
+        others = "|".join(other for other in NAMES if other != name)
+        own = sorted((ROOT / "algorithms" / name).glob("*.py"))
+        assert find_forbidden(own, rf"(algorithms\.|relaax_algorithms\.)?({others})\b") == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_line_of_relaax_like_knows_an_algorithm_s_name(name: str) -> None:
+    whole_word = re.compile(rf"\b{name}\b(?!\.yaml)")
+    strings = [
+        f"{relative(path)}:{node.lineno}"
+        for path in in_packages("")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if whole_word.search(node.value)
+    ]
+    assert strings == []
+
+
+FRESH = {
+    "relaax_like.client": "grpc tensorflow pydantic numba gymnasium",
+    "relaax_like.bridge.control": "tensorflow numba gymnasium",
+    "relaax_like.launch.parameter_server": "tensorflow gymnasium",
+    "relaax_like.launch.rlx_server": "tensorflow gymnasium",
+    "relaax_like.config.loader": "tensorflow grpc numba gymnasium",
+    "relaax_like.cli.main": "tensorflow grpc numba gymnasium",
+}
+
+
+@pytest.mark.parametrize("module", FRESH)
+def test_a_fresh_process_loads_no_more_than_it_needs(module: str, tmp_path: Path) -> None:
+    code = f"import sys, {module}; print(*sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert module in loaded
+    assert loaded.isdisjoint(FRESH[module].split())
+
+
+# Nothing that came over the wire or from a file is ever executed.
+
+BANNED_IMPORTS = r"(pickle|cPickle|_pickle|dill|cloudpickle|joblib|marshal|shelve)\b"
+BANNED_CALLS = {"eval", "exec", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "os.system"}
+BANNED_KEYWORDS = {("allow_pickle", True), ("shell", True)}
+
+
+def find_banned(text: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        if name in BANNED_CALLS:
+            yield f"{node.lineno}: {name}"
+        for keyword in node.keywords:
+            value = getattr(keyword.value, "value", None)
+            if (keyword.arg, value) in BANNED_KEYWORDS:
+                yield f"{node.lineno}: {keyword.arg}={value}"
+
+
+def test_nothing_can_execute_what_it_reads() -> None:
+    assert find_forbidden(CODE, BANNED_IMPORTS) == []
+    found = [f"{relative(path)}:{what}" for path in CODE for what in find_banned(path.read_text())]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["eval(x)", "exec(x)", "yaml.load(f)", "np.load(f, allow_pickle=True)", "run(x, shell=True)"],
+)
+def test_the_ban_would_find(text: str) -> None:
+    assert list(find_banned(text))
+    assert not list(find_banned("np.load(f, allow_pickle=False); yaml.safe_load(f); model.eval(x)"))

@@ -1,0 +1,197 @@
+"""The wheel, and the checkout without any installation. covers R17
+
+What stands beside the package (`algorithms/`, `environments/`) is inside it in the wheel.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import google.protobuf
+import numpy
+import pytest
+from support.cluster import ROOT
+
+sys.path.append(str(ROOT / "deploy"))
+
+from check_images import copy_build_context
+
+ENVIRONMENTS = ("OpenAI_Gym", "bandit")
+ALGORITHMS = ("policy_gradient", "policy_gradient_tutorial")
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout without what was built or written in it."""
+    copy = tmp_path_factory.mktemp("copy") / "relaax_like-checkout"
+    copy_build_context(copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    argv = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
+    done = subprocess.run(
+        [*argv, "--wheel-dir", out, checkout], capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+    (file,) = out.glob("*.whl")
+    return file
+
+
+@pytest.fixture(scope="module")
+def target(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, installed into a folder of its own."""
+    folder = tmp_path_factory.mktemp("target")
+    argv = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet"]
+    done = subprocess.run(
+        [*argv, "--target", folder, wheel], capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def run_python(
+    argv: list[str], path: Path, cwd: Path, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python with a folder before everything else that is installed."""
+    return subprocess.run(
+        [sys.executable, *argv],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(path), "COLUMNS": "100", **env},
+        timeout=60,
+    )
+
+
+def test_the_wheel_has_all_that_is_used_at_run_time(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        files = {entry.filename: entry for entry in archive.infolist()}
+    for name in ENVIRONMENTS:
+        main = files[f"relaax_like/environments/{name}/main"]
+        assert main.external_attr >> 16 & 0o111, f"{main.filename} is not executable"
+    for name in ALGORITHMS:
+        folder = f"relaax_like/algorithms/{name}/"
+        inside = {file.removeprefix(folder) for file in files if file.startswith(folder)}
+        assert {"config.py", "model.py", "agent.py", "policy_gradient.yaml"} <= inside
+    assert "relaax_like/algorithms/policy_gradient_tutorial/pg.Procfile" in files
+    assert "relaax_like/environments/OpenAI_Gym/gym_client.py" in files
+    assert "relaax_like/py.typed" in files
+    assert "relaax_like/v1/rlx_pb2.pyi" in files
+
+
+def test_the_wheel_has_every_module_of_the_checkout_and_nothing_else(
+    wheel: Path, checkout: Path
+) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
+    wanted = {
+        path.relative_to(checkout).as_posix() for path in checkout.glob("relaax_like/**/*.py")
+    }
+    for root in ("algorithms", "environments"):
+        files = [path for path in checkout.glob(f"{root}/**/*") if path.is_file()]
+        wanted |= {f"relaax_like/{path.relative_to(checkout).as_posix()}" for path in files}
+    assert wanted - shipped == set()
+    # Top level: no `algorithms`, `tests` or `benchmarks` of ours in anybody's site-packages.
+    assert {name.split("/")[0] for name in shipped} == {"relaax_like"}
+
+
+def test_the_base_install_is_the_client_core(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        lines = archive.read(name).decode().splitlines()
+    requires = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist")]
+    base = [re.match(r"[\w.-]+", text) for text in requires if "extra ==" not in text]
+    assert sorted(match[0] for match in base if match) == ["numpy", "protobuf"]
+
+
+RESOLVES = """
+import sys
+from pathlib import Path
+import relaax_like
+from relaax_like.config.algorithm_folder import find_algorithm, find_environment
+from relaax_like.config.loader import load_experiment
+root = Path(sys.argv[1])
+assert Path(relaax_like.__file__).is_relative_to(root), relaax_like.__file__
+for name in sys.argv[2].split(","):
+    folder = find_algorithm(name)
+    assert folder.is_relative_to(root), folder
+    experiment = load_experiment(folder / "policy_gradient.yaml")
+    assert experiment.algorithm_folder == folder
+    assert experiment.environment_program.is_relative_to(root), experiment.environment_program
+for name in sys.argv[3].split(","):
+    assert find_environment(name).is_relative_to(root), find_environment(name)
+"""
+
+
+@pytest.mark.parametrize("place", ["target", "checkout"])
+def test_algorithms_and_environments_are_found_where_the_package_is(
+    place: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    root: Path = request.getfixturevalue(place)
+    arguments = [str(root.resolve()), ",".join(ALGORITHMS), ",".join(ENVIRONMENTS)]
+    done = run_python(["-c", RESOLVES, *arguments], root, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+COMMANDS = ("parameter_server", "rlx_server", "metrics_server", "main")
+
+
+@pytest.mark.parametrize("place", ["target", "checkout"])
+def test_each_command_starts_from_an_empty_folder(
+    place: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    root: Path = request.getfixturevalue(place)
+    for name in COMMANDS:
+        done = run_python(["-m", f"relaax_like.cli.{name}", "--help"], root, tmp_path)
+        assert (done.returncode, done.stderr) == (0, ""), name
+        assert "Usage" in done.stdout
+
+
+@pytest.mark.parametrize("place", ["target", "checkout"])
+def test_the_environments_programs_start_by_themselves(
+    place: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    root: Path = request.getfixturevalue(place)
+    folder = root / "relaax_like" / "environments" if place == "target" else root / "environments"
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    for name in ENVIRONMENTS:
+        program = folder / name / "main"
+        done = subprocess.run(
+            [program, "--help"],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={"PATH": path, "PYTHONPATH": str(root)},
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), name
+        assert "--rlx-server" in done.stdout
+
+
+def test_a_program_of_the_checkout_finds_the_library_beside_it(
+    checkout: Path, tmp_path: Path
+) -> None:
+    # A Python with numpy and protobuf and nothing else: no relaax_like is installed.
+    base, site = tmp_path / "venv", tmp_path / "site"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", base], check=True, timeout=60)
+    site.mkdir()
+    for package in (Path(numpy.__file__).parent, Path(google.protobuf.__file__).parents[1]):
+        (site / package.name).symlink_to(package)
+        for libraries in package.parent.glob(f"{package.name}.libs"):
+            (site / libraries.name).symlink_to(libraries)
+    done = subprocess.run(
+        [base / "bin" / "python", checkout / "environments" / "bandit" / "main", "--help"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(site)},
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--rlx-server" in done.stdout
