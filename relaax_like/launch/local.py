@@ -14,7 +14,7 @@ from relaax_like.config.algorithm_folder import load_folder_module
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
 from relaax_like.launch.rlx_server import make_agent_host
-from relaax_like.rlx_server.plain_slots import SlotAgents
+from relaax_like.rlx_server.slot_agents import SlotAgents
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces

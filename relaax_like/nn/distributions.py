@@ -28,12 +28,12 @@ from relaax_like.nn.numpy_distributions import (
 class Distribution(abc.ABC):
     """What a policy returns for one action.
 
-        distributions, states = model.policy(inputs, states)
-        actions = distributions["action"].sample(generator)
-        ...
-        log_probs = distributions["action"].log_prob(actions)
-        cost = -tf.reduce_mean(log_probs * advantages)
-        cost -= entropy_coefficient * tf.reduce_mean(distributions["action"].entropy())
+    distributions, states = model.policy(inputs, states)
+    actions = distributions["action"].sample(generator)
+    ...
+    log_probs = distributions["action"].log_prob(actions)
+    cost = -tf.reduce_mean(log_probs * advantages)
+    cost -= entropy_coefficient * tf.reduce_mean(distributions["action"].entropy())
     """
 
     @abc.abstractmethod

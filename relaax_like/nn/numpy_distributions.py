@@ -29,8 +29,8 @@ QUADRATURE_WEIGHTS /= QUADRATURE_WEIGHTS.sum()
 class Distribution(abc.ABC):
     """What a policy returns for one action.
 
-        distribution = Categorical(logits)  # [B, n]
-        actions, log_probs = distribution.sample_with_log_prob(rng)
+    distribution = Categorical(logits)  # [B, n]
+    actions, log_probs = distribution.sample_with_log_prob(rng)
     """
 
     @abc.abstractmethod

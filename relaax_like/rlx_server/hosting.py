@@ -8,8 +8,9 @@ from relaax_like.agent.agent import Agent
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.service import ParameterServerClient
 from relaax_like.rlx_server.exploit import ReadOnlyClient
-from relaax_like.rlx_server.plain_slots import PlainSlots, SlotAgents
+from relaax_like.rlx_server.plain_slots import PlainSlots
 from relaax_like.rlx_server.session import Greeting
+from relaax_like.rlx_server.slot_agents import SlotAgents
 from relaax_like.wire.errors import InvalidInputError, ProtocolError, RelaaxError
 from relaax_like.wire.spaces import Spaces
 
