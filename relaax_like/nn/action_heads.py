@@ -47,11 +47,17 @@ def num_parameters(space: Space, *, bounded: bool = False, separate_log_std: boo
         `log_std` of `make_distribution` (usually a variable, the same in all states).
 
     Raises:
-      InvalidInputError: a Box of integers or without components; a `bounded` one without finite
-        bounds, or where they are equal.
+      InvalidInputError: a leaf without components, a Box of integers, or a `bounded` Box whose
+        bounds are missing, infinite or equal.
     """
     if isinstance(space, Discrete):
         return space.n
+    if math.prod(space.shape) == 0:
+        raise InvalidInputError(
+            f"action space: {type(space).__name__} of shape {list(space.shape)} has no components; "
+            "leave it out of the action space",
+            "shape",
+        )
     if isinstance(space, MultiDiscrete):
         return sum(space.n)
     if isinstance(space, MultiBinary):
@@ -93,8 +99,8 @@ def make_distribution(
     if parameters.shape[-1] != want:
         raise InvalidInputError(
             f"action head: {parameters.shape[-1]} parameters, expected {want} for a "
-            f"{type(space).__name__} of shape {list(space.shape)}; take the number of the network's "
-            "outputs from num_parameters"
+            f"{type(space).__name__} of shape {list(space.shape)}; give the network as many "
+            "outputs as num_parameters says"
         )
     return _make(distributions, space, parameters, log_std, bounded)
 
@@ -134,13 +140,13 @@ def actions_to_wire(space: Space, actions: np.ndarray) -> np.ndarray:
     dtype = DTYPES[space.dtype]
     if isinstance(space, Discrete):
         return (actions + space.start).astype(dtype)
-    actions = actions.reshape(-1, *space.shape).astype(dtype)
+    actions = actions.reshape(len(actions), *space.shape).astype(dtype)
     if isinstance(space, Box):
         # After the cast: a float32 action may lie above a bound in float64 by a rounding error.
         if space.low is not None:
-            actions = np.maximum(actions, space.low)
+            np.maximum(actions, space.low, out=actions, casting="same_kind")
         if space.high is not None:
-            actions = np.minimum(actions, space.high)
+            np.minimum(actions, space.high, out=actions, casting="same_kind")
     return actions
 
 
@@ -190,8 +196,6 @@ def _validate_box(space: Box, bounded: bool) -> None:
             "as Discrete or MultiDiscrete",
             "dtype",
         )
-    if math.prod(space.shape) == 0:
-        raise InvalidInputError(f"action space: Box of shape {shape} has no components", "shape")
     if not bounded:
         return
     if space.low is None or space.high is None:

@@ -131,7 +131,7 @@ class Connection(asyncio.Protocol):
         data, start = self._input, 0
         while len(data) - start >= HEADER.size:
             body = start + HEADER.size
-            length = unpack_length(data[start:body], self._server.max_message_bytes)
+            length = unpack_length(bytes(data[start:body]), self._server.max_message_bytes)
             if len(data) - body < length:
                 break
             self._queue.append(bytes(data[body : body + length]))

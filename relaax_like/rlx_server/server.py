@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from relaax_like.computation.acting import Prediction
-from relaax_like.computation.data_processor import Request
+from relaax_like.computation.prediction import Prediction, Request
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.connection import Connection
 from relaax_like.rlx_server.session import Session

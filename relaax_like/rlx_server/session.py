@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from google.protobuf.message import DecodeError
 
 from relaax_like.bridge.service import Metrics
-from relaax_like.computation.acting import Prediction
-from relaax_like.computation.data_processor import Request
+from relaax_like.computation.prediction import Prediction, Request
 from relaax_like.rlx_server.episodes import EpisodeMeter, SlotEpisode
 from relaax_like.rlx_server.slot_agents import BatchAgents, Decision, SlotAgents
 from relaax_like.rlx_server.transition import Transition, read_step

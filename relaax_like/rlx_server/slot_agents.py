@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relaax_like.computation.acting import Prediction
-from relaax_like.computation.data_processor import Request
+from relaax_like.computation.prediction import Prediction, Request
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import RelaaxError
 

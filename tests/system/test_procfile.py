@@ -34,7 +34,9 @@ def read_procfile(path: Path) -> dict[str, list[str]]:
 
 
 def find_config(commands: dict[str, list[str]]) -> str:
-    (config,) = {argv[argv.index("--config") + 1] for argv in commands.values() if "--config" in argv}
+    (config,) = {
+        argv[argv.index("--config") + 1] for argv in commands.values() if "--config" in argv
+    }
     return config
 
 
@@ -50,7 +52,11 @@ def test_it_names_what_exists_and_what_belongs_together(path: Path) -> None:
     assert commands["ps"][0] == "relaax-parameter-server"
     assert commands["rlx"][0] == "relaax-rlx-server"
     # Where TensorBoard looks is where the curves are written.
-    assert commands["tb"] == ["tensorboard", "--logdir", str(experiment.parameter_server.metrics_dir)]
+    assert commands["tb"] == [
+        "tensorboard",
+        "--logdir",
+        str(experiment.parameter_server.metrics_dir),
+    ]
     clients = [argv for name, argv in commands.items() if name.startswith("env")]
     for argv in clients:
         assert argv[argv.index("--rlx-server") + 1] == str(experiment.rlx_server.bind)
@@ -89,7 +95,9 @@ class Copy:
 
 def start_honcho(processes: Processes, copy: Copy) -> Program:
     path = f"{Path(find_command('relaax')).parent}:/usr/bin:/bin"
-    return processes.start("honcho", [find_command("honcho"), "start", "-f", copy.procfile], PATH=path)
+    return processes.start(
+        "honcho", [find_command("honcho"), "start", "-f", copy.procfile], PATH=path
+    )
 
 
 def assert_ended_well(honcho: Program, copy: Copy, folder: Path) -> None:

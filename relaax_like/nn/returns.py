@@ -1,0 +1,197 @@
+"""Returns inside compiled graphs: `experience.returns` in TensorFlow, the same names and numbers.
+
+Formulas, sources and the meaning of `next_alive` and `next_values` stand there, once. Arrays are
+`[T, k] float32`, T at least 1; both lengths may be unknown until the graph is compiled.
+
+No gradient flows through any of them (`tf.stop_gradient` on what goes in, so nothing is kept for a
+gradient either): returns, advantages and targets are constants to the loss that uses them.
+
+The recurrences run as one loop over t. Compiled by XLA for a CPU, [512, 64] takes 0.06 ms and
+compiles in 0.1 s; a doubling scan of log2(T) passes takes 0.1 to 0.4 ms, and a loop that is written
+out compiles for 8 s at T = 128. Without XLA the loop takes 4 ms.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
+
+
+class VTrace(NamedTuple):
+    """What `compute_vtrace` returns; `[T, k] float32` both.
+
+    Attributes:
+      targets: v_t, what the value function is drawn to.
+      advantages: what the policy's gradient at t is multiplied by.
+    """
+
+    targets: tf.Tensor
+    advantages: tf.Tensor
+
+
+def compute_n_step_returns(
+    rewards: tf.Tensor,
+    next_values: tf.Tensor,
+    next_alive: tf.Tensor,
+    gamma: float,
+    n_step: int,
+) -> tf.Tensor:
+    """Computes G_t = sum_{i=0}^{m-1} gamma^i r_{t+i} + gamma^m |next_alive_{t+m-1}| V(x_{t+m}).
+
+    m is `n_step`, or less where the episode or the rollout ends before. Sutton & Barto 2018,
+    equation 7.1.
+
+    Args:
+      rewards: r_t of the action at t, t = 0 .. T - 1, `[T, k] float32`.
+      next_values: V(x_{t+1}), t = 0 .. T - 1, `[T, k] float32`.
+      next_alive: of t + 1, t = 0 .. T - 1, `[T, k] float32`: 1, 0 or -1.
+      gamma: discount, 0 to 1.
+      n_step: 1 or more; T or more reaches to the end of the rollout from every step.
+
+    Returns:
+      `[T, k] float32`, constant.
+
+    Raises:
+      ValueError: `n_step` is below 1.
+    """
+    if n_step < 1:
+        raise ValueError(f"n_step is {n_step}, expected 1 or more")
+    rewards, next_values, next_alive = map(tf.stop_gradient, (rewards, next_values, next_alive))
+    one_step = rewards + gamma * tf.abs(next_alive) * next_values
+    goes_on = _make_trace(next_alive) > 0
+
+    def lengthen(m: tf.Tensor, returns: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        later = tf.roll(returns, -1, axis=0)
+        return m + 1, tf.where(goes_on, rewards + gamma * later, one_step)
+
+    last = tf.minimum(n_step, tf.shape(rewards)[0])
+    return tf.while_loop(lambda m, _: m < last, lengthen, (tf.constant(1), one_step))[1]
+
+
+def compute_gae(
+    rewards: tf.Tensor,
+    values: tf.Tensor,
+    next_values: tf.Tensor,
+    next_alive: tf.Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> tf.Tensor:
+    """Computes generalised advantages A_t = sum_{l>=0} (gamma lambda)^l delta_{t+l}.
+
+    delta_t = r_t + gamma |next_alive_t| V(x_{t+1}) - V(x_t); the sum ends with the episode or the
+    rollout. Schulman et al. 2016, equation 16. A_t + V(x_t) is the lambda-return.
+
+    Args:
+      rewards: r_t of the action at t, t = 0 .. T - 1, `[T, k] float32`.
+      values: V(x_t), t = 0 .. T - 1, `[T, k] float32`.
+      next_values: V(x_{t+1}), t = 0 .. T - 1, `[T, k] float32`.
+      next_alive: of t + 1, t = 0 .. T - 1, `[T, k] float32`: 1, 0 or -1.
+      gamma: discount, 0 to 1.
+      gae_lambda: 0 to 1.
+
+    Returns:
+      `[T, k] float32`, constant.
+    """
+    values, next_values = tf.stop_gradient(values), tf.stop_gradient(next_values)
+    rewards, next_alive = tf.stop_gradient(rewards), tf.stop_gradient(next_alive)
+    deltas = rewards + gamma * tf.abs(next_alive) * next_values - values
+    return _accumulate(deltas, gamma * gae_lambda * _make_trace(next_alive))
+
+
+def compute_lambda_returns(
+    rewards: tf.Tensor,
+    next_values: tf.Tensor,
+    next_alive: tf.Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> tf.Tensor:
+    """Computes G_t = r_t + gamma ((1 - lambda) V(x_{t+1}) + lambda G_{t+1}) while alive.
+
+    At the ends of episodes and of the rollout, G_t = r_t + gamma |next_alive_t| V(x_{t+1}).
+    Sutton & Barto 2018, equations 12.2, 12.9 and, recursively, 12.18.
+
+    Args:
+      rewards: r_t of the action at t, t = 0 .. T - 1, `[T, k] float32`.
+      next_values: V(x_{t+1}), t = 0 .. T - 1, `[T, k] float32`.
+      next_alive: of t + 1, t = 0 .. T - 1, `[T, k] float32`: 1, 0 or -1.
+      gamma: discount, 0 to 1.
+      gae_lambda: 0 to 1.
+
+    Returns:
+      `[T, k] float32`, constant.
+    """
+    rewards, next_values, next_alive = map(tf.stop_gradient, (rewards, next_values, next_alive))
+    trace = gae_lambda * _make_trace(next_alive)
+    known = rewards + gamma * (tf.abs(next_alive) - trace) * next_values
+    return _accumulate(known, gamma * trace)
+
+
+def compute_vtrace(
+    log_ratios: tf.Tensor,
+    rewards: tf.Tensor,
+    values: tf.Tensor,
+    next_values: tf.Tensor,
+    next_alive: tf.Tensor,
+    gamma: float,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+    gae_lambda: float = 1.0,
+) -> VTrace:
+    """Computes V-trace targets and advantages for actions that an older policy chose.
+
+        v_t = V(x_t) + sum_{s>=t} gamma^{s-t} (prod_{i=t}^{s-1} c_i) delta_s
+        delta_s = rho_s (r_s + gamma |next_alive_s| V(x_{s+1}) - V(x_s))
+        rho_s = min(rho_bar, pi/mu), c_i = lambda min(c_bar, pi/mu)
+        advantage_t = rho_t (r_t + gamma |next_alive_t| v_{t+1} - V(x_t))
+
+    Espeholt et al. 2018, equation 1, remark 2 and section 4.2. The sum ends with the episode or the
+    rollout; there, v_{t+1} of the advantage is V(x_{t+1}).
+
+    Args:
+      log_ratios: log pi(a_t|x_t) - log mu(a_t|x_t), t = 0 .. T - 1, `[T, k] float32`: the policy
+        that learns over the one that acted.
+      rewards: r_t of the action at t, t = 0 .. T - 1, `[T, k] float32`.
+      values: V(x_t), t = 0 .. T - 1, `[T, k] float32`.
+      next_values: V(x_{t+1}), t = 0 .. T - 1, `[T, k] float32`; `values[t + 1]` where the episode
+        goes on.
+      next_alive: of t + 1, t = 0 .. T - 1, `[T, k] float32`: 1, 0 or -1.
+      gamma: discount, 0 to 1.
+      rho_bar: bound of the ratio at t.
+      c_bar: bound of the ratios on the way.
+      gae_lambda: shortens the traces, 0 to 1.
+
+    Returns:
+      Two `[T, k] float32`, constant.
+    """
+    log_ratios, rewards, next_alive = map(tf.stop_gradient, (log_ratios, rewards, next_alive))
+    values, next_values = tf.stop_gradient(values), tf.stop_gradient(next_values)
+    ratios = tf.exp(log_ratios)
+    rho, c = tf.minimum(ratios, rho_bar), gae_lambda * tf.minimum(ratios, c_bar)
+    discounts, trace = gamma * tf.abs(next_alive), _make_trace(next_alive)
+    deltas = rho * (rewards + discounts * next_values - values)
+    corrections = _accumulate(deltas, gamma * c * trace)  # v_t - V(x_t)
+    next_targets = next_values + trace * tf.roll(corrections, -1, axis=0)
+    advantages = rho * (rewards + discounts * next_targets - values)
+    return VTrace(values + corrections, advantages)
+
+
+def _make_trace(next_alive: tf.Tensor) -> tf.Tensor:
+    """Returns 1 where step t + 1 is in the rollout and of the same episode, else 0, `[T, k]`."""
+    goes_on = tf.cast(next_alive > 0, tf.float32)
+    return tf.concat([goes_on[:-1], tf.zeros_like(goes_on[:1])], axis=0)
+
+
+def _accumulate(terms: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
+    """Computes x_t = terms_t + factors_t x_{t+1}, with x_T = 0."""
+    steps = tf.shape(terms)[0]
+    sums = tf.TensorArray(tf.float32, size=steps, element_shape=terms.shape[1:])
+
+    def step(
+        t: tf.Tensor, later: tf.Tensor, sums: tf.TensorArray
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.TensorArray]:
+        now = terms[t] + factors[t] * later
+        return t - 1, now, sums.write(t, now)
+
+    start = (steps - 1, tf.zeros_like(terms[0]), sums)
+    return tf.while_loop(lambda t, *_: t >= 0, step, start)[2].stack()
