@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from relaax_like.bridge.service import Episode
-from relaax_like.computation.acting import Prediction
-from relaax_like.computation.data_processor import ComputationDataProcessor, Request
+from relaax_like.computation.data_processor import ComputationDataProcessor
+from relaax_like.computation.prediction import Prediction, Request
 from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, RolloutBuffer
 
 Arrays = Mapping[str, np.ndarray]

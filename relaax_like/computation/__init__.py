@@ -1,7 +1,5 @@
-"""The border between NumPy and TensorFlow: Model, Algorithm, ComputationTask."""
+"""The border between NumPy and TensorFlow.
 
-from relaax_like.computation.algorithm import Algorithm
-from relaax_like.computation.computation_task import ComputationTask
-from relaax_like.computation.model import Model, Specs
-
-__all__ = ["Algorithm", "ComputationTask", "Model", "Specs"]
+`model`, `algorithm`, `computation_task` and `acting` import TensorFlow; `prediction` and
+`data_processor`, which servers and agents use, do not.
+"""

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,36 +9,10 @@ import tensorflow as tf
 
 from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.model import Model, Specs, order_variables
+from relaax_like.computation.prediction import Prediction
 from relaax_like.nn.layers import Layer
 
 Arrays = Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What a policy chose for B rows.
-
-    Attributes:
-      actions: name -> [B, ...].
-      next_states: name -> [B, ...], the memory after the step.
-      log_prob: [B] float32, of all actions of a row together.
-      version: of the values.
-    """
-
-    actions: Arrays
-    next_states: Arrays
-    log_prob: np.ndarray
-    version: int
-
-    def rows(self, start: int, stop: int) -> "Prediction":
-        """Returns the rows of one agent; views."""
-        part = slice(start, stop)
-        return Prediction(
-            {name: array[part] for name, array in self.actions.items()},
-            {name: array[part] for name, array in self.next_states.items()},
-            self.log_prob[part],
-            self.version,
-        )
 
 
 class NumpyActor:

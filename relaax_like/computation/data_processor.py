@@ -6,28 +6,23 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from relaax_like.bridge.service import Episode, ParameterServerClient
-from relaax_like.computation.acting import Actor, Prediction
-from relaax_like.computation.computation_task import ComputationTask
+from relaax_like.computation.prediction import Prediction, Request
 from relaax_like.experience.rollout import Rollout, concatenate
 from relaax_like.wire.errors import RelaaxError
+
+if TYPE_CHECKING:  # The processor itself works without TensorFlow.
+    from relaax_like.computation.acting import Actor
+    from relaax_like.computation.computation_task import ComputationTask
 
 logger = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
 _METRICS_EVERY_SEC = 1.0
-
-
-@dataclass(frozen=True)
-class Request:
-    """One agent's rows that want actions: name -> `[k, ...]` inputs and states."""
-
-    inputs: Arrays
-    states: Arrays
-    exploit: bool = False
 
 
 @dataclass
@@ -70,8 +65,8 @@ class ComputationDataProcessor:
 
     def __init__(
         self,
-        task: ComputationTask,
-        actor: Actor,
+        task: "ComputationTask",
+        actor: "Actor",
         parameter_server: ParameterServerClient,
         max_packed: int = 16,
     ):

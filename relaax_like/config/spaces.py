@@ -45,3 +45,24 @@ def validate_discrete(spaces: Spaces, num_actions: int) -> None:
             f"action_spaces: {space.n} actions, this algorithm is set up for {num_actions}",
             "action_spaces",
         )
+
+
+def validate_continuous(spaces: Spaces, size: int) -> None:
+    """Checks that the action is one Box of `size` numbers.
+
+    Raises:
+      InvalidInputError: it is not.
+    """
+    space = spaces.get(ACTION)
+    if len(spaces) != 1 or not isinstance(space, Box):
+        raise InvalidInputError(
+            f"action_spaces: leaves {sorted(spaces)}, this algorithm is set up for one continuous "
+            f"action (a Box) named {ACTION!r}",
+            "action_spaces",
+        )
+    if math.prod(space.shape) != size:
+        raise InvalidInputError(
+            f"action_spaces: shape {list(space.shape)} has {math.prod(space.shape)} components, "
+            f"algorithm.action_size is {size}; set it to {math.prod(space.shape)}",
+            "action_spaces",
+        )

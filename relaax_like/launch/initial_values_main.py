@@ -19,7 +19,12 @@ def main() -> int:
     experiment = load_experiment(file, overrides)
     with without_native_stderr():
         module = load_algorithm_module(experiment.algorithm_folder, "model")
-    variables = module.make_initial_values(experiment.algorithm, experiment.seed)
+    if hasattr(module, "make_initial_values"):
+        variables = module.make_initial_values(experiment.algorithm, experiment.seed)
+    else:
+        from relaax_like.computation.model import get_variables
+
+        variables = get_variables(module.make_model(experiment.algorithm, experiment.seed))
     save_variables(Path(path), variables)
     return 0
 

@@ -1,6 +1,8 @@
 """Agents and environments in the process that trains or evaluates: nothing is serialised."""
 
 import contextlib
+import dataclasses
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,21 +15,34 @@ from relaax_like.client.values import SpaceValues
 from relaax_like.config.algorithm_folder import load_folder_module
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
-from relaax_like.launch.rlx_server import make_agent_host
-from relaax_like.rlx_server.plain_slots import SlotAgents
+from relaax_like.launch.agents import make_agent_host
+from relaax_like.rlx_server.episodes import EpisodeMeter
+from relaax_like.rlx_server.hosting import AgentHost, BatchHost
+from relaax_like.rlx_server.slot_agents import BatchAgents, Decision
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import ConfigError
-from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
+from relaax_like.wire.spaces import ACTION, OBSERVATION
 
 
 class LocalAgents:
     """Agents with the `step` of an `RlxClient`; what `Interactor` runs environments against."""
 
-    def __init__(self, slots: EnvironmentSlots, make_agents: Callable[..., SlotAgents]):
+    def __init__(self, slots: EnvironmentSlots, host: AgentHost, exploit: bool = False):
         self._observations = SpaceValues(slots.observation_space, OBSERVATION)
         self._actions = SpaceValues(slots.action_space, ACTION)
         self._slots = slots.slots
-        self._agents = make_agents(self._observations.spaces, self._actions.spaces, slots.slots)
+        self._host = host
+        self._meter = EpisodeMeter(slots.slots)
+        self._ready = threading.Event()
+        if isinstance(host, BatchHost):
+            host.on_ready = self._ready.set
+        self._agents = host.make_slot_agents(
+            self._observations.spaces,
+            self._actions.spaces,
+            slots.slots,
+            client_id="local",
+            exploit=exploit,
+        )
 
     def step(
         self,
@@ -47,15 +62,30 @@ class LocalAgents:
             final_observations=self._to_leaves(final_observations, "final_observations"),
             success=success,
         )
-        decision = self._agents.step(transition)
+        if transition.rewards is not None:
+            episodes = self._meter.add(transition.rewards, transition.ended)
+            transition = dataclasses.replace(transition, episodes=episodes)
+        decision = self._decide(transition)
         actions = None
         if decision.actions is not None:
             actions = self._actions.from_leaves(dict(decision.actions))
         return StepResult(actions=actions, finished=decision.finished, version=decision.version)
 
     def close(self) -> None:
-        """Closes the agents."""
+        """Closes the agents and what they share."""
         self._agents.close()
+        self._host.close()
+
+    def _decide(self, transition: Transition) -> Decision:
+        agents = self._agents
+        if not isinstance(agents, BatchAgents):
+            return agents.step(transition)
+        self._ready.clear()
+        agents.observe(transition)
+        while not agents.ready:
+            self._ready.wait(1.0)
+        request = agents.request()
+        return agents.decide(None if request is None else self._host.predict([request])[0])
 
     def _to_leaves(self, values: Any, field: str) -> dict[str, np.ndarray] | None:
         if values is None:
@@ -96,11 +126,4 @@ def make_local_agents(
     Raises:
       ProtocolError: the algorithm cannot use the environments' spaces.
     """
-    host = make_agent_host(experiment, make_client)
-
-    def make_agents(observations: Spaces, actions: Spaces, count: int) -> SlotAgents:
-        return host.make_slot_agents(
-            observations, actions, count, client_id="local", exploit=exploit
-        )
-
-    return LocalAgents(slots, make_agents)
+    return LocalAgents(slots, make_agent_host(experiment, make_client, "local"), exploit)

@@ -3,16 +3,15 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
 
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.service import Metrics, ParameterServerClient
-from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment, RlxServerConfig
-from relaax_like.launch.process import Shutdown, validate_port_free, without_native_stderr
+from relaax_like.launch.agents import make_agent_host
+from relaax_like.launch.process import Shutdown, validate_port_free
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.rlx_server.admission import Admission
-from relaax_like.rlx_server.hosting import AgentHost
+from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.server import RlxServer, new_event_loop
 from relaax_like.rlx_server.session import Session
 from relaax_like.wire.errors import ServerUnavailableError
@@ -21,19 +20,6 @@ logger = logging.getLogger(__name__)
 
 # A client that says hello while there is no parameter server is asked to come back.
 _HELLO_WAIT_SEC = 5.0
-
-
-def make_agent_host(
-    experiment: Experiment, make_client: Callable[[str], ParameterServerClient]
-) -> AgentHost:
-    """Loads the algorithm's agent, TensorFlow included.
-
-    Raises:
-      ConfigError: the algorithm folder has no usable agent.py.
-    """
-    with without_native_stderr():
-        module = load_algorithm_module(experiment.algorithm_folder, "agent")
-    return AgentHost(experiment.algorithm, module.Agent, make_client)
 
 
 def make_rlx_server(settings: RlxServerConfig, host: AgentHost, metrics: Metrics) -> RlxServer:
@@ -50,13 +36,17 @@ def make_rlx_server(settings: RlxServerConfig, host: AgentHost, metrics: Metrics
             time_limit_sec=settings.session_timeout_sec,
         )
 
-    return RlxServer(
+    server = RlxServer(
         make_session,
         Admission(settings.max_clients, settings.min_free_memory_mb),
         max_message_bytes=settings.max_message_bytes,
         hello_timeout_sec=settings.hello_timeout_sec,
         idle_timeout_sec=settings.idle_timeout_sec,
+        predict=host.predict,
     )
+    if isinstance(host, BatchHost):
+        host.on_ready = server.wake
+    return server
 
 
 def run_rlx_server(experiment: Experiment) -> int:
@@ -79,6 +69,7 @@ def run_rlx_server(experiment: Experiment) -> int:
             loop.run_until_complete(_serve(server, settings, shutdown))
         finally:
             loop.close()
+            host.close()
             if metrics is not link.metrics():
                 metrics.close()
     return shutdown.exit_status

@@ -46,8 +46,8 @@ class Layer(tf.Module):
         ComputationTask before the layer is called with arrays. Empty until then.
     """
 
-    def __init__(self, name: str):
-        super().__init__(name=name)
+    def __init__(self) -> None:
+        super().__init__()
         self.arrays: dict[str, np.ndarray] = {}
 
     def get_variables(self) -> dict[str, tf.Variable]:
@@ -82,7 +82,7 @@ class Dense(Layer):
         initializer: Initializer = "glorot",
         gain: float = 1.0,
     ):
-        super().__init__(name)
+        super().__init__()
         initial = gain * _INITIALIZERS[initializer](inputs, outputs, np.random.default_rng(seed))
         self.W = tf.Variable(initial.astype(np.float32), name=f"{name}.W")
         self.b = tf.Variable(np.zeros(outputs, np.float32), name=f"{name}.b") if use_bias else None
@@ -99,6 +99,18 @@ class Dense(Layer):
             if self.b is not None:
                 y += self.b
         return self._activation(y)
+
+
+class Parameter(Layer):
+    """A variable that depends on no input, such as the log_std of a policy."""
+
+    def __init__(self, name: str, initial: np.ndarray):
+        super().__init__()
+        self.variable = tf.Variable(initial, name=name)
+
+    def __call__(self, like: Values) -> Values:
+        """Returns the value: an array when `like` is one, else the variable."""
+        return self.arrays["variable"] if isinstance(like, np.ndarray) else self.variable
 
 
 class Sequential(tf.Module):

@@ -1,23 +1,136 @@
 """Builds the agents of a session from the experiment's algorithm folder."""
 
+import abc
 import inspect
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from relaax_like.agent.agent import Agent
+from relaax_like.agent.batch_agent import SimpleRLAgent
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.service import ParameterServerClient
+from relaax_like.computation.data_processor import ComputationDataProcessor
+from relaax_like.computation.prediction import Prediction, Request
+from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.exploit import ReadOnlyClient
-from relaax_like.rlx_server.plain_slots import PlainSlots, SlotAgents
+from relaax_like.rlx_server.plain_slots import PlainSlots
 from relaax_like.rlx_server.session import Greeting
+from relaax_like.rlx_server.slot_agents import SlotAgents
 from relaax_like.wire.errors import InvalidInputError, ProtocolError, RelaaxError
 from relaax_like.wire.spaces import Spaces
 
 _VERBS = ("act", "reward_and_act", "reward_and_reset")
 
 
-class AgentHost:
-    """Makes the agents that serve a client.
+class AgentHost(abc.ABC):
+    """Makes the agents that serve a client."""
+
+    def make_agents(self, greeting: Greeting) -> SlotAgents:
+        """Builds the agents of a greeted client; see `make_slot_agents`."""
+        return self.make_slot_agents(
+            greeting.observation_spaces,
+            greeting.action_spaces,
+            greeting.slots,
+            client_id=make_client_id(greeting.client_name),
+            exploit=greeting.exploit,
+        )
+
+    @abc.abstractmethod
+    def make_slot_agents(
+        self,
+        observation_spaces: Spaces,
+        action_spaces: Spaces,
+        slots: int,
+        *,
+        client_id: str,
+        exploit: bool = False,
+    ) -> SlotAgents:
+        """Builds the agents of k slots.
+
+        Args:
+          observation_spaces: leaf -> space.
+          action_spaces: leaf -> space.
+          slots: k.
+          client_id: of the agents.
+          exploit: best actions, nothing learned.
+
+        Raises:
+          ProtocolError: SPACE_MISMATCH, when the algorithm cannot use the spaces.
+          ServerUnavailableError: the parameter server cannot be reached.
+        """
+
+    def predict(self, requests: Sequence[Request]) -> list[Prediction]:
+        """Answers the requests of batch-native agents; plain ones have none."""
+        raise NotImplementedError("plain agents ask for no predictions")
+
+    def close(self) -> None:  # noqa: B027 - optional
+        """Lets go of what the agents share."""
+
+
+class BatchHost(AgentHost):
+    """Makes batch-native agents, which share one model, one processor and one set of values.
+
+    Args:
+      config: the algorithm's `Config`; names `rollout_steps`.
+      make_processor: opens the shared processor, on the first client; not started yet.
+
+    Attributes:
+      on_ready: called, from any thread, when an agent that waited can go on.
+    """
+
+    def __init__(self, config: Any, make_processor: Callable[[], ComputationDataProcessor]):
+        self._config = config
+        self._make_processor = make_processor
+        self._lock = threading.Lock()  # guards the making of _processor
+        self._processor: ComputationDataProcessor | None = None
+        self.on_ready: Callable[[], None] = lambda: None
+
+    def make_slot_agents(
+        self,
+        observation_spaces: Spaces,
+        action_spaces: Spaces,
+        slots: int,
+        *,
+        client_id: str,
+        exploit: bool = False,
+    ) -> SlotAgents:
+        """Builds one agent for all slots."""
+        _validate_spaces(self._config, observation_spaces, action_spaces)
+        processor = self._get_processor()
+
+        def make_agent(on_ready: Callable[[], None]) -> SimpleRLAgent:
+            return SimpleRLAgent(
+                processor,
+                slots,
+                steps=self._config.rollout_steps,
+                learning=not exploit,
+                on_learned=on_ready,
+            )
+
+        return BatchSlots(make_agent, processor, action_spaces, lambda: self.on_ready(), exploit)
+
+    def predict(self, requests: Sequence[Request]) -> list[Prediction]:
+        """Answers the requests of all agents in one call."""
+        assert self._processor is not None
+        return self._processor.predict(requests)
+
+    def close(self) -> None:
+        """Stops learning, after the gradient at hand."""
+        if self._processor is not None:
+            self._processor.stop()
+
+    def _get_processor(self) -> ComputationDataProcessor:
+        with self._lock:
+            if self._processor is None:
+                processor = self._make_processor()
+                processor.start()
+                self._processor = processor
+            return self._processor
+
+
+class PlainHost(AgentHost):
+    """Makes plain agents, an instance and a view of the parameter server for each slot.
 
     Args:
       config: the algorithm's `Config`.
@@ -36,16 +149,6 @@ class AgentHost:
         self._agent_class = agent_class
         self._make_client = make_client
 
-    def make_agents(self, greeting: Greeting) -> SlotAgents:
-        """Builds the agents of a greeted client; see `make_slot_agents`."""
-        return self.make_slot_agents(
-            greeting.observation_spaces,
-            greeting.action_spaces,
-            greeting.slots,
-            client_id=make_client_id(greeting.client_name),
-            exploit=greeting.exploit,
-        )
-
     def make_slot_agents(
         self,
         observation_spaces: Spaces,
@@ -55,23 +158,8 @@ class AgentHost:
         client_id: str,
         exploit: bool = False,
     ) -> SlotAgents:
-        """Builds one plain agent per slot.
-
-        Args:
-          observation_spaces: leaf -> space.
-          action_spaces: leaf -> space.
-          slots: k.
-          client_id: of the agents; each adds the number of its slot.
-          exploit: best actions, nothing learned.
-
-        Raises:
-          ProtocolError: SPACE_MISMATCH, when the algorithm cannot use the spaces.
-          ServerUnavailableError: the parameter server cannot be reached.
-        """
-        try:
-            self._config.validate_spaces(observation_spaces, action_spaces)
-        except InvalidInputError as error:
-            raise ProtocolError(str(error), "SPACE_MISMATCH", error.field) from error
+        """Builds one plain agent per slot."""
+        _validate_spaces(self._config, observation_spaces, action_spaces)
         clients = [self._make_client(f"{client_id}-{slot}") for slot in range(slots)]
         if exploit:
             clients = [ReadOnlyClient(client) for client in clients]
@@ -82,6 +170,13 @@ class AgentHost:
             return agent
 
         return PlainSlots(make_agent, clients, observation_spaces, action_spaces)
+
+
+def _validate_spaces(config: Any, observation_spaces: Spaces, action_spaces: Spaces) -> None:
+    try:
+        config.validate_spaces(observation_spaces, action_spaces)
+    except InvalidInputError as error:
+        raise ProtocolError(str(error), "SPACE_MISMATCH", error.field) from error
 
 
 def _validate_agent_class(agent_class: Any) -> None:

@@ -2,48 +2,19 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from relaax_like.bridge.service import ParameterServerClient
+from relaax_like.rlx_server.slot_agents import AgentFailure, Decision, PlainAgents
 from relaax_like.rlx_server.transition import Transition
-from relaax_like.wire.errors import InvalidInputError, RelaaxError, ServerUnavailableError
+from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
 from relaax_like.wire.ndarray import DTYPES
 from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """The agents' answer to one step.
-
-    Attributes:
-      actions: leaf -> [k, ...] in the leaf's dtype; None when no slot goes on.
-      finished: what ended the training, or "".
-      version: of the weights that chose the actions.
-    """
-
-    actions: Mapping[str, np.ndarray] | None
-    finished: str
-    version: int
-
-
-class SlotAgents(Protocol):
-    """What a session needs of its agents, plain or batch-native."""
-
-    def step(self, transition: Transition) -> Decision:
-        """Takes what happened and returns the next actions."""
-
-    def close(self) -> None:
-        """Discards unfinished episodes and lets go."""
-
-
-class AgentFailure(RelaaxError):
-    """A user's agent raised, or answered with something that is no action."""
-
-
-class PlainSlots:
+class PlainSlots(PlainAgents):
     """k plain agents as one.
 
     Args:
@@ -66,9 +37,6 @@ class PlainSlots:
         self._plain_action = list(action_spaces) == [ACTION]
         self._agents = [make_agent(client) for client in parameter_servers]
         self._reset_keywords = _reset_keywords(self._agents[0])
-        slots = len(parameter_servers)
-        self._returns = np.zeros(slots)
-        self._lengths = np.zeros(slots, np.int64)
 
     def step(self, transition: Transition) -> Decision:
         """Calls each slot's verb.
@@ -76,6 +44,10 @@ class PlainSlots:
         Raises:
           AgentFailure: an agent raised or answered with something that is no action.
         """
+        # First, so that they travel with the push that an agent makes at an episode's end.
+        for episode in transition.episodes:
+            client = self._parameter_servers[episode.slot]
+            client.add_episode(episode.episode_return, episode.length)
         actions = []
         finished = ""
         for slot, agent in enumerate(self._agents):
@@ -108,8 +80,6 @@ class PlainSlots:
             return agent.act(self._state(transition.observations, slot))
         rewards = transition.rewards[slot]
         reward = float(rewards[0]) if rewards.size == 1 else rewards
-        self._returns[slot] += rewards.sum()
-        self._lengths[slot] += 1
         if not transition.ended[slot]:
             return agent.reward_and_act(reward, self._state(transition.observations, slot))
         self._end_episode(slot, agent, reward, transition)
@@ -119,9 +89,6 @@ class PlainSlots:
 
     def _end_episode(self, slot: int, agent: Any, reward: Any, transition: Transition) -> None:
         assert transition.truncated is not None
-        # First, so that it travels with the push that the agent makes at an episode's end.
-        self._parameter_servers[slot].add_episode(self._returns[slot], int(self._lengths[slot]))
-        self._returns[slot], self._lengths[slot] = 0.0, 0
         final = transition.final_observations
         success = None if transition.success is None else int(transition.success[slot])
         keywords = {

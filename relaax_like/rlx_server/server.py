@@ -1,23 +1,24 @@
-"""The rlx server's transport: one asyncio loop, TCP, a thread for each session's plain agents."""
+"""The rlx server: one event loop for all connections, one prediction for all ready sessions."""
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
+from relaax_like.computation.prediction import Prediction, Request
 from relaax_like.rlx_server.admission import Admission
-from relaax_like.rlx_server.session import Session, error_to_bytes
+from relaax_like.rlx_server.connection import Connection
+from relaax_like.rlx_server.session import Session
 from relaax_like.wire.errors import ProtocolError, RelaaxError
-from relaax_like.wire.framing import HEADER, pack_frame, unpack_length
 from relaax_like.wire.ports import describe_bind_failure
 
 logger = logging.getLogger(__name__)
 
-_WRITE_TIMEOUT_SEC = 30.0
-_LINGER_SEC = 2.0
+ResultT = TypeVar("ResultT")
+Predict = Callable[[Sequence[Request]], list[Prediction]]
 
 
 class RlxServer:
@@ -34,6 +35,11 @@ class RlxServer:
       max_message_bytes: longest message that is read.
       hello_timeout_sec: a connection that has not said hello by then is closed.
       idle_timeout_sec: a client that sends nothing for so long is sent away.
+      predict: answers the requests of batch-native agents; None when all agents are plain.
+
+    Attributes:
+      loop: the event loop, once started.
+      connections: those that are open.
     """
 
     def __init__(
@@ -44,20 +50,26 @@ class RlxServer:
         max_message_bytes: int,
         hello_timeout_sec: float,
         idle_timeout_sec: float,
+        predict: Predict | None = None,
     ):
+        self.admission = admission
+        self.max_message_bytes = max_message_bytes
+        self.connections: set[Connection] = set()
         self._make_session = make_session
-        self._admission = admission
-        self._max_message_bytes = max_message_bytes
         self._hello_timeout_sec = hello_timeout_sec
         self._idle_timeout_sec = idle_timeout_sec
+        self._predict = predict
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.Task[None] | None = None
+        self._pending: list[Connection] = []
+        self._waiting: set[Connection] = set()
+        self._flush_scheduled = False
 
     @property
     def clients(self) -> int:
         """Connections at this moment."""
-        return self._admission.clients
+        return self.admission.clients
 
     async def start(self, host: str, port: int) -> int:
         """Binds and begins to serve; returns the real port.
@@ -65,118 +77,109 @@ class RlxServer:
         Raises:
           RelaaxError: the port is taken; names the process that holds it.
         """
+        self.loop = asyncio.get_running_loop()
         try:
-            self._server = await asyncio.start_server(self._connect, host, port, backlog=512)
+            self._server = await self.loop.create_server(
+                self._make_connection, host, port, backlog=512
+            )
         except OSError as error:
             raise RelaaxError(
                 f"cannot bind {host}:{port}: {describe_bind_failure(host, port)}"
             ) from error
+        self._sweeper = self.loop.create_task(self._sweep())
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Takes no new clients, tells the others, and closes their sessions."""
         if self._server is not None:
             self._server.close()
-        for task in self._connections:
-            task.cancel()
-        if self._connections:
-            await asyncio.wait(self._connections, timeout=3.0)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        goodbye = ProtocolError("the rlx server is going down; reconnect", "UNAVAILABLE")
+        for connection in list(self.connections):
+            connection.fail(goodbye)
+        deadline = self.loop.time() + 3.0
+        while self.connections and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
 
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        try:
-            await self._converse(reader, writer)
-        except (ConnectionError, TimeoutError, asyncio.CancelledError):
-            pass
-        except Exception:
-            logger.exception("a connection ended with a defect of the server; others go on")
-        finally:
-            self._connections.discard(task)
-            writer.close()
-
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        name = f"session-{next(self._numbers)}"
-        try:
-            self._admission.enter()
-        except ProtocolError as error:
-            logger.warning("%s turned away: %s", name, error)
-            await _send(writer, error_to_bytes(error))
-            await _drain_input(reader)
+    def predict_soon(self, connection: Connection) -> None:
+        """Answers a connection's pending step with the next round of predictions."""
+        if not connection.session.ready:
+            self._waiting.add(connection)
             return
-        session = self._make_session(name)
-        # One thread per session: a slow or blocking agent holds up nobody else.
-        thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._pending.append(connection)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            # After all sockets that are readable now have been read.
+            self.loop.call_soon(self._flush)
+
+    def wake(self) -> None:
+        """Looks again at sessions that were not ready; safe from any thread."""
+        self.loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        ready = [c for c in self._waiting if c.session.ready or not c.open]
+        for connection in ready:
+            self._waiting.discard(connection)
+            if connection.open:
+                self.predict_soon(connection)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        pending, self._pending = self._pending, []
+        asking, requests = [], []
+        for connection in pending:
+            if not connection.open:
+                continue
+            try:
+                request = connection.session.request()
+                if request is None:
+                    connection.send_answer(connection.session.answer(None))
+                    continue
+            except ProtocolError as error:
+                connection.fail(error)
+                continue
+            asking.append(connection)
+            requests.append(request)
+        if asking:
+            self._answer(asking, requests)
+
+    def _answer(self, asking: list[Connection], requests: list[Request]) -> None:
+        assert self._predict is not None
         try:
-            await self._serve(session, thread, reader, writer)
-        finally:
-            self._admission.leave()
-            thread.submit(_close_quietly, session)
-            thread.shutdown(wait=False)
+            predictions = self._predict(requests)
+        except Exception as error:
+            logger.exception("a prediction for %d session(s) failed", len(asking))
+            failure = ProtocolError(f"the prediction failed: {error!r}", "AGENT_FAILED")
+            for connection in asking:
+                connection.fail(failure)
+            return
+        for connection, prediction in zip(asking, predictions, strict=True):
+            try:
+                connection.send_answer(connection.session.answer(prediction))
+            except ProtocolError as error:
+                connection.fail(error)
 
-    async def _serve(
-        self,
-        session: Session,
-        thread: ThreadPoolExecutor,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            while not session.finished:
-                body = await self._read(reader, session)
-                if body is None:
-                    return
-                answer = await loop.run_in_executor(thread, session.receive, body)
-                if answer is not None:
-                    await _send(writer, answer)
-            logger.info("%s: told that the training has finished", session.client_name)
-        except ProtocolError as error:
-            logger.warning("%s: %s: %s", session.client_name, error.code, error)
-            await _send(writer, error_to_bytes(error))
-        except asyncio.CancelledError:
-            goodbye = ProtocolError("the rlx server is going down; reconnect", "UNAVAILABLE")
-            writer.write(pack_frame(error_to_bytes(goodbye)))
-            raise
-        # Closing with unread input would reset the connection and lose the last answer.
-        await _drain_input(reader)
+    def _make_connection(self) -> Connection:
+        return Connection(self, self._make_session(f"session-{next(self._numbers)}"))
 
-    async def _read(self, reader: asyncio.StreamReader, session: Session) -> bytes | None:
-        timeout = self._idle_timeout_sec if session.greeted else self._hello_timeout_sec
-        try:
-            async with asyncio.timeout(timeout):
-                header = await reader.readexactly(HEADER.size)
-                return await reader.readexactly(unpack_length(header, self._max_message_bytes))
-        except asyncio.IncompleteReadError as error:
-            if error.partial:
-                logger.warning("%s: went away in the middle of a message", session.client_name)
-            return None
-        except TimeoutError:
-            raise ProtocolError(
-                f"nothing whole came for {timeout:g} s; connect again with the environment ready",
-                "UNAVAILABLE",
-            ) from None
-
-
-async def _send(writer: asyncio.StreamWriter, body: bytes) -> None:
-    writer.write(pack_frame(body))
-    async with asyncio.timeout(_WRITE_TIMEOUT_SEC):
-        await writer.drain()
-
-
-async def _drain_input(reader: asyncio.StreamReader) -> None:
-    with contextlib.suppress(TimeoutError, ConnectionError):
-        async with asyncio.timeout(_LINGER_SEC):
-            while await reader.read(65536):
-                pass
-
-
-def _close_quietly(session: Session) -> None:
-    try:
-        session.close()
-    except Exception:
-        logger.exception("%s: closing its agents failed", session.client_name)
+    async def _sweep(self) -> None:
+        """Sends clients away that say nothing."""
+        interval = min(self._hello_timeout_sec, self._idle_timeout_sec) / 4
+        while True:
+            await asyncio.sleep(min(max(interval, 0.02), 1.0))
+            now = time.monotonic()
+            for connection in list(self.connections):
+                greeted = connection.session.greeted
+                timeout = self._idle_timeout_sec if greeted else self._hello_timeout_sec
+                if now - connection.last_heard > timeout and not connection.busy:
+                    connection.fail(
+                        ProtocolError(
+                            f"nothing whole came for {timeout:g} s; connect again with the "
+                            "environment ready",
+                            "UNAVAILABLE",
+                        )
+                    )
 
 
 class ServerThread:
@@ -209,7 +212,7 @@ class ServerThread:
     def __exit__(self, *exception: object) -> None:
         self.stop()
 
-    def _call(self, coroutine):  # type: ignore[no-untyped-def]
+    def _call(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
 
     def _stop_loop(self) -> None:

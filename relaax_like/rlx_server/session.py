@@ -1,14 +1,18 @@
 """One client's conversation, without any knowledge of the transport that carries it."""
 
+import contextlib
+import dataclasses
+import enum
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from relaax_like.bridge.service import Metrics
-from relaax_like.rlx_server.plain_slots import Decision, SlotAgents
+from relaax_like.computation.prediction import Prediction, Request
+from relaax_like.rlx_server.episodes import EpisodeMeter, SlotEpisode
+from relaax_like.rlx_server.slot_agents import BatchAgents, Decision, SlotAgents
 from relaax_like.rlx_server.transition import Transition, read_step
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import (
@@ -63,8 +67,22 @@ class Greeting:
         self.exploit = hello.mode == rlx_pb2.EXPLOIT
 
 
+class Pending(enum.Enum):
+    """What `Session.receive` returns when the answer needs a prediction first."""
+
+    PREDICTION = enum.auto()
+
+
+PENDING = Pending.PREDICTION
+
+
 class Session:
     """Answers one client's messages. Not thread-safe: one message at a time.
+
+    With plain agents `receive` returns the answer; it may block, as the hello may. With batch-
+    native agents a step returns PENDING, and the owner goes on, when `ready`, with:
+
+        answer = session.answer(prediction_for(session.request()))
 
     Args:
       name: of the session, for logs.
@@ -74,6 +92,10 @@ class Session:
       max_message_bytes: told to the client.
       score_lines: log one line per episode.
       time_limit_sec: after it the client is sent away at the next episode end; None: never.
+
+    All methods that take part in answering raise ProtocolError: what the client did wrong, or that
+    the server cannot go on with it. The session is over then; `error_to_bytes` makes the message
+    for the client.
     """
 
     def __init__(
@@ -99,9 +121,10 @@ class Session:
         self._agents: SlotAgents | None = None
         self._running = False
         self._episodes = 0
-        self._returns = np.zeros(0)
-        self._lengths = np.zeros(0, np.int64)
+        self._meter = EpisodeMeter(0)
         self._latency = MeanMetric(metrics, "server latency")
+        self._transition: Transition | None = None
+        self._received_at = 0.0
 
     @property
     def greeted(self) -> bool:
@@ -109,20 +132,67 @@ class Session:
         return self._greeting is not None
 
     @property
+    def blocking(self) -> bool:
+        """Whether `receive` may block."""
+        return not isinstance(self._agents, BatchAgents)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a pending step can be answered now."""
+        return isinstance(self._agents, BatchAgents) and self._agents.ready
+
+    @property
     def client_name(self) -> str:
         """The client's name, or the session's before the hello."""
         return self._greeting.client_name if self._greeting else self.name
 
-    def receive(self, body: bytes) -> bytes | None:
-        """Takes one message and returns the answer, serialised; None when it has none.
+    def receive(self, body: bytes) -> bytes | Pending | None:
+        """Takes one message; returns the answer, PENDING, or None when there is no answer to it."""
+        self._received_at = time.perf_counter()
+        with self._translate_errors():
+            message = _parse(body)
+            kind = message.WhichOneof("body")
+            if kind == "hello":
+                return self._greet(message.hello)
+            if self._greeting is None:
+                raise ProtocolError(f"{kind} came before hello", "OUT_OF_ORDER")
+            if kind == "step":
+                return self._step(message.step)
+            self._store_scalars(message)
+            return None
 
-        Raises:
-          ProtocolError: what the client did wrong, or that the server cannot go on with it. The
-            session is over; `error_to_bytes` makes the message for the client.
-        """
-        start = time.perf_counter()
+    def request(self) -> Request | None:
+        """Returns the rows of the pending step that want actions; None when it needs none."""
+        assert isinstance(self._agents, BatchAgents)
+        with self._translate_errors():
+            return self._agents.request()
+
+    def answer(self, prediction: Prediction | None) -> bytes:
+        """Answers the pending step with the prediction for `request`."""
+        assert isinstance(self._agents, BatchAgents)
+        with self._translate_errors():
+            return self._answer(self._agents.decide(prediction))
+
+    def close(self) -> None:
+        """Discards unfinished episodes and closes the agents; may be called twice."""
+        agents, self._agents = self._agents, None
+        if agents is None:
+            return
+        unfinished, steps = self._meter.unfinished
+        if unfinished and not self.finished:
+            logger.info(
+                "%s: left in the middle of %d episode(s); %d steps discarded",
+                self.client_name,
+                unfinished,
+                steps,
+            )
+            self._metrics.scalar("discarded episodes", unfinished)
+        agents.close()
+
+    @contextlib.contextmanager
+    def _translate_errors(self) -> Iterator[None]:
         try:
-            reply = self._dispatch(_parse(body))
+            yield
         except InvalidInputError as error:
             raise ProtocolError(str(error), "INVALID_FIELD", error.field) from error
         except ServerUnavailableError as error:
@@ -133,102 +203,75 @@ class Session:
             logger.exception("%s: its agent failed; the session ends, others go on", self.name)
             what = str(error) if isinstance(error, RelaaxError) else repr(error)
             raise ProtocolError(f"the agent failed: {what}", "AGENT_FAILED") from error
-        if reply is None:
-            return None
-        answer = reply.SerializeToString()
-        self._latency.add(time.perf_counter() - start)
-        return answer
 
-    def close(self) -> None:
-        """Discards unfinished episodes and closes the agents; may be called twice."""
-        agents, self._agents = self._agents, None
-        if agents is None:
-            return
-        unfinished = int((self._lengths > 0).sum())
-        if unfinished and not self.finished:
-            logger.info(
-                "%s: left in the middle of %d episode(s); %d steps discarded",
-                self.client_name,
-                unfinished,
-                int(self._lengths.sum()),
-            )
-            self._metrics.scalar("discarded episodes", unfinished)
-        agents.close()
-
-    def _dispatch(self, message: rlx_pb2.ClientMessage) -> rlx_pb2.ServerMessage | None:
-        kind = message.WhichOneof("body")
-        if kind == "hello":
-            return self._greet(message.hello)
-        if self._greeting is None:
-            raise ProtocolError(f"{kind} came before hello", "OUT_OF_ORDER")
-        if kind == "step":
-            return self._step(message.step)
-        self._store_scalars(message)
-        return None
-
-    def _greet(self, hello: rlx_pb2.Hello) -> rlx_pb2.ServerMessage:
+    def _greet(self, hello: rlx_pb2.Hello) -> bytes:
         if self._greeting is not None:
             raise ProtocolError("a second hello", "OUT_OF_ORDER", "hello")
         greeting = Greeting(hello, self._max_slots)
         self._agents = self._make_agents(greeting)
         self._greeting = greeting
-        self._returns = np.zeros(greeting.slots)
-        self._lengths = np.zeros(greeting.slots, np.int64)
+        self._meter = EpisodeMeter(greeting.slots)
         logger.info(
-            "%s: %d slot(s)%s", self.name, greeting.slots, ", exploit" if greeting.exploit else ""
+            "%s is %s: %d slot(s)%s",
+            self.name,
+            greeting.client_name,
+            greeting.slots,
+            ", exploit" if greeting.exploit else "",
         )
-        return rlx_pb2.ServerMessage(
-            ready=rlx_pb2.Ready(
-                protocol_version=PROTOCOL_VERSION,
-                session=self.name,
-                max_message_bytes=self._max_message_bytes,
-            )
+        ready = rlx_pb2.Ready(
+            protocol_version=PROTOCOL_VERSION,
+            session=self.name,
+            max_message_bytes=self._max_message_bytes,
         )
+        return rlx_pb2.ServerMessage(ready=ready).SerializeToString()
 
-    def _step(self, step: rlx_pb2.Step) -> rlx_pb2.ServerMessage:
+    def _step(self, step: rlx_pb2.Step) -> bytes | Pending:
         assert self._greeting is not None
-        assert self._agents is not None
-        transition = read_step(
-            step, self._greeting.observation_spaces, self._greeting.slots, self._running
-        )
-        decision = self._agents.step(transition)
+        greeting, agents = self._greeting, self._agents
+        transition = read_step(step, greeting.observation_spaces, greeting.slots, self._running)
+        if transition.rewards is not None:
+            episodes = self._meter.add(transition.rewards, transition.ended)
+            if episodes:
+                transition = dataclasses.replace(transition, episodes=episodes)
+        self._transition = transition
+        if isinstance(agents, BatchAgents):
+            agents.observe(transition)
+            return PENDING
+        assert agents is not None
+        return self._answer(agents.step(transition))
+
+    def _answer(self, decision: Decision) -> bytes:
+        assert self._transition is not None
         self._running = decision.actions is not None
         self.finished = bool(decision.finished)
         reply = rlx_pb2.ServerMessage()
-        self._write_actions(reply.actions, transition, decision)
-        if reply.actions.episodes and not decision.finished:
-            self._check_time_limit()
-        return reply
-
-    def _write_actions(
-        self, actions: rlx_pb2.Actions, transition: Transition, decision: Decision
-    ) -> None:
+        actions = reply.actions
         actions.version = decision.version
         actions.finished = decision.finished
         if decision.actions is not None:
             pack_arrays(decision.actions, actions.actions)
-        if transition.rewards is None:
-            return
-        self._returns += transition.rewards.sum(axis=1)
-        self._lengths += 1
-        for slot in np.flatnonzero(transition.ended):
+        for episode in self._transition.episodes:
             actions.episodes.add(
-                slot=slot, score=self._returns[slot], length=int(self._lengths[slot])
+                slot=episode.slot, score=episode.episode_return, length=episode.length
             )
-            self._end_episode(int(slot))
+            self._log_episode(episode)
+        if self._transition.episodes and not decision.finished:
+            self._check_time_limit()
+        answer = reply.SerializeToString()
+        self._latency.add(time.perf_counter() - self._received_at)
+        return answer
 
-    def _end_episode(self, slot: int) -> None:
+    def _log_episode(self, episode: SlotEpisode) -> None:
         self._episodes += 1
         if self._score_lines:
             logger.info(
                 "%s slot %d: episode %d, score %g, %d steps",
                 self.client_name,
-                slot,
+                episode.slot,
                 self._episodes,
-                self._returns[slot],
-                self._lengths[slot],
+                episode.episode_return,
+                episode.length,
             )
-        self._returns[slot], self._lengths[slot] = 0.0, 0
 
     def _check_time_limit(self) -> None:
         if self._deadline is not None and time.monotonic() > self._deadline:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from relaax_like.rlx_server.episodes import SlotEpisode
 from relaax_like.v1 import ndarray_pb2, rlx_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.ndarray import message_to_ndarray
@@ -24,6 +25,7 @@ class Transition:
       truncated: [k] bool.
       success: [k] int8 (1 yes, 0 no, -1 not said), or None.
       final_observations: leaf -> [k, ...], rows of slots that ended; or None.
+      episodes: that ended with this step.
     """
 
     observations: Arrays | None
@@ -32,6 +34,7 @@ class Transition:
     truncated: np.ndarray | None = None
     success: np.ndarray | None = None
     final_observations: Arrays | None = None
+    episodes: tuple[SlotEpisode, ...] = ()
 
     @property
     def ended(self) -> np.ndarray:

@@ -10,7 +10,7 @@ import pytest
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.bridge.manifest import make_manifest
 from relaax_like.bridge.service import NullMetrics
-from relaax_like.computation import ComputationTask
+from relaax_like.computation.computation_task import ComputationTask
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.parameter_server.parameter_server import ParameterServer

@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 
 from relaax_like.bridge.manifest import make_manifest
-from relaax_like.computation import Algorithm, ComputationTask, Model
-from relaax_like.computation.model import get_variables
+from relaax_like.computation.algorithm import Algorithm
+from relaax_like.computation.computation_task import ComputationTask
+from relaax_like.computation.model import Model, get_variables
 from relaax_like.nn.distributions import Categorical, Deterministic
 from relaax_like.wire.errors import InvalidInputError
 

@@ -12,7 +12,7 @@ from relaax_like.bridge.service import NullMetrics
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.rlx_server.admission import Admission
-from relaax_like.rlx_server.hosting import AgentHost
+from relaax_like.rlx_server.hosting import PlainHost
 from relaax_like.rlx_server.server import RlxServer, ServerThread
 from relaax_like.rlx_server.session import Session
 from relaax_like.v1 import ndarray_pb2, rlx_pb2
@@ -70,7 +70,7 @@ def serve_rlx(
     """Serves agents of a class on a free port; gives the port."""
     RecordingAgent.instances = []
     make_client = make_client or (lambda client_id: InProcessClient(backend, client_id))
-    host = AgentHost(config or AlgorithmConfig(), agent_class, make_client)
+    host = PlainHost(config or AlgorithmConfig(), agent_class, make_client)
 
     def make_session(name: str) -> Session:
         options = {"max_slots": 4, "max_message_bytes": max_message_bytes, **session}

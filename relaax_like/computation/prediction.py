@@ -1,0 +1,44 @@
+"""What agents ask for and get: rows of inputs, rows of actions. Needs no TensorFlow."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One agent's rows that want actions: name -> `[k, ...]` inputs and states."""
+
+    inputs: Arrays
+    states: Arrays
+    exploit: bool = False
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a policy chose for B rows.
+
+    Attributes:
+      actions: name -> [B, ...].
+      next_states: name -> [B, ...], the memory after the step.
+      log_prob: [B] float32, of all actions of a row together.
+      version: of the values.
+    """
+
+    actions: Arrays
+    next_states: Arrays
+    log_prob: np.ndarray
+    version: int
+
+    def rows(self, start: int, stop: int) -> "Prediction":
+        """Returns the rows of one agent; views."""
+        part = slice(start, stop)
+        return Prediction(
+            {name: array[part] for name, array in self.actions.items()},
+            {name: array[part] for name, array in self.next_states.items()},
+            self.log_prob[part],
+            self.version,
+        )

@@ -1,0 +1,88 @@
+"""Hosts a batch-native agent: one client's k slots as arrays."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from relaax_like.agent.batch_agent import SimpleRLAgent
+from relaax_like.bridge.service import Episode
+from relaax_like.computation.data_processor import ComputationDataProcessor
+from relaax_like.computation.prediction import Prediction, Request
+from relaax_like.nn.action_heads import actions_to_wire
+from relaax_like.rlx_server.slot_agents import AgentFailure, BatchAgents, Decision
+from relaax_like.rlx_server.transition import Transition
+from relaax_like.wire.spaces import Spaces
+
+
+class BatchSlots(BatchAgents):
+    """Translates between a session's steps and a `SimpleRLAgent`.
+
+    Args:
+      make_agent: builds the agent from what it is to call when a wait is over.
+      processor: of the agent; tells when the training has finished.
+      action_spaces: of the hello.
+      on_ready: called, from any thread, when `ready` has become True.
+      exploit: the training's end does not concern the client.
+    """
+
+    def __init__(
+        self,
+        make_agent: Callable[[Callable[[], None]], SimpleRLAgent],
+        processor: ComputationDataProcessor,
+        action_spaces: Spaces,
+        on_ready: Callable[[], None],
+        exploit: bool = False,
+    ):
+        self._agent = make_agent(on_ready)
+        self._processor = processor
+        self._action_spaces = action_spaces
+        self._exploit = exploit
+        self._goes_on = False
+
+    @property
+    def ready(self) -> bool:  # type: ignore[override]
+        """Whether the pending step can be answered now."""
+        return not self._agent.waiting
+
+    def observe(self, transition: Transition) -> None:
+        """Hands what happened to the agent."""
+        self._goes_on = transition.observations is not None
+        self._agent.observe(
+            transition.observations,
+            transition.rewards,
+            transition.terminated,
+            transition.truncated,
+            transition.final_observations,
+            [Episode(e.episode_return, e.length) for e in transition.episodes],
+        )
+
+    def request(self) -> Request | None:
+        """Returns the rows that want actions; None when no slot goes on, or at the end."""
+        if not self._goes_on or self._finished():
+            return None
+        return self._agent.request()
+
+    def decide(self, prediction: Prediction | None) -> Decision:
+        """Turns the prediction into the answer."""
+        if prediction is None:
+            return Decision(actions=None, finished=self._finished(), version=0)
+        actions = self._agent.take(prediction)
+        return Decision(
+            actions={k: self._to_wire(k, array) for k, array in actions.items()},
+            finished="",
+            version=prediction.version,
+        )
+
+    def close(self) -> None:
+        """Nothing is held; the unfinished rollout is forgotten."""
+
+    def _finished(self) -> str:
+        return "" if self._exploit else self._processor.finished
+
+    def _to_wire(self, name: str, array: np.ndarray) -> np.ndarray:
+        space = self._action_spaces.get(name)
+        if space is None:
+            raise AgentFailure(
+                f"the model's action {name!r} is none of the client's {sorted(self._action_spaces)}"
+            )
+        return actions_to_wire(space, array)

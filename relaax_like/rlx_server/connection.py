@@ -1,0 +1,206 @@
+"""One client's TCP connection: frames in, messages to its session, answers out."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, cast
+
+from relaax_like.rlx_server.session import PENDING, Session, error_to_bytes
+from relaax_like.wire.errors import ProtocolError
+from relaax_like.wire.framing import HEADER, pack_frame, unpack_length
+
+if TYPE_CHECKING:
+    from relaax_like.rlx_server.server import RlxServer
+
+logger = logging.getLogger(__name__)
+
+# The protocol is a dialogue: a client that sends ahead so far is not following it.
+_MAX_QUEUED = 100
+_LINGER_SEC = 2.0
+
+
+class Connection(asyncio.Protocol):
+    """Feeds a session, one message at a time.
+
+    A session that may block runs in a thread of its own; any other in the event loop, where its
+    predictions are made together with those of all sessions that are ready at the same moment.
+
+    Attributes:
+      last_heard: monotonic time of the newest bytes.
+    """
+
+    def __init__(self, server: "RlxServer", session: Session):
+        self.session = session
+        self.last_heard = time.monotonic()
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._input = bytearray()
+        self._queue: deque[bytes] = deque()
+        self._busy = False
+        self._closing = False
+        self._client_done = False
+        self._thread: ThreadPoolExecutor | None = None
+        self._admitted = False
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Lets the client in, or turns it away."""
+        # uvloop's transports have the methods, but not the base class.
+        self._transport = cast(asyncio.Transport, transport)
+        try:
+            self._server.admission.enter()
+        except ProtocolError as error:
+            self.fail(error)
+            return
+        self._admitted = True
+        self._server.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Takes bytes as they come."""
+        self.last_heard = time.monotonic()
+        if self._closing:
+            return
+        self._input += data
+        try:
+            self._split_frames()
+        except ProtocolError as error:
+            self.fail(error)
+            return
+        self._next()
+
+    def eof_received(self) -> bool:
+        """Notes that the client will send no more; what it has sent is still answered."""
+        if self._input and not self._closing:
+            logger.warning("%s: went away in the middle of a message", self.session.client_name)
+        self._client_done = True
+        # Keeps our half open while an answer is on its way.
+        return self._busy and not self._closing
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Closes the session; other sessions do not notice."""
+        self._closing = True
+        self._queue.clear()
+        self._server.connections.discard(self)
+        if self._admitted:
+            self._admitted = False
+            self._server.admission.leave()
+        self._run(_close_quietly, self.session)
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+
+    # What the server calls.
+
+    @property
+    def busy(self) -> bool:
+        """Whether a message of the client is being answered."""
+        return self._busy
+
+    @property
+    def open(self) -> bool:
+        """Whether answers can still be sent."""
+        return not self._closing
+
+    def send_answer(self, answer: bytes) -> None:
+        """Sends the answer to the message at hand and goes on with the next one."""
+        self._busy = False
+        if self._closing or self._transport is None:
+            return
+        self._transport.write(pack_frame(answer))
+        if self.session.finished:
+            logger.info("%s: told that the training has finished", self.session.client_name)
+            self._close_soon()
+            return
+        self._next()
+        if self._client_done and not self._busy:
+            self._close_soon()
+
+    def fail(self, error: ProtocolError) -> None:
+        """Tells the client what is wrong and closes."""
+        self._busy = False
+        if self._closing or self._transport is None:
+            return
+        logger.warning("%s: %s: %s", self.session.client_name, error.code, error)
+        self._transport.write(pack_frame(error_to_bytes(error)))
+        self._close_soon()
+
+    def _split_frames(self) -> None:
+        data, start = self._input, 0
+        while len(data) - start >= HEADER.size:
+            body = start + HEADER.size
+            length = unpack_length(bytes(data[start:body]), self._server.max_message_bytes)
+            if len(data) - body < length:
+                break
+            self._queue.append(bytes(data[body : body + length]))
+            start = body + length
+        del data[:start]
+        if len(self._queue) > _MAX_QUEUED:
+            raise ProtocolError(
+                f"more than {_MAX_QUEUED} messages sent ahead; wait for the answer to each step",
+                "OUT_OF_ORDER",
+            )
+
+    def _next(self) -> None:
+        while self._queue and not self._busy and not self._closing:
+            self._busy = True
+            body = self._queue.popleft()
+            if self.session.blocking:
+                self._run(self._receive_in_thread, body)
+                return
+            try:
+                answer = self.session.receive(body)
+            except ProtocolError as error:
+                self.fail(error)
+                return
+            if answer is PENDING:
+                self._server.predict_soon(self)
+                return
+            self._busy = False
+            if isinstance(answer, bytes):
+                self.send_answer(answer)
+
+    def _receive_in_thread(self, body: bytes) -> None:
+        loop = self._server.loop
+        try:
+            answer = self.session.receive(body)
+        except ProtocolError as error:
+            loop.call_soon_threadsafe(self.fail, error)
+            return
+        if isinstance(answer, bytes):
+            loop.call_soon_threadsafe(self.send_answer, answer)
+        else:
+            loop.call_soon_threadsafe(self._go_on)
+
+    def _go_on(self) -> None:
+        self._busy = False
+        self._next()
+        if self._client_done and not self._busy and not self._closing:
+            self._close_soon()
+
+    def _run(self, function: Callable[..., None], *arguments: object) -> None:
+        if self._thread is None:
+            name = self.session.name
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._thread.submit(function, *arguments)
+
+    def _close_soon(self) -> None:
+        """Lets the client read the last answer: closing with unread input would reset it away."""
+        self._closing = True
+        self._queue.clear()
+        assert self._transport is not None
+        if self._client_done:
+            self._transport.close()
+            return
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._server.loop.call_later(_LINGER_SEC, self._transport.close)
+
+
+def _close_quietly(session: Session) -> None:
+    try:
+        session.close()
+    except Exception:
+        logger.exception("%s: closing its agents failed", session.client_name)

@@ -1,0 +1,42 @@
+"""Counts the episodes of k slots: returns and lengths."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class SlotEpisode:
+    """An episode that ended: the slot, its undiscounted sum of rewards, its environment steps."""
+
+    slot: int
+    episode_return: float
+    length: int
+
+
+class EpisodeMeter:
+    """Adds up the rewards of k slots."""
+
+    def __init__(self, slots: int):
+        self._returns = np.zeros(slots)
+        self._lengths = np.zeros(slots, np.int64)
+
+    @property
+    def unfinished(self) -> tuple[int, int]:
+        """Number of episodes that have begun and not ended, and their steps together."""
+        return int((self._lengths > 0).sum()), int(self._lengths.sum())
+
+    def add(self, rewards: np.ndarray, ended: np.ndarray) -> tuple[SlotEpisode, ...]:
+        """Takes `[k, r]` rewards and `[k]` bool ends; returns the episodes that ended."""
+        self._returns += rewards[:, 0] if rewards.shape[1] == 1 else rewards.sum(axis=1)
+        self._lengths += 1
+        if not ended.any():
+            return ()
+        slots = np.flatnonzero(ended)
+        episodes = tuple(
+            SlotEpisode(int(slot), float(self._returns[slot]), int(self._lengths[slot]))
+            for slot in slots
+        )
+        self._returns[slots] = 0.0
+        self._lengths[slots] = 0
+        return episodes

@@ -1,0 +1,74 @@
+"""What a session needs of its agents: plain ones, which answer themselves, or batch-native ones."""
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from relaax_like.computation.prediction import Prediction, Request
+from relaax_like.rlx_server.transition import Transition
+from relaax_like.wire.errors import RelaaxError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The agents' answer to one step.
+
+    Attributes:
+      actions: leaf -> [k, ...] in the leaf's dtype; None when no slot goes on.
+      finished: what ended the training, or "".
+      version: of the weights that chose the actions.
+    """
+
+    actions: Mapping[str, np.ndarray] | None
+    finished: str
+    version: int
+
+
+class AgentFailure(RelaaxError):
+    """A user's agent raised, or answered with something that is no action."""
+
+
+class PlainAgents(abc.ABC):
+    """Agents that answer a step by themselves, and may block while they do."""
+
+    @abc.abstractmethod
+    def step(self, transition: Transition) -> Decision:
+        """Takes what happened and returns the next actions."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Discards unfinished episodes and lets go."""
+
+
+class BatchAgents(abc.ABC):
+    """Agents whose predictions are made together with those of other sessions. Nothing blocks.
+
+        agents.observe(transition)
+        if agents.ready: decision = agents.decide(prediction_of(agents.request()))
+
+    Attributes:
+      ready: False while a rollout is being learned from; `on_ready` is called when that is over.
+    """
+
+    ready: bool
+
+    @abc.abstractmethod
+    def observe(self, transition: Transition) -> None:
+        """Takes what happened."""
+
+    @abc.abstractmethod
+    def request(self) -> Request | None:
+        """Returns the rows that want actions; None when no slot goes on, or at the end."""
+
+    @abc.abstractmethod
+    def decide(self, prediction: Prediction | None) -> Decision:
+        """Turns the prediction for `request` (None for None) into the answer."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Discards unfinished rollouts and lets go."""
+
+
+SlotAgents = PlainAgents | BatchAgents

@@ -1,0 +1,143 @@
+"""The batch-native agent against a processor that records what it gets."""
+
+# covers F12, F13, F15, F16, F18, F22
+
+import numpy as np
+import pytest
+
+from relaax_like.agent.batch_agent import SimpleRLAgent
+from relaax_like.bridge.service import Episode
+from relaax_like.computation.prediction import Prediction
+
+SLOTS = 2
+
+
+class RecordingProcessor:
+    """Keeps what is submitted; the test says when it has been learned from."""
+
+    def __init__(self):
+        self.submitted = []
+        self.refreshes = []
+
+    def submit(self, rollout, episodes, on_done):
+        self.submitted.append((rollout, list(episodes), on_done))
+
+    def refresh(self, on_done):
+        self.refreshes.append(on_done)
+
+
+def observe(value):
+    return {"x": np.full((SLOTS, 1), value, np.float32)}
+
+
+def predict(agent, action):
+    request = agent.request()
+    memory = {k: v + 1 for k, v in request.states.items()}
+    actions = {"action": np.full(SLOTS, action)}
+    return agent.take(Prediction(actions, memory, np.zeros(SLOTS, np.float32), 3))
+
+
+def end(terminated=(0, 0), truncated=(0, 0)):
+    return {
+        "rewards": np.ones((SLOTS, 1)),
+        "terminated": np.array(terminated, bool),
+        "truncated": np.array(truncated, bool),
+    }
+
+
+def test_a_rollout_is_submitted_after_t_steps_and_the_agent_waits_for_it():
+    processor, woken = RecordingProcessor(), []
+    agent = SimpleRLAgent(processor, SLOTS, steps=2, on_learned=lambda: woken.append(1))
+    agent.observe(observe(0))
+    for step in (1, 2):
+        assert not agent.waiting
+        predict(agent, step)
+        agent.observe(observe(step), **end())
+    assert agent.waiting
+    ((rollout, episodes, on_done),) = processor.submitted
+    np.testing.assert_array_equal(rollout.actions["action"], [[1, 1], [2, 2]])
+    np.testing.assert_array_equal(rollout.inputs["x"][:, 0, 0], [0, 1])
+    np.testing.assert_array_equal(rollout.versions, [3, 3])
+    assert episodes == []
+    on_done()
+    assert not agent.waiting
+    assert woken == [1]
+
+
+def test_termination_truncation_and_going_on_are_told_apart():
+    processor = RecordingProcessor()
+    agent = SimpleRLAgent(processor, SLOTS, steps=2)
+    agent.observe(observe(0))
+    predict(agent, 1)
+    agent.observe(observe(1), **end(terminated=(1, 0)), episodes=[Episode(4.0, 9)])
+    predict(agent, 1)
+    agent.observe(observe(2), **end(truncated=(0, 1)), final_observations=observe(-7))
+    ((rollout, episodes, _),) = processor.submitted
+    np.testing.assert_array_equal(rollout.next_alive, [[0, 1], [1, -1]])
+    assert rollout.next_inputs["x"][1, 1, 0] == -7
+    assert episodes == [Episode(4.0, 9)]
+
+
+def test_a_step_without_a_next_observation_ends_the_episode_as_in_reward_and_reset():
+    processor = RecordingProcessor()
+    agent = SimpleRLAgent(processor, SLOTS, steps=2)
+    agent.observe(observe(0))
+    predict(agent, 1)
+    agent.observe(None, **end(terminated=(1, 1)))
+    agent.observe(observe(5))
+    predict(agent, 2)
+    agent.observe(observe(6), **end())
+    rollout = processor.submitted[0][0]
+    np.testing.assert_array_equal(rollout.inputs["x"][:, 0, 0], [0, 5])
+
+
+def test_memory_begins_anew_where_an_episode_ended_and_nowhere_else():
+    agent = SimpleRLAgent(
+        RecordingProcessor(), SLOTS, steps=9, init_states={"h": np.array([10.0])}
+    )
+    agent.observe(observe(0))
+    np.testing.assert_array_equal(agent.request().states["h"], [[10], [10]])
+    predict(agent, 0)
+    agent.observe(observe(1), **end(terminated=(0, 1)))
+    np.testing.assert_array_equal(agent.request().states["h"], [[11], [10]])
+
+
+def test_reward_shaping_comes_before_storing():
+    processor = RecordingProcessor()
+    agent = SimpleRLAgent(processor, SLOTS, steps=1, reward_shaping_f=lambda r: 10 * r - 1)
+    agent.observe(observe(0))
+    predict(agent, 0)
+    agent.observe(observe(1), **end())
+    np.testing.assert_array_equal(processor.submitted[0][0].rewards, np.full((1, SLOTS, 1), 9))
+
+
+def test_without_learning_nothing_is_stored_and_the_best_actions_are_asked_for():
+    processor = RecordingProcessor()
+    agent = SimpleRLAgent(processor, SLOTS, steps=1, learning=False)
+    agent.observe(observe(0))
+    assert agent.request().exploit
+    predict(agent, 0)
+    agent.observe(observe(1), **end())
+    assert processor.submitted == []
+    assert not agent.waiting
+
+
+def test_without_learning_the_newest_values_are_fetched_at_each_episodes_end():
+    processor = RecordingProcessor()
+    agent = SimpleRLAgent(processor, SLOTS, steps=1, learning=False)
+    agent.observe(observe(0))
+    predict(agent, 0)
+    agent.observe(observe(1), **end(terminated=(1, 0)), episodes=[Episode(1.0, 1)])
+    assert agent.waiting
+    processor.refreshes[0]()
+    assert not agent.waiting
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_unfinished_steps_are_counted(steps):
+    agent = SimpleRLAgent(RecordingProcessor(), SLOTS, steps=9)
+    agent.observe(observe(0))
+    for step in range(steps):
+        predict(agent, 0)
+        agent.observe(observe(step), **end())
+    assert agent.unfinished_steps == steps * SLOTS

@@ -1,0 +1,239 @@
+"""a2c: its costs against a slow reference, tasks with known answers."""
+
+# covers F6, F7, F9, F13, F22
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.batch import load, make_algorithm, make_config, make_processor, serve_a2c
+
+from relaax_like.agent.batch_agent import SimpleRLAgent
+from relaax_like.computation.computation_task import ComputationTask
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.spaces import Box, Discrete
+
+
+def make_batch(steps=6, slots=3, seed=0):
+    random = np.random.default_rng(seed)
+    observations = random.standard_normal((steps + 1, slots, 4)).astype(np.float32)
+    alive = random.choice([1.0, 1.0, 0.0, -1.0], (steps, slots)).astype(np.float32)
+    rewards = random.standard_normal((steps, slots)).astype(np.float32)
+    return observations[:-1], observations[1:], alive, rewards, random
+
+
+def run_network(weights, x):
+    for index in range(0, len(weights) - 2, 2):
+        x = np.tanh(x @ weights[index] + weights[index + 1])
+    return x @ weights[-2] + weights[-1]
+
+
+def compute_costs(config, values, inputs, next_inputs, alive, rewards, actions):
+    """The paper's sums, slot by slot and step by step, in float64."""
+    values = {name: value.astype(np.float64) for name, value in values.items()}
+    policy = [values[n] for n in values if n.startswith("policy")]
+    critic = [values[n] for n in values if n.startswith("value")]
+    steps, slots = alive.shape
+    total_policy = total_value = total_entropy = 0.0
+    for slot in range(slots):
+        v = run_network(critic, inputs[:, slot])[:, 0]
+        next_v = run_network(critic, next_inputs[:, slot])[:, 0]
+        logits = run_network(policy, inputs[:, slot])
+        log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        for t in range(steps):
+            advantage, factor = 0.0, 1.0
+            for s in range(t, steps):
+                delta = rewards[s, slot] + config.gamma * abs(alive[s, slot]) * next_v[s] - v[s]
+                advantage += factor * delta
+                if alive[s, slot] != 1:
+                    break
+                factor *= config.gamma * config.gae_lambda
+            total_policy -= log_probs[t, actions[t, slot]] * advantage
+            total_value += advantage**2
+            total_entropy -= (np.exp(log_probs[t]) * log_probs[t]).sum()
+    count = steps * slots
+    return {
+        "policy cost": total_policy / count,
+        "value cost": config.value_coefficient * total_value / count,
+        "entropy cost": -config.entropy_coefficient * total_entropy / count,
+    }
+
+
+def compute(config, inputs, next_inputs, alive, rewards, actions):
+    task = ComputationTask(make_algorithm(config))
+    gradients, costs = task.compute_gradients(
+        inputs={"observation": inputs},
+        next_inputs={"observation": next_inputs},
+        next_alive={"alive": alive},
+        rewards={"reward": rewards[..., None]},
+        actions={"action": actions},
+    )
+    return task, gradients, costs
+
+
+def test_costs_equal_the_papers_sums():
+    config = make_config(hidden_sizes=(8, 6), entropy_coefficient=0.02, max_gradient_norm=None)
+    inputs, next_inputs, alive, rewards, random = make_batch()
+    actions = random.integers(2, size=alive.shape)
+    task, _, costs = compute(config, inputs, next_inputs, alive, rewards, actions)
+    values = {v.name: v.value for v in task.get_variables()}
+    want = compute_costs(config, values, inputs, next_inputs, alive, rewards, actions)
+    assert costs == pytest.approx(want, rel=1e-4)
+
+
+def test_the_gradient_is_clipped_to_its_global_norm():
+    settings = {"hidden_sizes": (8,), "max_gradient_norm": 1e-3}
+    inputs, next_inputs, alive, rewards, random = make_batch()
+    actions = random.integers(2, size=alive.shape)
+    _, gradients, costs = compute(
+        make_config(**settings), inputs, next_inputs, alive, 100 * rewards, actions
+    )
+    norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients))
+    assert norm == pytest.approx(1e-3, rel=1e-3)
+    assert costs["gradient norm"] > 1
+
+
+def test_normalised_advantages_do_not_depend_on_the_rewards_scale():
+    config = make_config(hidden_sizes=(8,), normalize_advantage=True, gae_lambda=1.0)
+    inputs, next_inputs, _, rewards, random = make_batch()
+    alive = np.zeros(rewards.shape, np.float32)
+    actions = random.integers(2, size=alive.shape)
+    one = compute(config, inputs, next_inputs, alive, 1e4 * rewards, actions)[2]
+    ten = compute(config, inputs, next_inputs, alive, 1e5 * rewards, actions)[2]
+    assert one["policy cost"] == pytest.approx(ten["policy cost"], rel=1e-3)
+
+
+class Chooser:
+    """Drives an agent through a task that is a function of state and action."""
+
+    def __init__(self, config, slots, **options):
+        self.slots = slots
+        self.server = serve_a2c(config, **options)
+        self.processor = make_processor(config, self.server)
+        self.ready = threading.Event()
+        self.processor.start()
+        self.agent = SimpleRLAgent(
+            self.processor, slots, steps=config.rollout_steps, on_learned=self.ready.set
+        )
+
+    def step(self, observations, **outcome):
+        self.ready.clear()
+        self.agent.observe({"observation": observations}, **outcome)
+        while self.agent.waiting:
+            self.ready.wait(0.1)
+        return self.agent.take(self.processor.predict([self.agent.request()])[0])["action"]
+
+    def value(self, observations):
+        task = self.processor._task
+        model = task._algorithm.model
+        return model.value({"observation": tf.constant(observations)}).numpy()
+
+    def close(self):
+        self.processor.stop()
+        self.server.close(save=False)
+
+
+@pytest.mark.parametrize("bootstraps", [True, False], ids=["truncated", "terminated"])
+def test_an_endless_task_has_its_known_value_only_when_truncation_bootstraps(bootstraps):
+    """Reward 1 for ever, gamma 0.9: V = 10. Cut off every 5 steps, and taken for dead, V is less.
+
+    With death after each 5th step, and states that do not tell the time, the mean of
+    1 + 0.9 + ... over what is left of five steps is (5 + 4*0.9 + 3*0.81 + 2*0.729 + 0.6561) / 5.
+    """
+    config = make_config(
+        hidden_sizes=(), gamma=0.9, gae_lambda=0.9, rollout_steps=10, learning_rate=0.05
+    )
+    chooser = Chooser(config, slots=4)
+    observations = np.ones((4, 4), np.float32)
+    rewards, zeros = np.ones((4, 1)), np.zeros(4, bool)
+    chooser.step(observations)
+    for step in range(1, 4001):
+        end = np.full(4, step % 5 == 0)
+        chooser.step(
+            observations,
+            rewards=rewards,
+            terminated=zeros if bootstraps else end,
+            truncated=end if bootstraps else zeros,
+            final_observations={"observation": observations},
+        )
+    value = chooser.value(observations)[0]
+    chooser.close()
+    died = (5 + 4 * 0.9 + 3 * 0.81 + 2 * 0.729 + 0.6561) / 5
+    assert value == pytest.approx(10.0 if bootstraps else died, abs=0.15)
+
+
+def test_it_learns_which_of_two_actions_the_state_asks_for():
+    """Best mean reward 1, chance 0.5; 8 slots, 3 000 steps each, seed 0, last 500 steps."""
+    config = make_config(hidden_sizes=(16,), rollout_steps=8, learning_rate=5e-3, gamma=0.5)
+    chooser, random = Chooser(config, slots=8), np.random.default_rng(0)
+    signs = random.choice([-1.0, 1.0], 8)
+    actions = chooser.step(signs[:, None] * np.ones((8, 4), np.float32))
+    hits = []
+    for _ in range(3000):
+        right = actions == (signs > 0)
+        hits.append(right.mean())
+        signs = random.choice([-1.0, 1.0], 8)
+        actions = chooser.step(
+            (signs[:, None] * np.ones((8, 4))).astype(np.float32),
+            rewards=right[:, None].astype(np.float64),
+            terminated=np.zeros(8, bool),
+            truncated=np.zeros(8, bool),
+        )
+    chooser.close()
+    assert np.mean(hits[-500:]) >= 0.95
+
+
+def test_it_learns_a_continuous_action_that_follows_the_state():
+    """Reward -(action - state)^2: at the start about -1.5; the noise that is left costs the rest."""
+    config = make_config(
+        action_size=1,
+        hidden_sizes=(16,),
+        rollout_steps=8,
+        learning_rate=1e-2,
+        gamma=0.0,
+        log_std_init=-0.5,
+    )
+    chooser, random = Chooser(config, slots=16), np.random.default_rng(0)
+    targets = random.uniform(-1, 1, 16)
+    actions = chooser.step((targets[:, None] * np.ones((16, 4))).astype(np.float32))
+    rewards = []
+    for _ in range(2500):
+        reward = -((actions[:, 0] - targets) ** 2)
+        rewards.append(reward.mean())
+        targets = random.uniform(-1, 1, 16)
+        actions = chooser.step(
+            (targets[:, None] * np.ones((16, 4))).astype(np.float32),
+            rewards=reward[:, None],
+            terminated=np.zeros(16, bool),
+            truncated=np.zeros(16, bool),
+        )
+    chooser.close()
+    assert np.mean(rewards[:50]) < -0.4
+    assert np.mean(rewards[-300:]) > -0.1
+
+
+def test_config_wants_exactly_one_kind_of_action():
+    config_class = load("config").Config
+    for settings in ({}, {"num_actions": 2, "action_size": 1}):
+        with pytest.raises((ValueError, ConfigError), match="exactly one"):
+            config_class(**settings)
+
+
+def test_spaces_that_do_not_fit_are_refused_with_the_cure():
+    observation = {"observation": Box(dtype="float32", shape=(4,))}
+    make_config().validate_spaces(observation, {"action": Discrete(n=2)})
+    with pytest.raises(InvalidInputError, match="3 actions"):
+        make_config().validate_spaces(observation, {"action": Discrete(n=3)})
+    continuous = make_config(action_size=2)
+    continuous.validate_spaces(observation, {"action": Box(dtype="float32", shape=(2,))})
+    with pytest.raises(InvalidInputError, match="set it to 1"):
+        continuous.validate_spaces(observation, {"action": Box(dtype="float32", shape=(1,))})
+    with pytest.raises(InvalidInputError, match="continuous"):
+        continuous.validate_spaces(observation, {"action": Discrete(n=2)})
+
+
+def test_the_rate_falls_to_its_end_over_the_budget():
+    config = make_config(learning_rate=1e-3, learning_rate_end=1e-4, max_global_step=1000)
+    optimizer = config.optimizers["default"]
+    assert (optimizer.schedule, optimizer.schedule_env_steps) == ("linear", 1000)

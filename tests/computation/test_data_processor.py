@@ -1,0 +1,152 @@
+"""Packing many agents into one call: each gets its own rows, and the mean gradient is right."""
+
+# covers F11, F26
+
+import threading
+
+import numpy as np
+import pytest
+from support.batch import make_algorithm, make_config, make_processor, serve_a2c
+
+from relaax_like.bridge.service import Episode
+from relaax_like.computation.computation_task import ComputationTask
+from relaax_like.computation.prediction import Request
+from relaax_like.experience.rollout import Rollout, concatenate
+
+CONFIG = make_config(hidden_sizes=(8,), learning_rate=0.0, max_gradient_norm=None)
+
+
+def make_rollout(slots, seed, steps=5):
+    random = np.random.default_rng(seed)
+    observations = random.standard_normal((steps + 1, slots, 4)).astype(np.float32)
+    return Rollout(
+        inputs={"observation": observations[:-1]},
+        next_inputs={"observation": observations[1:]},
+        next_alive=random.choice([1.0, 0.0, -1.0], (steps, slots)).astype(np.float32),
+        rewards=random.standard_normal((steps, slots, 1)).astype(np.float32),
+        actions={"action": random.integers(2, size=(steps, slots))},
+        log_prob=np.zeros((steps, slots), np.float32),
+        states={},
+        versions=np.zeros(steps, np.int64),
+    )
+
+
+def compute_gradients(task, rollout):
+    return task.compute_gradients(
+        inputs=rollout.inputs,
+        next_inputs=rollout.next_inputs,
+        next_alive={"alive": rollout.next_alive},
+        rewards={"reward": rollout.rewards},
+        actions=rollout.actions,
+    )[0]
+
+
+def test_the_gradient_on_many_agents_rows_is_the_mean_of_their_own():
+    task = ComputationTask(make_algorithm(CONFIG))
+    rollouts = [make_rollout(3, seed) for seed in range(4)]
+    own = [compute_gradients(task, rollout) for rollout in rollouts]
+    together = compute_gradients(task, concatenate(rollouts))
+    for index, gradient in enumerate(together):
+        mean = np.mean([gradients[index] for gradients in own], axis=0)
+        np.testing.assert_allclose(gradient, mean, atol=1e-6)
+
+
+def test_each_agent_gets_the_rows_of_its_own_inputs():
+    with serve_a2c(CONFIG) as server:
+        processor = make_processor(CONFIG, server)
+        processor.start()
+        random = np.random.default_rng(0)
+        requests = [
+            Request(
+                {"observation": 5 * random.standard_normal((k, 4)).astype(np.float32)}, {}, True
+            )
+            for k in (1, 3, 2)
+        ]
+        together = processor.predict(requests)
+        for request, prediction in zip(requests, together, strict=True):
+            (alone,) = processor.predict([request])
+            np.testing.assert_array_equal(prediction.actions["action"], alone.actions["action"])
+            np.testing.assert_allclose(prediction.log_prob, alone.log_prob, atol=1e-6)
+        processor.stop()
+
+
+def test_acting_and_exploiting_agents_are_kept_apart():
+    with serve_a2c(CONFIG) as server:
+        processor = make_processor(CONFIG, server)
+        processor.start()
+        observations = {"observation": np.ones((400, 4), np.float32)}
+        acting, best = processor.predict(
+            [Request(observations, {}, False), Request(observations, {}, True)]
+        )
+        assert set(acting.actions["action"]) == {0, 1}
+        assert len(set(best.actions["action"])) == 1
+        processor.stop()
+
+
+def test_a_rollout_becomes_one_version_with_its_steps_and_episodes():
+    with serve_a2c(make_config(hidden_sizes=(8,))) as server:
+        processor = make_processor(make_config(hidden_sizes=(8,)), server)
+        processor.start()
+        done = threading.Event()
+        processor.submit(make_rollout(3, 0), [Episode(7.0, 4)], done.set)
+        assert done.wait(30)
+        assert (server.version, server.global_t) == (1, 15)
+        assert server.status().mean_return == 7.0
+        (prediction,) = processor.predict([Request({"observation": np.ones((1, 4))}, {})])
+        assert prediction.version == 1
+        processor.stop()
+
+
+def test_rollouts_that_wait_together_become_one_gradient():
+    with serve_a2c(make_config(hidden_sizes=(8,))) as server:
+        processor = make_processor(make_config(hidden_sizes=(8,)), server)
+        done = [threading.Event() for _ in range(4)]
+        for seed, event in enumerate(done):
+            processor.submit(make_rollout(2, seed), (), event.set)
+        processor.start()
+        assert all(event.wait(30) for event in done)
+        assert (server.version, server.global_t) == (1, 40)
+        processor.stop()
+
+
+def test_a_poisoned_rollout_is_dropped_and_learning_goes_on():
+    config = make_config(hidden_sizes=(8,))
+    with serve_a2c(config) as server:
+        processor = make_processor(config, server, max_packed=1)
+        processor.start()
+        bad = make_rollout(1, 0)
+        bad.rewards[0] = np.nan
+        done = [threading.Event(), threading.Event()]
+        processor.submit(bad, (), done[0].set)
+        processor.submit(make_rollout(1, 1), (), done[1].set)
+        assert all(event.wait(30) for event in done)
+        assert server.version == 1
+        processor.stop()
+
+
+def test_refresh_fetches_what_others_have_pushed():
+    config = make_config(hidden_sizes=(8,))
+    with serve_a2c(config) as server:
+        processor, other = make_processor(config, server), make_processor(config, server)
+        processor.start()
+        other.start()
+        done = threading.Event()
+        other.submit(make_rollout(1, 0), (), done.set)
+        assert done.wait(30)
+        done.clear()
+        processor.refresh(done.set)
+        assert done.wait(30)
+        (prediction,) = processor.predict([Request({"observation": np.ones((1, 4))}, {})])
+        assert prediction.version == 1
+        processor.stop()
+        other.stop()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_stop_ends_the_thread_and_may_be_repeated(times):
+    with serve_a2c(CONFIG) as server:
+        processor = make_processor(CONFIG, server)
+        processor.start()
+        for _ in range(times):
+            processor.stop()
+    assert not [t for t in threading.enumerate() if t.name == "training"]

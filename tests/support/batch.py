@@ -1,0 +1,50 @@
+"""a2c's pieces on a parameter server in the process."""
+
+from pathlib import Path
+from typing import Any
+
+from relaax_like.bridge.in_process import InProcessClient
+from relaax_like.bridge.manifest import make_manifest
+from relaax_like.bridge.service import NullMetrics
+from relaax_like.computation.acting import make_actor
+from relaax_like.computation.computation_task import ComputationTask
+from relaax_like.computation.data_processor import ComputationDataProcessor
+from relaax_like.computation.model import get_variables
+from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.store import Store
+
+FOLDER = find_algorithm("a2c", Path())
+
+
+def load(module: str) -> Any:
+    """Loads a module of a2c's folder."""
+    return load_algorithm_module(FOLDER, module)
+
+
+def make_config(**settings: Any) -> Any:
+    """Makes a2c's config, by default for four numbers and two actions."""
+    if "action_size" not in settings:
+        settings.setdefault("num_actions", 2)
+    return load("config").Config(**settings)
+
+
+def make_algorithm(config: Any, seed: int = 0) -> Any:
+    """Makes a2c's algorithm with its model."""
+    return load("algorithm").make_algorithm(config, load("model").make_model(config, seed), seed)
+
+
+def serve_a2c(config: Any, **options: Any) -> ParameterServer:
+    """Makes a parameter server with a2c's variables."""
+    variables = get_variables(load("model").make_model(config, 0))
+    manifest = make_manifest(variables)
+    store = Store(manifest, manifest.pack([v.value for v in variables]), config.optimizers)
+    return ParameterServer(store, metrics=NullMetrics(), **options)
+
+
+def make_processor(config: Any, server: ParameterServer, **options: Any) -> Any:
+    """Makes a processor on the server; not started."""
+    algorithm = make_algorithm(config)
+    client = InProcessClient(server, "processor")
+    task = ComputationTask(algorithm)
+    return ComputationDataProcessor(task, make_actor(algorithm, 0), client, **options)
