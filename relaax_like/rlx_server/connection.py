@@ -88,9 +88,7 @@ class Connection(asyncio.Protocol):
         if self._admitted:
             self._admitted = False
             self._server.admission.leave()
-        self._run(_close_quietly, self.session)
-        if self._thread is not None:
-            self._thread.shutdown(wait=False)
+        self._close_session()
 
     # What the server calls.
 
@@ -173,6 +171,15 @@ class Connection(asyncio.Protocol):
             loop.call_soon_threadsafe(self.send_answer, answer)
         else:
             loop.call_soon_threadsafe(self._go_on)
+
+    def _close_session(self) -> None:
+        """Closes the agents: in their thread, which may be busy with them, where they have one."""
+        if self._thread is None:
+            _close_quietly(self.session)
+            return
+        closing = self._thread.submit(_close_quietly, self.session)
+        self._server.closing = {f for f in self._server.closing if not f.done()} | {closing}
+        self._thread.shutdown(wait=False)
 
     def _go_on(self) -> None:
         self._busy = False

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from relaax_like.computation.prediction import Prediction, Request
@@ -16,6 +17,9 @@ from relaax_like.wire.errors import ProtocolError, RelaaxError
 from relaax_like.wire.ports import describe_bind_failure
 
 logger = logging.getLogger(__name__)
+
+# Longest wait for sessions to close; the runner kills 5 s after it asked.
+_STOP_SEC = 3.0
 
 ResultT = TypeVar("ResultT")
 Predict = Callable[[Sequence[Request]], list[Prediction]]
@@ -40,6 +44,7 @@ class RlxServer:
     Attributes:
       loop: the event loop, once started.
       connections: those that are open.
+      closing: sessions of plain agents that are being closed in their threads.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class RlxServer:
         self.admission = admission
         self.max_message_bytes = max_message_bytes
         self.connections: set[Connection] = set()
+        self.closing: set[Future[None]] = set()
         self._make_session = make_session
         self._hello_timeout_sec = hello_timeout_sec
         self._idle_timeout_sec = idle_timeout_sec
@@ -98,9 +104,14 @@ class RlxServer:
         goodbye = ProtocolError("the rlx server is going down; reconnect", "UNAVAILABLE")
         for connection in list(self.connections):
             connection.fail(goodbye)
-        deadline = self.loop.time() + 3.0
-        while self.connections and self.loop.time() < deadline:
+        deadline = self.loop.time() + _STOP_SEC
+        while self._is_closing() and self.loop.time() < deadline:
             await asyncio.sleep(0.01)
+
+    def _is_closing(self) -> bool:
+        """Whether sessions are still being closed; their agents send what is pending."""
+        self.closing = {future for future in self.closing if not future.done()}
+        return bool(self.connections or self.closing)
 
     def predict_soon(self, connection: Connection) -> None:
         """Answers a connection's pending step with the next round of predictions."""
