@@ -1,8 +1,9 @@
 """Runs all benchmarks, one after another: `make bench`."""
 
-from benchmarks import acting, codec, push_pull
+from benchmarks import acting, codec, push_pull, serving
 
 if __name__ == "__main__":
     codec.main()
     push_pull.main()
     acting.main()
+    serving.main()

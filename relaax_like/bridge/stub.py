@@ -1,9 +1,10 @@
 """The stub: a remote parameter server with the methods of a local one."""
 
+import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import grpc
 
@@ -13,7 +14,7 @@ from relaax_like.bridge.manifest import Manifest, message_to_manifest
 from relaax_like.bridge.service import Metrics, Push, Reply, Status
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
-from relaax_like.wire.errors import ServerUnavailableError
+from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +60,9 @@ class ParameterServerStub(BufferingClient):
 
     def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
         requests = messages.push_to_messages(push, want_values, have_version)
-        try:
+        with _translate_errors(self._address):
             replies = self._stub.PushPull(requests, timeout=CALL_TIMEOUT_SEC)
             return messages.messages_to_reply(replies, self.manifest)
-        except grpc.RpcError as error:
-            raise errors.to_exception(error, self._address) from None
 
     def _call_pull(self, have_version: int | None) -> Reply:
         request = pb.PullRequest(
@@ -71,11 +70,9 @@ class ParameterServerStub(BufferingClient):
             have_version=have_version or 0,
             have_any=have_version is not None,
         )
-        try:
+        with _translate_errors(self._address):
             replies = self._stub.Pull(request, timeout=CALL_TIMEOUT_SEC)
             return messages.messages_to_reply(replies, self.manifest)
-        except grpc.RpcError as error:
-            raise errors.to_exception(error, self._address) from None
 
 
 def get_status(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) -> Status:
@@ -84,13 +81,24 @@ def get_status(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) ->
     Raises:
       ServerUnavailableError: no answer in time.
     """
-    try:
-        stub = pb_grpc.ParameterServerStub(channel)
+    stub = pb_grpc.ParameterServerStub(channel)
+    with _translate_errors(address):
         return messages.message_to_status(
             stub.GetStatus(pb.GetStatusRequest(), timeout=timeout_sec)
         )
+
+
+@contextlib.contextmanager
+def _translate_errors(address: str) -> Iterator[None]:
+    try:
+        yield
     except grpc.RpcError as error:
         raise errors.to_exception(error, address) from None
+    except InvalidInputError:
+        raise
+    except ValueError as error:
+        # What gRPC says when our own side has closed the channel, as at the end of the process.
+        raise ServerUnavailableError(f"the link to {address} was closed: {error}") from None
 
 
 def wait_for_manifest(
@@ -116,11 +124,10 @@ def wait_for_manifest(
     delay = 0.1
     while True:
         try:
-            return message_to_manifest(stub.GetManifest(pb.GetManifestRequest(), timeout=5.0))
-        except grpc.RpcError as error:
-            reason = errors.to_exception(error, address)
-        if not isinstance(reason, ServerUnavailableError):
-            raise reason
+            with _translate_errors(address):
+                return message_to_manifest(stub.GetManifest(pb.GetManifestRequest(), timeout=5.0))
+        except ServerUnavailableError as error:
+            reason = error
         waited = time.monotonic() - start
         if timeout_sec is not None and waited >= timeout_sec:
             raise reason

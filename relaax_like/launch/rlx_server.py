@@ -98,8 +98,6 @@ def _announce_link(link: Link, shutdown: Shutdown) -> None:
             link.wait(10.0)
         except ServerUnavailableError:
             continue
-        except ValueError:
-            return  # the channel was closed
         logger.info("connected to the parameter server at %s", link.address)
         return
 

@@ -190,6 +190,8 @@ class Processes:
     def start(self, name: str, argv: Sequence[object], **env: str) -> Program:
         """Starts a command in the cluster's folder."""
         clean = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
+        # Commands come from the environment of this Python, activated or not.
+        clean["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{clean.get('PATH', '')}"
         ours = {_MARK: self._mark, "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         program = Program(name, [str(part) for part in argv], self.folder, clean | ours | env)
         self.started.append(program)

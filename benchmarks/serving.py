@@ -1,0 +1,174 @@
+"""Serving: env steps per second through the rlx server with batch-native agents (a2c, 2x64 tanh).
+
+Environments and servers share the machine; agents do all their bookkeeping. Each row is a number
+of client processes times the slots of each. `acting` clients exploit; `learning` ones store
+rollouts and wait for the gradient of each. The null environment answers at once, so its rows
+measure the server: one process drives all its connections, each stepped as soon as it is answered.
+"""
+
+import argparse
+import json
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cluster import run_servers
+from benchmarks.report import report
+from relaax_like.client import RlxClient
+from relaax_like.client.client import Retry
+from relaax_like.v1 import ndarray_pb2, rlx_pb2
+from relaax_like.wire.framing import HEADER, pack_frame
+from relaax_like.wire.ndarray import ndarray_to_message
+from relaax_like.wire.spaces import Box, Discrete, space_to_message
+
+CONFIG = Path(__file__).parents[1] / "algorithms" / "a2c" / "a2c.yaml"
+SPACES = Box(dtype="float32", shape=(4,)), Discrete(n=2)
+WARM_UP_SEC = 10.0
+
+
+def play(address: str, slots: int, exploit: bool, start_at: float, seconds: float) -> None:
+    """Steps vectorised CartPole from a moment on for so long; prints steps and latencies."""
+    import gymnasium
+
+    env = gymnasium.make_vec("CartPole-v1", slots, vectorization_mode="vector_entry_point")
+    retry = Retry(min_sleep_sec=0.2, max_sleep_sec=0.5)
+    latencies: list[float] = []
+    began = 0.0
+    with RlxClient(address, *SPACES, slots=slots, exploit=exploit, retry=retry) as client:
+        observations, _ = env.reset()
+        result = client.step(observations)
+        while time.time() < start_at + seconds:
+            if not began and time.time() >= start_at:
+                began, latencies = time.perf_counter(), []
+            observations, rewards, terminated, truncated, _ = env.step(result.actions)
+            asked = time.perf_counter()
+            result = client.step(
+                observations, rewards, terminated | truncated, np.zeros(slots, np.bool_)
+            )
+            latencies.append(time.perf_counter() - asked)
+        elapsed = time.perf_counter() - began
+    print(json.dumps({"sec": elapsed, "latencies": latencies}))
+
+
+def load(address: str, clients: int, start_at: float, seconds: float) -> None:
+    """Drives many one-slot connections of the null environment from one process."""
+    host, _, port = address.rpartition(":")
+    selector = selectors.DefaultSelector()
+    hello, first, step = (pack_frame(message.SerializeToString()) for message in _make_messages())
+    sockets = [socket.create_connection((host, int(port)), 20) for _ in range(clients)]
+    for one in sockets:
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for message in (hello, first):
+            one.sendall(message)
+            _read(one)
+    by_number = {one.fileno(): one for one in sockets}
+    asked = {}
+    for one in sockets:
+        selector.register(one, selectors.EVENT_READ)
+        one.sendall(step)
+        asked[one] = time.perf_counter()
+    latencies: list[float] = []
+    began = 0.0
+    while time.time() < start_at + seconds:
+        if not began and time.time() >= start_at:
+            began, latencies = time.perf_counter(), []
+        for key, _ in selector.select(1.0):
+            one = by_number[key.fd]
+            one.recv(65536)
+            now = time.perf_counter()
+            latencies.append(now - asked[one])
+            asked[one] = now
+            one.sendall(step)
+    print(json.dumps({"sec": time.perf_counter() - began, "latencies": latencies}))
+
+
+def _make_messages() -> list[rlx_pb2.ClientMessage]:
+    def array(values: Any, dtype: str) -> ndarray_pb2.NdArray:
+        return ndarray_to_message(np.asarray(values, dtype), ndarray_pb2.NdArray)
+
+    hello = rlx_pb2.Hello(
+        protocol_version=1,
+        client_name="null",
+        slots=1,
+        observation_spaces={"observation": space_to_message(SPACES[0])},
+        action_spaces={"action": space_to_message(SPACES[1])},
+        mode=rlx_pb2.TRAIN,
+    )
+    observations = {"observation": array(np.zeros((1, 4)), "float32")}
+    step = rlx_pb2.Step(
+        observations=observations,
+        rewards=array([1.0], "float32"),
+        terminated=array([False], "bool"),
+        truncated=array([False], "bool"),
+    )
+    return [
+        rlx_pb2.ClientMessage(hello=hello),
+        rlx_pb2.ClientMessage(step=rlx_pb2.Step(observations=observations)),
+        rlx_pb2.ClientMessage(step=step),
+    ]
+
+
+def _read(one: socket.socket) -> bytes:
+    data = b""
+    while len(data) < HEADER.size or len(data) < HEADER.size + HEADER.unpack(data[:4])[0]:
+        data += one.recv(65536)
+    return data
+
+
+def measure(kind: str, clients: int, slots: int, seconds: float, *sets: str) -> dict[str, Any]:
+    """Returns one row."""
+    with run_servers(CONFIG, *sets) as address:
+        start_at = str(time.time() + WARM_UP_SEC)
+        command = [sys.executable, "-m", "benchmarks.serving", kind, address]
+        command += [str(clients), str(slots), start_at, str(seconds)]
+        processes = 1 if kind == "null" else clients
+        running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(processes)]
+        results = [json.loads(process.communicate()[0]) for process in running]
+    latencies = np.concatenate([result["latencies"] for result in results])
+    steps = sum(len(r["latencies"]) * slots / r["sec"] for r in results)
+    return {
+        "environment": "null" if kind == "null" else "CartPole",
+        "mode": "acting" if kind == "exploit" else "learning",
+        "clients": clients,
+        "slots": slots,
+        "env steps/s": steps,
+        "act p50 us": 1e6 * float(np.percentile(latencies, 50)),
+        "act p99 us": 1e6 * float(np.percentile(latencies, 99)),
+    }
+
+
+ROWS = (
+    ("train", 1, 1),
+    ("train", 8, 1),
+    ("null", 64, 1),
+    ("exploit", 4, 64),
+    ("train", 4, 64),
+)
+
+
+def main(seconds: float = 6.0) -> None:
+    """Measures all rows."""
+    report("serving, NumPy path", [measure(*row, seconds) for row in ROWS])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", nargs="?", choices=("train", "exploit", "null"))
+    parser.add_argument("address", nargs="?")
+    parser.add_argument("clients", nargs="?", type=int)
+    parser.add_argument("slots", nargs="?", type=int)
+    parser.add_argument("start_at", nargs="?", type=float)
+    parser.add_argument("seconds", nargs="?", type=float)
+    args = parser.parse_args()
+    if args.kind is None:
+        main()
+    elif args.kind == "null":
+        load(args.address, args.clients, args.start_at, args.seconds)
+    else:
+        play(args.address, args.slots, args.kind == "exploit", args.start_at, args.seconds)
