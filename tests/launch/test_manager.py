@@ -260,7 +260,8 @@ def test_relaax_run_restarts_what_dies_and_ends_with_the_training(cluster: Clust
     run.wait_for(r"rlx died \(killed by SIGKILL\); restart 1 of 10")
     assert run.wait() == 0
     run.wait_for(r"ps +\| .* finished: budget of 3000 env steps used up")
-    run.wait_for(r"env1 +\| CartPole-v0: ")
+    # The other client may still be asleep before its next attempt.
+    run.wait_for(r"env[12] +\| CartPole-v0: ")
     assert TRACE not in run.output
     cluster.assert_nothing_left()
 
