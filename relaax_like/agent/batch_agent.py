@@ -1,5 +1,6 @@
 """SimpleRLAgent: one client's k slots, as arrays, through a ComputationDataProcessor."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -23,8 +24,12 @@ class SimpleRLAgent:
             actions = agent.take(processor.predict([agent.request()])[0])
 
     After each T steps it waits until the rollout has been learned from, so that the next one is
-    acted with the values that came of it. Attributes:
-      waiting: True between a whole rollout and `on_learned`.
+    acted with the values that came of it; but not for longer than `max_wait_sec`: when the
+    parameter server hangs, it goes on with the values at hand, and discards and counts rollouts
+    until the one under way has come back.
+
+    Attributes:
+      discarded_rollouts: whole rollouts that were thrown away.
 
     Args:
       processor: predicts and learns.
@@ -34,6 +39,7 @@ class SimpleRLAgent:
       learning: False stores and learns nothing; predictions are the best actions then.
       reward_shaping_f: applied to `[k, r]` rewards before they are stored.
       on_learned: called, from another thread, when a wait is over.
+      max_wait_sec: longest wait for a rollout to be learned from.
     """
 
     def __init__(
@@ -46,9 +52,13 @@ class SimpleRLAgent:
         learning: bool = True,
         reward_shaping_f: Callable[[np.ndarray], np.ndarray] | None = None,
         on_learned: Callable[[], None] | None = None,
+        max_wait_sec: float = 2.0,
     ):
-        self.waiting = False
+        self.discarded_rollouts = 0
         self.learning = learning
+        self._max_wait_sec = max_wait_sec
+        self._under_way = False
+        self._wait_until = 0.0
         self._processor = processor
         self._slots = slots
         self._buffer = RolloutBuffer(steps, slots)
@@ -58,6 +68,11 @@ class SimpleRLAgent:
         self._episodes: list[Episode] = []
         self._shape = reward_shaping_f
         self._on_learned = on_learned
+
+    @property
+    def waiting(self) -> bool:
+        """True between a whole rollout (or a wish for new values) and its effect."""
+        return self._under_way and time.monotonic() < self._wait_until
 
     @property
     def unfinished_steps(self) -> int:
@@ -121,8 +136,7 @@ class SimpleRLAgent:
         episodes: Sequence[Episode],
     ) -> None:
         if not self.learning:
-            if episodes:
-                self.waiting = True
+            if episodes and self._begin_wait():
                 self._processor.refresh(self._note_learned)
             return
         self._episodes.extend(episodes)
@@ -136,11 +150,21 @@ class SimpleRLAgent:
         )
         if rollout is not None:
             ended, self._episodes = self._episodes, []
-            self.waiting = True
-            self._processor.submit(rollout, ended, self._note_learned)
+            if self._begin_wait():
+                self._processor.submit(rollout, ended, self._note_learned)
+            else:
+                self.discarded_rollouts += 1
+
+    def _begin_wait(self) -> bool:
+        """Takes the one place in the outbox; False when it is taken."""
+        if self._under_way:
+            return False
+        self._under_way = True
+        self._wait_until = time.monotonic() + self._max_wait_sec
+        return True
 
     def _note_learned(self) -> None:
-        self.waiting = False
+        self._under_way = False
         if self._on_learned is not None:
             self._on_learned()
 

@@ -18,7 +18,9 @@ from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
 
 logger = logging.getLogger(__name__)
 
-CALL_TIMEOUT_SEC = 60.0
+# A call may take this long, and a second more for each megabyte that it carries.
+CALL_TIMEOUT_SEC = 10.0
+_BYTES_PER_SEC = 1_000_000
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 4 * 1024 * 1024),
     ("grpc.keepalive_time_ms", 20_000),
@@ -52,6 +54,8 @@ class ParameterServerStub(BufferingClient):
         self._on_global_t = on_global_t
         self._stub = pb_grpc.ParameterServerStub(channel)
         self._address = address
+        num_bytes = manifest.gradient_bytes + manifest.total_bytes
+        self._timeout_sec = CALL_TIMEOUT_SEC + num_bytes / _BYTES_PER_SEC
 
     def _take(self, reply: Reply) -> None:
         super()._take(reply)
@@ -61,7 +65,7 @@ class ParameterServerStub(BufferingClient):
     def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
         requests = messages.push_to_messages(push, want_values, have_version)
         with _translate_errors(self._address):
-            replies = self._stub.PushPull(requests, timeout=CALL_TIMEOUT_SEC)
+            replies = self._stub.PushPull(requests, timeout=self._timeout_sec)
             return messages.messages_to_reply(replies, self.manifest)
 
     def _call_pull(self, have_version: int | None) -> Reply:
@@ -71,7 +75,7 @@ class ParameterServerStub(BufferingClient):
             have_any=have_version is not None,
         )
         with _translate_errors(self._address):
-            replies = self._stub.Pull(request, timeout=CALL_TIMEOUT_SEC)
+            replies = self._stub.Pull(request, timeout=self._timeout_sec)
             return messages.messages_to_reply(replies, self.manifest)
 
 

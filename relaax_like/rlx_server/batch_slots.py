@@ -1,5 +1,6 @@
 """Hosts a batch-native agent: one client's k slots as arrays."""
 
+import logging
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +13,8 @@ from relaax_like.nn.action_heads import actions_to_wire
 from relaax_like.rlx_server.slot_agents import AgentFailure, BatchAgents, Decision
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.spaces import Spaces
+
+logger = logging.getLogger(__name__)
 
 
 class BatchSlots(BatchAgents):
@@ -75,6 +78,11 @@ class BatchSlots(BatchAgents):
 
     def close(self) -> None:
         """Nothing is held; the unfinished rollout is forgotten."""
+        if self._agent.discarded_rollouts:
+            logger.warning(
+                "%d rollout(s) of a client were discarded while the parameter server hung",
+                self._agent.discarded_rollouts,
+            )
 
     def _finished(self) -> str:
         return "" if self._exploit else self._processor.finished

@@ -30,11 +30,13 @@ class Connection(asyncio.Protocol):
 
     Attributes:
       last_heard: monotonic time of the newest bytes.
+      unread_since: monotonic time since when the client leaves answers unread; None: it reads.
     """
 
     def __init__(self, server: "RlxServer", session: Session):
         self.session = session
         self.last_heard = time.monotonic()
+        self.unread_since: float | None = None
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._input = bytearray()
@@ -90,7 +92,27 @@ class Connection(asyncio.Protocol):
             self._server.admission.leave()
         self._close_session()
 
+    def pause_writing(self) -> None:
+        """Reads no more from a client that does not read its answers: nothing piles up for it."""
+        assert self._transport is not None
+        self.unread_since = time.monotonic()
+        if not self._closing:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Reads again: the client has caught up."""
+        assert self._transport is not None
+        self.unread_since = None
+        if not self._closing:
+            self._transport.resume_reading()
+
     # What the server calls.
+
+    def abort(self) -> None:
+        """Cuts the connection without a word, as the client reads none."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
 
     @property
     def busy(self) -> bool:

@@ -1,6 +1,7 @@
 """The rlx server: one event loop for all connections, one prediction for all ready sessions."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import threading
@@ -18,6 +19,8 @@ from relaax_like.wire.ports import describe_bind_failure
 
 logger = logging.getLogger(__name__)
 
+# A client that leaves answers unread for so long is cut off.
+_UNREAD_SEC = 30.0
 # Longest wait for sessions to close; the runner kills 5 s after it asked.
 _STOP_SEC = 3.0
 
@@ -126,7 +129,8 @@ class RlxServer:
 
     def wake(self) -> None:
         """Looks again at sessions that were not ready; safe from any thread."""
-        self.loop.call_soon_threadsafe(self._wake)
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits
+            self.loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         ready = [c for c in self._waiting if c.session.ready or not c.open]
@@ -180,7 +184,13 @@ class RlxServer:
         while True:
             await asyncio.sleep(min(max(interval, 0.02), 1.0))
             now = time.monotonic()
+            self._wake()  # sessions whose wait has lasted too long
             for connection in list(self.connections):
+                unread = connection.unread_since
+                if unread is not None and now - unread > _UNREAD_SEC:
+                    logger.warning("%s: reads no answers; cut", connection.session.client_name)
+                    connection.abort()
+                    continue
                 greeted = connection.session.greeted
                 timeout = self._idle_timeout_sec if greeted else self._hello_timeout_sec
                 if now - connection.last_heard > timeout and not connection.busy:

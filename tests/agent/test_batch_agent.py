@@ -92,9 +92,7 @@ def test_a_step_without_a_next_observation_ends_the_episode_as_in_reward_and_res
 
 
 def test_memory_begins_anew_where_an_episode_ended_and_nowhere_else():
-    agent = SimpleRLAgent(
-        RecordingProcessor(), SLOTS, steps=9, init_states={"h": np.array([10.0])}
-    )
+    agent = SimpleRLAgent(RecordingProcessor(), SLOTS, steps=9, init_states={"h": np.array([10.0])})
     agent.observe(observe(0))
     np.testing.assert_array_equal(agent.request().states["h"], [[10], [10]])
     predict(agent, 0)
@@ -141,3 +139,19 @@ def test_unfinished_steps_are_counted(steps):
         predict(agent, 0)
         agent.observe(observe(step), **end())
     assert agent.unfinished_steps == steps * SLOTS
+
+
+def test_a_hanging_server_is_waited_for_a_while_only_and_rollouts_are_discarded_until_it_is_back():
+    processor = RecordingProcessor()
+    agent = SimpleRLAgent(processor, SLOTS, steps=1, max_wait_sec=0.0)
+    agent.observe(observe(0))
+    for step in range(3):
+        predict(agent, step)
+        agent.observe(observe(step), **end())
+        assert not agent.waiting
+    assert len(processor.submitted) == 1
+    assert agent.discarded_rollouts == 2
+    processor.submitted[0][2]()
+    predict(agent, 3)
+    agent.observe(observe(4), **end())
+    assert len(processor.submitted) == 2

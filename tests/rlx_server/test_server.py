@@ -23,6 +23,7 @@ from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.rlx_server.server import ServerThread
 from relaax_like.v1 import metrics_pb2, rlx_pb2
 from relaax_like.wire.errors import RelaaxError, ServerUnavailableError
+from relaax_like.wire.framing import pack_frame
 from relaax_like.wire.ndarray import message_to_ndarray
 
 
@@ -364,3 +365,25 @@ def test_dict_spaces_reach_the_agent_as_named_arrays(backend):
     assert RecordingAgent.instances[0].calls == [{"camera": [1, 2], "arm/joint": 0.25}]
     assert message_to_ndarray(answer.actions.actions["grip"]).tolist() == [[1, 0]]
     assert message_to_ndarray(answer.actions.actions["move"]).tolist() == [[0.5]]
+
+
+def flood(client, message, most_bytes=64 * 1024 * 1024):
+    """Sends until the server takes no more: it stopped reading, or it closed."""
+    client.socket.setblocking(False)
+    sent = 0
+    while sent < most_bytes:
+        try:
+            sent += client.socket.send(message)
+        except OSError:
+            return sent
+    return sent
+
+
+def test_a_client_that_floods_and_reads_nothing_is_bounded_and_disturbs_nobody(backend):
+    with serve_rlx(backend) as port, RawClient(port) as flooder, RawClient(port) as other:
+        flooder.greet(slots=4)
+        flooder.send(make_start(4))
+        assert flood(flooder, pack_frame(make_next(4).SerializeToString())) < 64 * 1024 * 1024
+        other.greet()
+        other.ask(make_start())
+        assert read_actions(other.ask(make_next())) == [1]
