@@ -367,14 +367,18 @@ def test_dict_spaces_reach_the_agent_as_named_arrays(backend):
     assert message_to_ndarray(answer.actions.actions["move"]).tolist() == [[0.5]]
 
 
+def send_for_ever(client, message):
+    while True:
+        client.socket.sendall(message)
+
+
 def test_a_client_that_sends_ahead_for_ever_is_cut_off_and_disturbs_nobody(backend):
     with serve_rlx(backend) as port, RawClient(port) as flooder, RawClient(port) as other:
         flooder.greet(slots=4)
         flooder.send(make_start(4))
         message = pack_frame(make_next(4).SerializeToString())
         with pytest.raises(ConnectionError):  # a timeout would be another error
-            while True:
-                flooder.socket.sendall(message)
+            send_for_ever(flooder, message)
         other.greet()
         other.ask(make_start())
         assert read_actions(other.ask(make_next())) == [1]
