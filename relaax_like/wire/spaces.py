@@ -117,8 +117,8 @@ class Discrete(Space):
         super().__post_init__()
         if not 1 <= self.n <= _MAX_VALUES or self.shape != ():
             raise InvalidInputError(
-                f"space: Discrete with n={self.n}, shape {list(self.shape)}; expected n >= 1 and "
-                "shape []",
+                f"space: Discrete with n={self.n}, shape {list(self.shape)}; expected n of 1 or "
+                "more and shape []",
                 "n",
             )
 
@@ -256,7 +256,8 @@ def unpack_arrays(
     """
     if messages.keys() != spaces.keys():
         raise InvalidInputError(
-            f"{field}: leaves {sorted(messages)[:8]}, expected {sorted(spaces)[:8]} as in hello",
+            f"{field}: leaves {sorted(messages)[:8]}, expected {sorted(spaces)[:8]} as in the "
+            "hello",
             field,
         )
     arrays = {}
