@@ -119,11 +119,17 @@ class Shutdown:
 
 
 def validate_port_free(address: Address, flag: str) -> None:
-    """Fails early, before slow preparations, when a port is taken.
+    """Fails early, before slow preparations, when a port is taken; warns of a public one.
 
     Raises:
       RelaaxError: names the process that holds the port, and the flag that chooses another.
     """
+    if not address.is_loopback:
+        logger.warning(
+            "%s can be reached from other machines, and nobody is asked for a password: use it in a "
+            "network that you trust whole",
+            address,
+        )
     if address.port == 0:
         return
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET

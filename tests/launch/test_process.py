@@ -1,0 +1,26 @@
+"""What every process does alike."""
+
+import logging
+import socket
+
+import pytest
+
+from relaax_like.config.address import Address
+from relaax_like.launch.process import validate_port_free
+from relaax_like.wire.errors import RelaaxError
+
+
+@pytest.mark.parametrize(("host", "warned"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_a_bind_beyond_loopback_is_warned_of(caplog, host, warned):
+    with caplog.at_level(logging.WARNING):
+        validate_port_free(Address(host, 0), "--bind")
+    assert ("reached from other machines" in caplog.text) == warned
+
+
+def test_a_used_port_is_named_with_its_holder_and_the_flag():
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(RelaaxError, match=rf"port {port} is in use by pid \d+.*--bind"):
+            validate_port_free(Address("127.0.0.1", port), "--bind")
