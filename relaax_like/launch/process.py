@@ -126,8 +126,8 @@ def validate_port_free(address: Address, flag: str) -> None:
     """
     if not address.is_loopback:
         logger.warning(
-            "%s can be reached from other machines, and nobody is asked for a password: use it in a "
-            "network that you trust whole",
+            "%s can be reached from other machines, and nobody is asked for a password: use it in "
+            "a network that you trust whole",
             address,
         )
     if address.port == 0:
