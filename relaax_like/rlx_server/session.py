@@ -179,7 +179,9 @@ class Session:
         if agents is None:
             return
         unfinished, steps = self._meter.unfinished
-        if unfinished and not self.finished:
+        if self.finished:
+            unfinished = 0
+        if unfinished:
             logger.info(
                 "%s: left in the middle of %d episode(s); %d steps discarded",
                 self.client_name,
@@ -187,6 +189,8 @@ class Session:
                 steps,
             )
             self._metrics.scalar("discarded episodes", unfinished)
+        else:
+            logger.info("%s: left", self.client_name)
         agents.close()
 
     @contextlib.contextmanager
