@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from relaax_like.client import Interactor, Retry, RlxClient, RunSummary, SlotEpisode
-from relaax_like.wire.errors import ConfigError, RelaaxError
+from relaax_like.wire.errors import ConfigError, ProtocolError, RelaaxError
 
 from .gym_display import Display
 
@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             summary = run(args)
     except RelaaxError as error:
         print(f"{args.env}: {error}", file=sys.stderr)
-        return 2
+        return 1 if _may_pass(error) else 2
     except KeyboardInterrupt:
         return 130
     except _Terminated:
@@ -152,6 +152,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     reason = summary.finished or "done"
     print(f"{args.env}: {reason}; {summary.episodes} episodes, {summary.steps} steps", flush=True)
     return 0
+
+
+def _may_pass(error: RelaaxError) -> bool:
+    """Whether a later attempt may go well: it is not the user's settings that are wrong."""
+    if isinstance(error, ProtocolError):
+        return error.code not in ("SPACE_MISMATCH", "VERSION_MISMATCH")
+    return not isinstance(error, ConfigError)
 
 
 @contextlib.contextmanager

@@ -109,6 +109,13 @@ class SimpleRLAgent:
         if observations is not None:
             self._observations = observations
 
+    def close(self) -> None:
+        """Forgets the unfinished rollout; episodes that ended in it are still reported."""
+        if self._episodes:
+            self._processor.report(self._episodes, self.unfinished_steps)
+        self._episodes = []
+        self._buffer.discard()
+
     def request(self) -> Request:
         """Returns the rows that want actions."""
         return Request(self._observations, self._states, exploit=not self.learning)

@@ -9,7 +9,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from relaax_like.bridge.manifest import Manifest
 from relaax_like.bridge.service import Metrics, ParameterServerBackend, Status
 from relaax_like.bridge.servicer import ParameterServerServicer
-from relaax_like.bridge.stub import ParameterServerStub, get_status, make_channel, wait_for_manifest
+from relaax_like.bridge.stub import (
+    Health,
+    ParameterServerStub,
+    get_status,
+    make_channel,
+    wait_for_manifest,
+)
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.metrics.server import add_metrics_servicer
@@ -42,6 +48,7 @@ class Link:
         self.address = address
         self._channel = make_channel(address)
         self._global_t = 0
+        self._health = Health()
         self._metrics: MetricsClient | None = None
 
     def wait(self, timeout_sec: float | None = None) -> Manifest:
@@ -70,6 +77,7 @@ class Link:
             metrics or self.metrics(),
             client_id,
             on_global_t=self._note_global_t,
+            health=self._health,
         )
 
     def metrics(self) -> MetricsClient:

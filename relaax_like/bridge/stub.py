@@ -19,8 +19,10 @@ from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
 logger = logging.getLogger(__name__)
 
 # A call may take this long, and a second more for each megabyte that it carries.
-CALL_TIMEOUT_SEC = 10.0
+CALL_TIMEOUT_SEC = 5.0
 _BYTES_PER_SEC = 1_000_000
+# How long a server that did not answer last is asked whether it is back.
+_PROBE_SEC = 0.25
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 4 * 1024 * 1024),
     ("grpc.keepalive_time_ms", 20_000),
@@ -38,6 +40,13 @@ def make_channel(address: str) -> grpc.Channel:
     return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
+class Health:
+    """Whether the server answered last; shared by all stubs of a link. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.away = False
+
+
 class ParameterServerStub(BufferingClient):
     """One agent's view of a parameter server elsewhere. Calls carry deadlines."""
 
@@ -49,9 +58,11 @@ class ParameterServerStub(BufferingClient):
         metrics: Metrics,
         client_id: str = "",
         on_global_t: Callable[[int], None] | None = None,
+        health: Health | None = None,
     ):
         super().__init__(manifest, client_id or make_client_id(), metrics)
         self._on_global_t = on_global_t
+        self._health = health or Health()
         self._stub = pb_grpc.ParameterServerStub(channel)
         self._address = address
         num_bytes = manifest.gradient_bytes + manifest.total_bytes
@@ -64,7 +75,7 @@ class ParameterServerStub(BufferingClient):
 
     def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
         requests = messages.push_to_messages(push, want_values, have_version)
-        with _translate_errors(self._address):
+        with self._watch_health():
             replies = self._stub.PushPull(requests, timeout=self._timeout_sec)
             return messages.messages_to_reply(replies, self.manifest)
 
@@ -74,9 +85,23 @@ class ParameterServerStub(BufferingClient):
             have_version=have_version or 0,
             have_any=have_version is not None,
         )
-        with _translate_errors(self._address):
+        with self._watch_health():
             replies = self._stub.Pull(request, timeout=self._timeout_sec)
             return messages.messages_to_reply(replies, self.manifest)
+
+    @contextlib.contextmanager
+    def _watch_health(self) -> Iterator[None]:
+        """While the server is away, asks it shortly first: agents must not stall at each call."""
+        health = self._health
+        try:
+            with _translate_errors(self._address):
+                if health.away:
+                    self._stub.GetManifest(pb.GetManifestRequest(), timeout=_PROBE_SEC)
+                yield
+        except ServerUnavailableError:
+            health.away = True
+            raise
+        health.away = False
 
 
 def get_status(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) -> Status:

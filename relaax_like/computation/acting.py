@@ -1,6 +1,5 @@
 """Acting: actions, log-probabilities and next memory for a batch of rows of many agents."""
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,7 +71,7 @@ class CompiledActor:
         self._inputs = _to_tensor_specs(model.get_input_specs())
         self._states = _to_tensor_specs(model.get_state_specs())
         self._variables = order_variables(model)
-        self._lock = threading.Lock()  # guards the variables and _version
+        self._lock = algorithm.lock  # guards the variables and _version
         self._version = 0
         self._functions: dict[bool, Any] = {}
         self._names: tuple[list[str], list[str]] = ([], [])

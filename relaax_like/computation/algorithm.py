@@ -1,5 +1,7 @@
 """Algorithm: what to predict and what to learn with a Model."""
 
+import threading
+
 import tensorflow as tf
 
 from relaax_like.computation.model import Model, Tensors
@@ -21,6 +23,8 @@ class Algorithm:
     def __init__(self, model: Model, seed: int = 0, max_gradient_norm: float | None = None):
         self.model = model
         self.max_gradient_norm = max_gradient_norm
+        # Held while the variables are set, and while a compiled prediction reads them.
+        self.lock = threading.Lock()
         self.generator = tf.random.Generator.from_seed(seed & 0x7FFFFFFFFFFFFFFF, alg="philox")
 
     def predict(self, inputs: Tensors, states: Tensors) -> tuple[Tensors, Tensors]:

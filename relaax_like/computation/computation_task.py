@@ -1,6 +1,5 @@
 """ComputationTask: NumPy in, NumPy out; TensorFlow stays inside."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,9 +35,14 @@ class ComputationTask:
         self._reward_specs = _signatures(model.get_reward_specs())
         self._variables = order_variables(model)
         # Guards the variables: no prediction sees half of a new set of values.
-        self._lock = threading.Lock()
+        self._lock = algorithm.lock
         self._compiled: dict[str, Callable[[list[tf.Tensor]], Any]] = {}
         self._gradients = tf.function(self._trace_gradients, reduce_retracing=True)
+
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the model's inputs, without the batch axis."""
+        return {name: tuple(spec.shape[1:]) for name, spec in self._input_specs.items()}
 
     def get_variables(self) -> list[Variable]:
         """Returns the model's trainable variables with their present values, in manifest order."""

@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
 _METRICS_EVERY_SEC = 1.0
+_FAILURE_LINE_SEC = 1.0
+# Longest wait for the gradient at hand when the process ends.
+_STOP_SEC = 2.0
 
 
 @dataclass
@@ -32,6 +35,7 @@ class _Work:
     rollout: Rollout | None
     episodes: Sequence[Episode]
     on_done: Callable[[], None]
+    env_steps: int = 0
 
 
 @dataclass
@@ -79,6 +83,12 @@ class ComputationDataProcessor:
         self._thread = threading.Thread(target=self._training_loop, name="training", daemon=True)
         self._means = _Means(since=time.monotonic())
         self._failed_rollouts = 0
+        self._next_failure_line = 0.0
+
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the model's inputs, without the batch axis."""
+        return self._task.input_shapes
 
     @property
     def finished(self) -> str:
@@ -98,7 +108,7 @@ class ComputationDataProcessor:
         """Ends the training loop after the work at hand; may be called twice."""
         self._queue.put(None)
         if self._thread.is_alive():
-            self._thread.join(10.0)
+            self._thread.join(_STOP_SEC)
         self._parameter_server.close()
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
@@ -125,6 +135,10 @@ class ComputationDataProcessor:
         """
         self._queue.put(_Work(rollout, episodes, on_done))
 
+    def report(self, episodes: Sequence[Episode], env_steps: int) -> None:
+        """Counts episodes and steps that no gradient was made of."""
+        self._queue.put(_Work(None, tuple(episodes), lambda: None, env_steps))
+
     def refresh(self, on_done: Callable[[], None]) -> None:
         """Asks for the newest values; `on_done` is called when they are in force."""
         self._queue.put(_Work(None, (), on_done))
@@ -146,16 +160,39 @@ class ComputationDataProcessor:
     def _training_loop(self) -> None:
         while (work := self._queue.get()) is not None:
             batch = self._take_more(work)
-            try:
-                self._learn(batch)
-            except RelaaxError as error:
-                self._failed_rollouts += len(batch)
-                logger.error("%d rollout(s) could not be learned from: %s", len(batch), error)
-            except Exception:
-                self._failed_rollouts += len(batch)
-                logger.exception("%d rollout(s) could not be learned from", len(batch))
+            self._try_to_learn(batch)
             for done in batch:
-                done.on_done()
+                try:
+                    done.on_done()
+                except Exception:
+                    logger.exception("an agent could not be told that its rollout is done")
+
+    def _try_to_learn(self, batch: Sequence[_Work]) -> None:
+        """Learns from a batch; when that fails, from each rollout alone, so that one spoils one."""
+        try:
+            self._learn(batch)
+        except Exception as error:
+            if len(batch) > 1:
+                for work in batch:
+                    self._try_to_learn([work])
+                return
+            self._failed_rollouts += 1
+            self._note_failure(error)
+            # The steps were taken all the same: a training that diverges ends with its budget.
+            if batch[0].rollout is not None:
+                self._parameter_server.increment_global_t(batch[0].rollout.env_steps)
+
+    def _note_failure(self, error: Exception) -> None:
+        now = time.monotonic()
+        if now < self._next_failure_line:
+            return
+        self._next_failure_line = now + _FAILURE_LINE_SEC
+        logger.error(
+            "a rollout could not be learned from (%d so far): %s",
+            self._failed_rollouts,
+            error if isinstance(error, RelaaxError) else repr(error),
+            exc_info=None if isinstance(error, RelaaxError) else error,
+        )
 
     def _take_more(self, work: _Work) -> list[_Work]:
         """Takes what else waits, as far as it can be packed: a power of two, of the same shape."""
@@ -175,11 +212,10 @@ class ComputationDataProcessor:
     def _learn(self, batch: Sequence[_Work]) -> None:
         rollouts = [work.rollout for work in batch if work.rollout is not None]
         if not rollouts:
-            self._take_values(self._parameter_server.get_values())
+            self._add_episodes(batch)
+            self._parameter_server.increment_global_t(batch[0].env_steps)
+            self._take_values(self._parameter_server.push_pull())
             return
-        for work in batch:
-            for episode in work.episodes:
-                self._parameter_server.add_episode(episode.episode_return, episode.length)
         rollout = concatenate(rollouts)
         gradients, costs = self._task.compute_gradients(
             inputs=rollout.inputs,
@@ -189,10 +225,16 @@ class ComputationDataProcessor:
             actions=rollout.actions,
             states=rollout.states,
         )
+        self._add_episodes(batch)
         self._parameter_server.increment_global_t(rollout.env_steps)
         staleness = self._parameter_server.version - float(rollout.versions.mean())
         self._take_values(self._parameter_server.push_pull(gradients))
         self._record({**costs, "version span": staleness})
+
+    def _add_episodes(self, batch: Sequence[_Work]) -> None:
+        for work in batch:
+            for episode in work.episodes:
+                self._parameter_server.add_episode(episode.episode_return, episode.length)
 
     def _take_values(self, values: Sequence[np.ndarray]) -> None:
         self._task.set_values(values)

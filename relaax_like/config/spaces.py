@@ -15,8 +15,8 @@ def validate_vector(spaces: Spaces, size: int) -> None:
     space = spaces.get(OBSERVATION)
     if len(spaces) != 1 or not isinstance(space, Box):
         raise InvalidInputError(
-            f"observation_spaces: leaves {sorted(spaces)}, this algorithm reads one Box named "
-            f"{OBSERVATION!r}; wrap the environment to flatten its observations",
+            f"observation_spaces: {_describe(spaces)}; this algorithm reads one Box named "
+            f"{OBSERVATION!r}: wrap the environment to turn its observations into one vector",
             "observation_spaces",
         )
     if math.prod(space.shape) != size:
@@ -36,13 +36,14 @@ def validate_discrete(spaces: Spaces, num_actions: int) -> None:
     space = spaces.get(ACTION)
     if len(spaces) != 1 or not isinstance(space, Discrete) or space.start != 0:
         raise InvalidInputError(
-            f"action_spaces: leaves {sorted(spaces)}, this algorithm chooses one Discrete action "
+            f"action_spaces: {_describe(spaces)}; this algorithm is set up for one Discrete action "
             f"named {ACTION!r}, counted from 0",
             "action_spaces",
         )
     if space.n != num_actions:
         raise InvalidInputError(
-            f"action_spaces: {space.n} actions, this algorithm is set up for {num_actions}",
+            f"action_spaces: {space.n} actions, this algorithm is set up for {num_actions} "
+            "(algorithm.num_actions, where it has that setting)",
             "action_spaces",
         )
 
@@ -56,8 +57,9 @@ def validate_continuous(spaces: Spaces, size: int) -> None:
     space = spaces.get(ACTION)
     if len(spaces) != 1 or not isinstance(space, Box):
         raise InvalidInputError(
-            f"action_spaces: leaves {sorted(spaces)}, this algorithm is set up for one continuous "
-            f"action (a Box) named {ACTION!r}",
+            f"action_spaces: {_describe(spaces)}; this algorithm is set up for one continuous "
+            f"action (a Box) named {ACTION!r}; for discrete actions set num_actions instead of "
+            "action_size",
             "action_spaces",
         )
     if math.prod(space.shape) != size:
@@ -66,3 +68,9 @@ def validate_continuous(spaces: Spaces, size: int) -> None:
             f"algorithm.action_size is {size}; set it to {math.prod(space.shape)}",
             "action_spaces",
         )
+
+
+def _describe(spaces: Spaces) -> str:
+    """Says what came: kinds and names of the leaves, the first few."""
+    leaves = [f"{type(space).__name__} {name!r}" for name, space in list(spaces.items())[:5]]
+    return ", ".join(leaves) + (", ..." if len(spaces) > 5 else "")

@@ -192,6 +192,8 @@ class Manager:
             self._status = status if status > 0 else 1
             self._stopping.set()
             return
+        if spec.essential:
+            self._revive()
         delay = self._policy.delay_sec(supervised.deaths)
         supervised.restart_at = time.monotonic() + delay
         cause = f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
@@ -203,6 +205,13 @@ class Manager:
             self._policy.max_restarts,
             delay,
         )
+
+    def _revive(self) -> None:
+        """Starts again what had ended well: with an essential process back, there is work again."""
+        for other in self._supervised:
+            if other.done and not other.spec.essential:
+                other.done = False
+                other.restart_at = time.monotonic() + self._policy.max_delay_sec / 2
 
     def _terminate(self) -> None:
         alive = [s.process for s in self._supervised if s.process is not None]

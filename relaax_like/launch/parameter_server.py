@@ -24,12 +24,15 @@ from relaax_like.parameter_server.initial_values import (
 from relaax_like.parameter_server.parameter_server import ParameterServer, Target
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.store import Store
+from relaax_like.wire.errors import ConfigError, SnapshotError
 
 logger = logging.getLogger(__name__)
 
 _INITIAL_VALUES_TIMEOUT_SEC = 300.0
 # After the end, agents have this long to ask once more and hear of it.
 _FINISH_GRACE_SEC = 3.0
+# Between attempts to save the trained weights, when the disk is full or the folder unwritable.
+_SAVE_RETRY_SEC = 5.0
 
 
 def make_parameter_server(
@@ -86,7 +89,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     settings = experiment.parameter_server
     shutdown = Shutdown()
     validate_port_free(settings.bind, "--bind")
-    experiment.run_dir.mkdir(parents=True, exist_ok=True)
+    make_run_dir(experiment)
     serving: list[ParameterServer] = []
     metrics = make_recorder(experiment, lambda: serving[0].global_t if serving else 0)
     with shutdown.interrupting():
@@ -99,6 +102,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         logger.info("parameter server on %s:%d", settings.bind.host, port)
         watch_progress(server, shutdown, settings.progress_interval_sec)
         if server.status().finished:
+            _save_finished(server, shutdown)
             shutdown.requested.wait(_FINISH_GRACE_SEC)
         grpc_server.stop(grace=1.0).wait()
     finally:
@@ -106,6 +110,30 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         metrics.close()
     print_summary(experiment, server.status())
     return 0 if server.status().finished else shutdown.exit_status
+
+
+def _save_finished(server: ParameterServer, shutdown: Shutdown) -> None:
+    """Saves what was trained before anything else, and does not give up: the weights are here."""
+    while True:
+        try:
+            server.save_checkpoint()
+            return
+        except SnapshotError as error:
+            logger.error("%s; the trained weights are kept in memory, trying again", error)
+        if shutdown.requested.wait(_SAVE_RETRY_SEC):
+            return
+
+
+def make_run_dir(experiment: Experiment) -> None:
+    """Makes the run's folder.
+
+    Raises:
+      ConfigError: it cannot be made.
+    """
+    try:
+        experiment.run_dir.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"run_dir {str(experiment.run_dir)[:200]!r}: {error}") from None
 
 
 def format_progress(status: Status) -> str:

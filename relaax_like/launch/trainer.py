@@ -12,6 +12,7 @@ from relaax_like.launch.local import make_local_agents, open_slots
 from relaax_like.launch.parameter_server import (
     make_parameter_server,
     make_recorder,
+    make_run_dir,
     print_summary,
     watch_progress,
 )
@@ -36,7 +37,7 @@ class Trainer:
     def run(self, shutdown: Shutdown) -> int:
         """Trains until the target, the budget or a signal; returns the exit status."""
         experiment = self._experiment
-        experiment.run_dir.mkdir(parents=True, exist_ok=True)
+        make_run_dir(experiment)
         (experiment.run_dir / "config.yaml").write_text(dump_experiment(experiment))
         serving: list[ParameterServer] = []
         with make_recorder(experiment, lambda: serving[0].global_t if serving else 0) as recorder:

@@ -122,7 +122,7 @@ class Snapshots:
         target = self.path_of(state)
         temporary = self.directory / (_TEMPORARY + target.name)
         try:
-            temporary.mkdir()
+            temporary.mkdir(parents=True)  # the folder may have been removed under us
             _write_files(temporary, state)
             self._move_into_place(temporary, target)
         except (OSError, ValueError) as error:

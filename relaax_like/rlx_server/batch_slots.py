@@ -1,7 +1,7 @@
 """Hosts a batch-native agent: one client's k slots as arrays."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from relaax_like.computation.data_processor import ComputationDataProcessor
 from relaax_like.computation.prediction import Prediction, Request
 from relaax_like.nn.action_heads import actions_to_wire
 from relaax_like.rlx_server.slot_agents import AgentFailure, BatchAgents, Decision
-from relaax_like.rlx_server.transition import Transition
+from relaax_like.rlx_server.transition import Arrays, Transition
+from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import Spaces
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ class BatchSlots(BatchAgents):
       make_agent: builds the agent from what it is to call when a wait is over.
       processor: of the agent; tells when the training has finished.
       action_spaces: of the hello.
+      input_shapes: of the model's inputs, without the slot axis.
       on_ready: called, from any thread, when `ready` has become True.
       exploit: the training's end does not concern the client.
     """
@@ -33,12 +35,14 @@ class BatchSlots(BatchAgents):
         make_agent: Callable[[Callable[[], None]], SimpleRLAgent],
         processor: ComputationDataProcessor,
         action_spaces: Spaces,
+        input_shapes: Mapping[str, Sequence[int]],
         on_ready: Callable[[], None],
         exploit: bool = False,
     ):
         self._agent = make_agent(on_ready)
         self._processor = processor
         self._action_spaces = action_spaces
+        self._input_shapes = input_shapes
         self._exploit = exploit
         self._goes_on = False
 
@@ -50,12 +54,17 @@ class BatchSlots(BatchAgents):
     def observe(self, transition: Transition) -> None:
         """Hands what happened to the agent."""
         self._goes_on = transition.observations is not None
+        if transition.rewards is not None and transition.rewards.shape[1] != 1:
+            raise InvalidInputError(
+                f"rewards: {transition.rewards.shape[1]} per slot, this algorithm learns from one",
+                "rewards",
+            )
         self._agent.observe(
-            transition.observations,
+            self._shape(transition.observations),
             transition.rewards,
             transition.terminated,
             transition.truncated,
-            transition.final_observations,
+            self._shape(transition.final_observations),
             [Episode(e.episode_return, e.length) for e in transition.episodes],
         )
 
@@ -77,12 +86,24 @@ class BatchSlots(BatchAgents):
         )
 
     def close(self) -> None:
-        """Nothing is held; the unfinished rollout is forgotten."""
+        """Forgets the unfinished rollout; episodes that ended in it still count."""
+        self._agent.close()
         if self._agent.discarded_rollouts:
             logger.warning(
                 "%d rollout(s) of a client were discarded while the parameter server hung",
                 self._agent.discarded_rollouts,
             )
+
+    def _shape(self, observations: Arrays | None) -> Arrays | None:
+        """Brings every client's rows into the model's shape, so that they can be packed."""
+        if observations is None:
+            return None
+        return {
+            name: array.reshape(len(array), *self._input_shapes[name])
+            if name in self._input_shapes
+            else array
+            for name, array in observations.items()
+        }
 
     def _finished(self) -> str:
         return "" if self._exploit else self._processor.finished

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 # The protocol is a dialogue: a client that sends ahead so far is not following it.
 _MAX_QUEUED = 100
 _LINGER_SEC = 2.0
+_ABORT_SEC = 10.0
 
 
 class Connection(asyncio.Protocol):
@@ -29,7 +30,7 @@ class Connection(asyncio.Protocol):
     predictions are made together with those of all sessions that are ready at the same moment.
 
     Attributes:
-      last_heard: monotonic time of the newest bytes.
+      last_heard: monotonic time of the newest whole message.
       unread_since: monotonic time since when the client leaves answers unread; None: it reads.
     """
 
@@ -63,7 +64,6 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes bytes as they come."""
-        self.last_heard = time.monotonic()
         if self._closing:
             return
         self._input += data
@@ -155,6 +155,8 @@ class Connection(asyncio.Protocol):
             if len(data) - body < length:
                 break
             self._queue.append(bytes(data[body : body + length]))
+            # Whole messages only: single bytes now and then do not keep a connection alive.
+            self.last_heard = time.monotonic()
             start = body + length
         del data[:start]
         if len(self._queue) > _MAX_QUEUED:
@@ -220,6 +222,8 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._queue.clear()
         assert self._transport is not None
+        # `close` waits until all is written, which a client that reads nothing prevents.
+        self._server.loop.call_later(_ABORT_SEC, self._transport.abort)
         if self._client_done:
             self._transport.close()
             return

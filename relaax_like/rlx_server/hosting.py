@@ -17,9 +17,15 @@ from relaax_like.rlx_server.exploit import ReadOnlyClient
 from relaax_like.rlx_server.plain_slots import PlainSlots
 from relaax_like.rlx_server.session import Greeting
 from relaax_like.rlx_server.slot_agents import SlotAgents
-from relaax_like.wire.errors import InvalidInputError, ProtocolError, RelaaxError
+from relaax_like.wire.errors import (
+    InvalidInputError,
+    ProtocolError,
+    RelaaxError,
+    ServerUnavailableError,
+)
 from relaax_like.wire.spaces import Spaces
 
+_START_WAIT_SEC = 5.0
 _VERBS = ("act", "reward_and_act", "reward_and_reset")
 
 
@@ -108,7 +114,14 @@ class BatchHost(AgentHost):
                 on_learned=on_ready,
             )
 
-        return BatchSlots(make_agent, processor, action_spaces, lambda: self.on_ready(), exploit)
+        return BatchSlots(
+            make_agent,
+            processor,
+            action_spaces,
+            processor.input_shapes,
+            lambda: self.on_ready(),
+            exploit,
+        )
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
         """Answers the requests of all agents in one call."""
@@ -121,12 +134,23 @@ class BatchHost(AgentHost):
             self._processor.stop()
 
     def _get_processor(self) -> ComputationDataProcessor:
-        with self._lock:
+        # Hellos must not queue up behind each other while the parameter server is away.
+        if not self._lock.acquire(timeout=_START_WAIT_SEC):
+            raise ServerUnavailableError("the parameter server has not answered yet; come back")
+        try:
             if self._processor is None:
                 processor = self._make_processor()
                 processor.start()
                 self._processor = processor
-            return self._processor
+            processor = self._processor
+        finally:
+            self._lock.release()
+        if processor.finished:
+            # The parameter server may have been started anew since, with a larger budget.
+            refreshed = threading.Event()
+            processor.refresh(refreshed.set)
+            refreshed.wait(_START_WAIT_SEC)
+        return processor
 
 
 class PlainHost(AgentHost):

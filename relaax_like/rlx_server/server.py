@@ -164,10 +164,12 @@ class RlxServer:
         try:
             predictions = self._predict(requests)
         except Exception as error:
-            logger.exception("a prediction for %d session(s) failed", len(asking))
-            failure = ProtocolError(f"the prediction failed: {error!r}", "AGENT_FAILED")
-            for connection in asking:
-                connection.fail(failure)
+            if len(asking) > 1:  # one by one, so that only the guilty session fails
+                for connection, request in zip(asking, requests, strict=True):
+                    self._answer([connection], [request])
+                return
+            logger.exception("%s: the prediction failed", asking[0].session.client_name)
+            asking[0].fail(ProtocolError(f"the prediction failed: {error!r}", "AGENT_FAILED"))
             return
         for connection, prediction in zip(asking, predictions, strict=True):
             try:
@@ -183,24 +185,30 @@ class RlxServer:
         interval = min(self._hello_timeout_sec, self._idle_timeout_sec) / 4
         while True:
             await asyncio.sleep(min(max(interval, 0.02), 1.0))
-            now = time.monotonic()
-            self._wake()  # sessions whose wait has lasted too long
-            for connection in list(self.connections):
-                unread = connection.unread_since
-                if unread is not None and now - unread > _UNREAD_SEC:
-                    logger.warning("%s: reads no answers; cut", connection.session.client_name)
-                    connection.abort()
-                    continue
-                greeted = connection.session.greeted
-                timeout = self._idle_timeout_sec if greeted else self._hello_timeout_sec
-                if now - connection.last_heard > timeout and not connection.busy:
-                    connection.fail(
-                        ProtocolError(
-                            f"nothing whole came for {timeout:g} s; connect again with the "
-                            "environment ready",
-                            "UNAVAILABLE",
-                        )
+            try:
+                self._sweep_once()
+            except Exception:
+                logger.exception("a sweep over the connections failed; the next one follows")
+
+    def _sweep_once(self) -> None:
+        now = time.monotonic()
+        self._wake()  # sessions whose wait has lasted too long
+        for connection in list(self.connections):
+            unread = connection.unread_since
+            if unread is not None and now - unread > _UNREAD_SEC:
+                logger.warning("%s: reads no answers; cut", connection.session.client_name)
+                connection.abort()
+                continue
+            greeted = connection.session.greeted
+            timeout = self._idle_timeout_sec if greeted else self._hello_timeout_sec
+            if now - connection.last_heard > timeout and not connection.busy:
+                connection.fail(
+                    ProtocolError(
+                        f"nothing whole came for {timeout:g} s; connect again with the "
+                        "environment ready",
+                        "UNAVAILABLE",
                     )
+                )
 
 
 class ServerThread:

@@ -12,6 +12,7 @@ from relaax_like.wire.ndarray import message_to_ndarray
 from relaax_like.wire.spaces import Spaces, unpack_arrays
 
 Arrays = Mapping[str, np.ndarray]
+_MAX_REWARD = 1e18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +131,13 @@ def _read_rewards(message: ndarray_pb2.NdArray, slots: int) -> np.ndarray:
             f"rewards: shape {list(rewards.shape)}, expected [{slots}] or [{slots}, r]", "rewards"
         )
     rewards = rewards.reshape(slots, -1).astype(np.float64)
-    if not np.isfinite(rewards).all():
-        slot = np.argwhere(~np.isfinite(rewards))[0, 0]
-        raise InvalidInputError(f"rewards: NaN or infinity in slot {slot}", "rewards")
+    # Rewards are learned from as float32, whose largest number is 3.4e38; squares must fit, too.
+    bad = ~(np.abs(rewards) <= _MAX_REWARD)
+    if bad.any():
+        slot = np.argwhere(bad)[0, 0]
+        raise InvalidInputError(
+            f"rewards: NaN, infinity or more than {_MAX_REWARD:g} in slot {slot}", "rewards"
+        )
     return rewards
 
 

@@ -2,6 +2,7 @@
 
 # covers R1, R8, R9, R10, R19, R26, R27, R30
 
+import contextlib
 import threading
 
 import numpy as np
@@ -382,3 +383,24 @@ def test_a_client_that_sends_ahead_for_ever_is_cut_off_and_disturbs_nobody(backe
         other.greet()
         other.ask(make_start())
         assert read_actions(other.ask(make_next())) == [1]
+
+
+def drip(client):
+    """Sends a byte now and then, and never a whole message, until the server closes."""
+    client.socket.settimeout(0.1)
+    for _ in range(200):
+        client.socket.sendall(b"\x00")
+        try:
+            if client.socket.recv(4096) == b"":
+                return True
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            return True
+    return False
+
+
+def test_single_bytes_now_and_then_do_not_keep_a_connection_alive(backend):
+    with serve_rlx(backend, hello_timeout_sec=0.5) as port, RawClient(port) as client:
+        with contextlib.suppress(ConnectionError):
+            assert drip(client)
