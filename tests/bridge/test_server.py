@@ -10,6 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.bridge import ONES, make_backend, serve
 
+from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
@@ -167,3 +168,28 @@ def test_garbage_bytes_do_not_disturb_the_next_caller(address, backend):
     with BridgeControl().connect(address) as link, link.parameter_server_stub() as client:
         client.push_pull(ONES)
     assert backend.version == 1
+
+
+def test_a_server_that_hangs_is_asked_shortly_by_all_stubs_until_it_answers(monkeypatch):
+    """One call waits for its whole deadline; the next ones, of other stubs too, for a probe."""
+    monkeypatch.setattr(stub_module, "CALL_TIMEOUT_SEC", 0.5)
+    with make_backend() as backend, serve(backend) as address:
+        with BridgeControl().connect(address) as link:
+            first, second = (link.parameter_server_stub() for _ in range(2))
+            for client in (first, second):
+                client.get_values()
+            hang = threading.Event()
+            push = backend.push
+
+            def push_slowly(record, timeout_sec):
+                hang.wait(30)
+                return push(record, timeout_sec)
+
+            monkeypatch.setattr(backend, "push", push_slowly)
+            first.push_pull(ONES)
+            assert first.discarded_pushes == 1
+            assert link._health.away
+            hang.set()
+            np.testing.assert_array_equal(second.push_pull(ONES)[0].shape, (2, 3))
+            assert second.discarded_pushes == 0
+            assert not link._health.away

@@ -148,6 +148,17 @@ def test_the_good_end_of_another_process_ends_nothing_before_the_last(run: Any) 
     assert_gone(ps)
 
 
+def test_what_ended_well_is_started_again_with_an_essential_process_that_died(run: Any) -> None:
+    """The parameter server died in its last seconds: its clients have work again."""
+    running = run(spec("client", "print('done')"), spec("ps", SLEEP, essential=True))
+    running.wait_line("client", "done")
+    wait_until(lambda: "client" not in running.manager.pids(), "the client's end")
+    os.kill(running.wait_pid("ps"), signal.SIGKILL)
+    running.wait_line("client", "done", count=2)
+    running.manager.stop()
+    running.wait()
+
+
 def test_it_ends_by_itself_when_all_have_ended_well(run: Any) -> None:
     assert run(spec("one", "pass"), spec("two", "pass")).wait() == 0
 

@@ -6,6 +6,7 @@ covers R2, R11, R22, R24, R28, R29, R30
 import errno
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -832,3 +833,13 @@ def test_gradient_of_a_version_that_a_restart_took_back_is_dropped(
         assert server.status().refused == ({"lost version": 1} if lost else {})
         if lost:
             assert "pull first" in reply.reason
+
+
+def test_a_snapshot_folder_that_was_removed_under_the_server_is_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    with run_server(snapshots=Snapshots(folder)) as server:
+        server.push(make_push(server))
+        shutil.rmtree(folder)
+        saved = server.save_checkpoint()
+        assert saved is not None
+        assert saved.is_dir()
