@@ -24,7 +24,7 @@ from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.rlx_server.server import ServerThread
 from relaax_like.v1 import metrics_pb2, rlx_pb2
 from relaax_like.wire.errors import RelaaxError, ServerUnavailableError
-from relaax_like.wire.framing import pack_frame
+from relaax_like.wire.framing import HEADER, pack_frame
 from relaax_like.wire.ndarray import message_to_ndarray
 
 
@@ -388,6 +388,7 @@ def test_a_client_that_sends_ahead_for_ever_is_cut_off_and_disturbs_nobody(backe
 def drip(client):
     """Sends a byte now and then, and never a whole message, until the server closes."""
     client.socket.settimeout(0.1)
+    client.socket.sendall(HEADER.pack(10_000))
     for _ in range(200):
         client.socket.sendall(b"\x00")
         try:
