@@ -167,7 +167,7 @@ def check_server_and_environment(server: Image, gym: Image, with_display: bool) 
         _wait_port(rlx, rlx_port)
         if with_display:
             check_display(gym, rlx_address)
-        command = gym.dockerfile.start_command(rlx_address, "CartPole-v0")
+        command = gym.dockerfile.start_command(rlx_address, "CartPole-v1")
         with gym.start(command) as client:
             _wait_end(client, "the environment")
         _wait_end(ps, "the parameter server")
@@ -180,7 +180,7 @@ def check_display(gym: Image, rlx_address: str) -> None:
       CheckError: no VNC server comes up.
     """
     number = next(n for n in range(99, 199) if not Path(f"/tmp/.X11-unix/X{n}").exists())
-    command = gym.dockerfile.start_command(rlx_address, "CartPole-v0", "display")
+    command = gym.dockerfile.start_command(rlx_address, "CartPole-v1", "display")
     with gym.start(command, DISPLAY_NUMBER=f":{number}") as client:
         _wait_port(client, VNC_PORT)
         with socket.create_connection(("127.0.0.1", VNC_PORT), timeout=10) as vnc:

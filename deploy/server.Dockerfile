@@ -5,4 +5,4 @@ COPY . .
 RUN pip install --no-cache-dir '.[server]'
 # From elsewhere: the installed package is to have the compiled kernels, not the copy that lies here.
 RUN cd / && python -m relaax_like.parameter_server.kernels
-CMD ["relaax-parameter-server", "--config", "algorithms/policy_gradient/policy_gradient.yaml", "--bind", "0.0.0.0:7000"]
+CMD ["relaax-parameter-server", "--config", "algorithms/a2c/a2c.yaml", "--bind", "0.0.0.0:7000"]

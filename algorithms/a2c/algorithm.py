@@ -2,9 +2,11 @@
 
 import tensorflow as tf
 
+from relaax_like.computation.actor_critic import ActorCritic
 from relaax_like.computation.algorithm import Algorithm
-from relaax_like.computation.model import Model, Tensors
-from relaax_like.nn.returns import compute_gae
+from relaax_like.computation.model import Tensors
+from relaax_like.computation.prediction import LOG_PROB
+from relaax_like.nn.returns import compute_vtrace
 
 from .config import Config
 
@@ -12,7 +14,9 @@ from .config import Config
 class A2C(Algorithm):
     """Mnih et al. 2016 (https://arxiv.org/abs/1602.01783), with generalised advantages."""
 
-    def __init__(self, model: Model, config: Config, seed: int = 0):
+    model: ActorCritic
+
+    def __init__(self, model: ActorCritic, config: Config, seed: int = 0):
         super().__init__(model, seed, config.max_gradient_norm)
         self._config = config
 
@@ -29,42 +33,44 @@ class A2C(Algorithm):
     ) -> Tensors:
         """Returns the costs of a rollout `[T, k, ...]`.
 
-            policy:  -mean(log pi(a_t|x_t) A_t)
-            value:    c_v mean((R_t - V(x_t))^2),  R_t = A_t + V(x_t)
+            policy:  -mean(A_t log pi(a_t|x_t))
+            value:    c_v mean((v_t - V(x_t))^2), v_t = V(x_t) + A_t being constant
             entropy: -c_e mean(H(pi(.|x_t)))
 
-        with the advantages A_t of Schulman et al. 2016, equation 16 (see `compute_gae`): a terminal
-        state is worth nothing, a truncated episode goes on with the value of its last observation.
+        with the advantages A_t of Schulman et al. 2016, equation 16: a terminal state is worth
+        nothing, a truncated episode goes on with the value of its last observation. Where an older
+        policy mu acted, as agents act on while their last rollout is learned from, every step of
+        the sum is weighted by min(1, pi / mu), as in V-trace (Espeholt et al. 2018, equation 1).
         """
-        config = self._config
-        rollout = tf.shape(next_alive["alive"])
-        rows = _flatten(inputs)
-        values = self.model.value(rows)
-        next_values = self.model.value(_flatten(next_inputs))
-        advantages = compute_gae(
+        config, alive = self._config, next_alive["alive"]
+        ends = tf.concat([tf.zeros_like(alive[:1]), 1.0 - tf.maximum(alive[:-1], 0.0)], 0)
+        seen = self.model.unroll(inputs, states, begins=ends > 0)
+        next_values = self.model.value(_flatten(next_inputs), _flatten(seen.states))
+        log_prob = seen.distribution.log_prob(_flatten(actions)["action"])
+        log_ratios = tf.reshape(log_prob, tf.shape(alive)) - actions[LOG_PROB]
+        corrections = compute_vtrace(
+            log_ratios,
             rewards["reward"][..., 0],
-            tf.reshape(values, rollout),
-            tf.reshape(next_values, rollout),
-            next_alive["alive"],
+            seen.values,
+            tf.reshape(next_values, tf.shape(alive)),
+            alive,
             config.gamma,
-            config.gae_lambda,
+            gae_lambda=config.gae_lambda,
         )
-        advantages = tf.reshape(advantages, [-1])
-        returns = advantages + tf.stop_gradient(values)
+        advantages = corrections.targets - tf.stop_gradient(seen.values)
+        value_cost = tf.reduce_mean((corrections.targets - seen.values) ** 2)
         if config.normalize_advantage:
-            mean, variance = tf.nn.moments(advantages, [0])
+            mean, variance = tf.nn.moments(advantages, [0, 1])
             advantages = (advantages - mean) / (tf.sqrt(variance) + 1e-8)
-        distribution = self.model.policy(rows, states)[0]["action"]
-        log_prob = distribution.log_prob(_flatten(actions)["action"])
-        entropy = tf.reduce_mean(distribution.entropy())
         return {
-            "policy cost": -tf.reduce_mean(log_prob * advantages),
-            "value cost": config.value_coefficient * tf.reduce_mean((returns - values) ** 2),
-            "entropy cost": -config.entropy_coefficient * entropy,
+            "policy cost": -tf.reduce_mean(log_prob * tf.reshape(advantages, [-1])),
+            "value cost": config.value_coefficient * value_cost,
+            "entropy cost": -config.entropy_coefficient
+            * tf.reduce_mean(seen.distribution.entropy()),
         }
 
 
-def make_algorithm(config: Config, model: Model, seed: int) -> A2C:
+def make_algorithm(config: Config, model: ActorCritic, seed: int) -> A2C:
     """Builds the algorithm."""
     return A2C(model, config, seed)
 

@@ -1,32 +1,14 @@
 """Settings of a2c."""
 
-from typing import Literal, Self
+from pydantic import Field
 
-from pydantic import Field, model_validator
-
-from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.actor_critic import ActorCriticConfig
 from relaax_like.config.optimizer import OptimizerConfig
-from relaax_like.config.spaces import validate_continuous, validate_discrete, validate_vector
-from relaax_like.wire.spaces import Box, Discrete, Space, Spaces
 
 
-class Config(AlgorithmConfig):
+class Config(ActorCriticConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
-    # Model.
-    # Numbers in one observation, flattened.
-    state_size: int = Field(default=4, ge=1)
-    # Discrete actions to choose from; exactly one of num_actions and action_size is set.
-    num_actions: int | None = Field(default=None, ge=2)
-    # Components of a continuous action.
-    action_size: int | None = Field(default=None, ge=1)
-    # Widths of the hidden layers of the policy, and of the value function, which shares nothing.
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    activation: Literal["tanh", "relu"] = "tanh"
-    # Continuous actions: logarithm of the standard deviation at the start.
-    log_std_init: float = 0.0
-
-    # Learning rule.
     # Steps of every slot in one rollout, and so in one gradient.
     rollout_steps: int = Field(default=16, ge=1)
     # Discount per step.
@@ -44,22 +26,6 @@ class Config(AlgorithmConfig):
     learning_rate_end: float | None = Field(default=None, ge=0)
     epsilon: float = Field(default=1e-5, gt=0)
 
-    @model_validator(mode="after")
-    def _validate_action(self) -> Self:
-        if (self.num_actions is None) == (self.action_size is None):
-            raise ValueError(
-                "set exactly one of num_actions (discrete) and action_size (continuous)"
-            )
-        return self
-
-    @property
-    def action_space(self) -> Space:
-        """The leaf that the network's outputs describe."""
-        if self.num_actions is not None:
-            return Discrete(n=self.num_actions)
-        assert self.action_size is not None
-        return Box(dtype="float32", shape=(self.action_size,))
-
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:
         """Adam for all variables."""
@@ -76,12 +42,3 @@ class Config(AlgorithmConfig):
                 schedule_env_steps=self.max_global_step,
             )
         }
-
-    def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
-        """Refuses environments that this network does not fit."""
-        validate_vector(observation_spaces, self.state_size)
-        if self.num_actions is not None:
-            validate_discrete(action_spaces, self.num_actions)
-        else:
-            assert self.action_size is not None
-            validate_continuous(action_spaces, self.action_size)

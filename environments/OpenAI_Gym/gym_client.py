@@ -51,6 +51,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="steps of the agent after which an episode is cut off; default: none",
     )
     add(
+        "--actrep",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="steps of the environment per action, their rewards added up; default: 1",
+    )
+    add(
         "--num-envs",
         type=_positive,
         default=1,
@@ -235,6 +242,7 @@ def _make_slots(args: argparse.Namespace) -> "GymSlots":
         seed=args.seed,
         partial_steps=args.rnd > 0,
         slot_resets=args.limit is not None,
+        actrep=args.actrep,
         env_args=dict(args.env_arg),
     )
 

@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 
 from relaax_like.wire.errors import ConfigError
 
+from .gym_repeat import ActionRepeat
 from .gym_slots import (
     EnvListSlots,
     GymSlots,
@@ -45,6 +46,7 @@ def make_slots(
     seed: int | None = None,
     partial_steps: bool = False,
     slot_resets: bool = False,
+    actrep: int = 1,
     env_args: dict[str, Any] | None = None,
 ) -> GymSlots:
     """Makes `slots` environments of a registered name.
@@ -57,6 +59,7 @@ def make_slots(
       seed: of the first reset; slot i gets seed + i in mode sync.
       partial_steps: whether slots must be steppable alone (random actions after a reset).
       slot_resets: whether slots must be resettable alone (a step limit).
+      actrep: steps of the environment per action; above 1 only in mode sync, which auto then takes.
       env_args: passed to the environment.
 
     Raises:
@@ -70,7 +73,7 @@ def make_slots(
         spec = _find_spec(name)
         render = _render_args(spec, env_args)
         try:
-            return _make(spec, name, slots, mode, seed, needs, render | env_args)
+            return _make(spec, name, slots, mode, seed, needs, actrep, render | env_args)
         except (gym.error.Error, ImportError, TypeError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise
@@ -84,16 +87,26 @@ def _make(
     mode: str,
     seed: int | None,
     needs: _Needs,
+    actrep: int,
     env_args: dict[str, Any],
 ) -> GymSlots:
     vectorised = getattr(spec, "vector_entry_point", None) is not None
     if mode == "vector_entry_point" and not vectorised:
         raise ConfigError(f"environment {name} has no vector_entry_point; use mode sync")
-    if mode == "vector_entry_point" or (mode == "auto" and vectorised and slots > 1):
+    if mode == "vector_entry_point" and actrep > 1:
+        raise ConfigError(
+            f"actrep: {actrep}, but environment {name} in its vectorised form steps all slots "
+            "together, also those whose episode ends between two repeats; use mode sync"
+        )
+    if mode == "vector_entry_point" or (
+        mode == "auto" and vectorised and slots > 1 and actrep == 1
+    ):
         made = _make_vectorised(name, slots, mode, seed, needs, env_args)
         if made is not None:
             return made
     envs = [gym.make(name, disable_env_checker=True, **env_args) for _ in range(slots)]
+    if actrep > 1:
+        envs = [ActionRepeat(env, actrep) for env in envs]
     return EnvListSlots(envs, seed)
 
 

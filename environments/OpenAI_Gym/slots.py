@@ -11,7 +11,7 @@ def make_slots(environment: Any, seed: int) -> EnvironmentSlots:
     """Makes the environments that an experiment's section `environment` describes.
 
     Args:
-      environment: the section: `env`, `slots`, `rnd`, `limit`, `args`.
+      environment: the section: `env`, `slots`, `actrep`, `rnd`, `limit`, `args`.
       seed: of the first reset.
     """
     return make_gym_slots(
@@ -20,5 +20,6 @@ def make_slots(environment: Any, seed: int) -> EnvironmentSlots:
         seed=seed,
         partial_steps=environment.rnd > 0,
         slot_resets=environment.limit is not None,
+        actrep=environment.actrep,
         env_args=dict(environment.args),
     )

@@ -1,4 +1,4 @@
-"""What the stub and the in-process twin share: pending steps, pending episodes, values at hand."""
+"""What the stub and the in-process twin share: what waits for the next push, and values at hand."""
 
 import abc
 import itertools
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from relaax_like.bridge.manifest import Manifest
+from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import (
     Episode,
     Metrics,
@@ -37,7 +38,8 @@ class BufferingClient(ParameterServerClient):
     """A `ParameterServerClient` over two calls that subclasses implement.
 
     While the server is away, agents go on with the values at hand: a push that finds no server is
-    discarded as a whole (gradient, steps and episodes) and counted in `discarded_pushes`.
+    discarded as a whole (gradient, steps, episodes and statistics) and counted in
+    `discarded_pushes`.
     """
 
     def __init__(self, manifest: Manifest, client_id: str, metrics: Metrics):
@@ -49,6 +51,7 @@ class BufferingClient(ParameterServerClient):
         self._sequence = 0
         self._env_steps = 0
         self._episodes: list[Episode] = []
+        self._statistics: dict[str, Moments] = {}
         self._values: Values | None = None
         self._values_epoch = 0
         self._reply = Reply()
@@ -94,6 +97,14 @@ class BufferingClient(ParameterServerClient):
         """Reports a finished training episode; sent with the next push."""
         self._episodes.append(Episode(float(episode_return), int(length)))
 
+    def add_statistics(self, name: str, moments: Moments) -> None:
+        """Adds rows to a running statistic; see `ParameterServerClient`."""
+        if moments.count == 0:
+            return
+        self._manifest.validate_moments(name, moments)
+        pending = self._statistics.get(name)
+        self._statistics[name] = moments if pending is None else pending.merge(moments)
+
     def apply_gradients(self, gradients: Sequence[np.ndarray]) -> None:
         """Pushes one gradient; see `ParameterServerClient`."""
         self._exchange(self._manifest.pack(gradients, gradient=True), want_values=False)
@@ -126,8 +137,8 @@ class BufferingClient(ParameterServerClient):
         return self._metrics
 
     def close(self) -> None:
-        """Sends pending steps and episodes, if the server is there."""
-        if self._env_steps or self._episodes:
+        """Sends pending steps, episodes and statistics, if the server is there."""
+        if self._env_steps or self._episodes or self._statistics:
             self._exchange(None, want_values=False)
 
     def _exchange(self, gradient: np.ndarray | None, want_values: bool) -> None:
@@ -142,9 +153,10 @@ class BufferingClient(ParameterServerClient):
             env_steps=self._env_steps,
             episodes=tuple(self._episodes),
             fingerprint=self._manifest.fingerprint,
+            statistics=self._statistics,
         )
         # The record goes as a whole: what was pending went with it, whatever the answer.
-        self._env_steps, self._episodes = 0, []
+        self._env_steps, self._episodes, self._statistics = 0, [], {}
         try:
             self._take(self._call_push_pull(push, want_values, self.version))
             self._refresh()

@@ -3,11 +3,12 @@
 import math
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from relaax_like.bridge.moments import Moments
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
@@ -27,6 +28,16 @@ _NAME = re.compile(r"[A-Za-z0-9_\-./:]{1,200}")
 # Segments behind the trainable ones begin at multiples of this, so that any dtype is aligned.
 _ALIGNMENT = 8
 DEFAULT_GROUP = "default"
+# A running statistic NAME is three segments: NAME.count, NAME.mean and NAME.m2.
+_PARTS = ("count", "mean", "m2")
+# All deltas of a push lie in its first message, so that both ends must be able to hold them there.
+MAX_STATISTICS = 64
+MAX_STATISTIC_BYTES = 64 * 1024 * 1024
+_MAX_COUNT = 2.0**40
+# Count, mean and m2 of one push, either side of 0, and those that a run may start from. As many
+# deltas as any run can send, merged, stay far from where float64 ends: no NaN ever comes of it.
+_MAX_DELTA = (_MAX_COUNT, 1e100, 1e250)
+_MAX_START = (1e30, 1e101, 1e290)
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,9 @@ class Variable:
       name: unique; letters, digits and `_-./:`.
       value: the initial value. Trainable ones are float32.
       group: variable group, which names the optimizer. For trainable ones only.
-      kind: "trainable", "target", "statistic" or "counter".
+      kind: "trainable", "target", "statistic" or "counter". A running statistic NAME of shape [...]
+        is three variables of kind "statistic", all float64 and 0 at first: `NAME.count` [],
+        `NAME.mean` [...] and `NAME.m2` [...] (see `Moments`).
     """
 
     name: str
@@ -68,6 +81,10 @@ class Segment:
         return self.size * DTYPES[self.dtype].itemsize
 
 
+# The parts of one running statistic: count [], mean [...] and m2 [...], float64.
+StatisticSegments = tuple[Segment, Segment, Segment]
+
+
 @dataclass(frozen=True)
 class Manifest:
     """The layout of the flat vector.
@@ -80,12 +97,19 @@ class Manifest:
       total_bytes: length of the flat vector.
       gradient_bytes: length of its trainable part.
       fingerprint: CRC-32 of the layout.
+      statistics: name (without ".count", ".mean", ".m2") -> the three segments of a running
+        statistic, in that order.
+
+    Raises:
+      InvalidInputError: a running statistic lacks a part, its parts do not fit together, or there
+        are more, or larger ones, than a push can carry.
     """
 
     segments: tuple[Segment, ...]
     total_bytes: int = field(init=False)
     gradient_bytes: int = field(init=False)
     fingerprint: int = field(init=False)
+    statistics: Mapping[str, StatisticSegments] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         end = trainable_end = 0
@@ -97,6 +121,7 @@ class Manifest:
         object.__setattr__(self, "total_bytes", end)
         object.__setattr__(self, "gradient_bytes", trainable_end)
         object.__setattr__(self, "fingerprint", zlib.crc32(layout.encode()))
+        object.__setattr__(self, "statistics", _find_statistics(self.segments))
 
     @property
     def trainable(self) -> tuple[Segment, ...]:
@@ -147,18 +172,121 @@ class Manifest:
         """Returns one view per segment into a flat vector of bytes; nothing is copied."""
         return [self._view(flat, s) for s in (self.trainable if gradient else self.segments)]
 
+    def view_statistic(
+        self, flat: np.ndarray, name: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns count [], mean [...] and m2 [...] as float64 views into a flat vector."""
+        count, mean, m2 = self.statistics[name]
+        return self._view(flat, count), self._view(flat, mean), self._view(flat, m2)
+
+    def validate_moments(self, name: str, moments: Moments) -> None:
+        """Checks what is to be merged into a running statistic.
+
+        Raises:
+          InvalidInputError: no such statistic, or a wrong count, shape, dtype or number; names it.
+        """
+        segments = self.statistics.get(name)
+        if segments is None:
+            raise InvalidInputError(
+                f"statistic {name[:60]!r}: there is none of this name; this run has "
+                f"{', '.join(self.statistics) or 'no statistics'}. Does the model give its "
+                "variables with kind statistic?",
+                name,
+            )
+        if not 0 < moments.count <= _MAX_COUNT:
+            raise InvalidInputError(
+                f"{name}.count: {moments.count}, expected more than 0 and at most 2^40 rows",
+                f"{name}.count",
+            )
+        parts = [np.asarray(part) for part in (moments.count, moments.mean, moments.m2)]
+        for segment, part in zip(segments[1:], parts[1:], strict=True):
+            if part.shape != segment.shape or part.dtype != np.float64:
+                raise InvalidInputError(
+                    f"{segment.name}: {part.dtype} {list(part.shape)} came, expected float64 "
+                    f"{list(segment.shape)}",
+                    segment.name,
+                )
+        _validate_ranges(segments, parts, _MAX_DELTA, "clip what is measured")
+
+    def validate_statistics(self, flat: np.ndarray) -> None:
+        """Checks the running statistics in values that a run is to start from, [total_bytes] uint8.
+
+        Raises:
+          InvalidInputError: a number is not finite, negative where it cannot be, or out of range.
+        """
+        for name, segments in self.statistics.items():
+            _validate_ranges(
+                segments, self.view_statistic(flat, name), _MAX_START, "let the run start from 0"
+            )
+
     @staticmethod
     def _view(flat: np.ndarray, segment: Segment) -> np.ndarray:
         part = flat[segment.offset : segment.offset + segment.num_bytes]
         return part.view(DTYPES[segment.dtype]).reshape(segment.shape)
 
 
+def _validate_ranges(
+    segments: StatisticSegments, arrays: Sequence[np.ndarray], limits: Sequence[float], cure: str
+) -> None:
+    """Checks count, mean (on either side of 0) and m2 of one statistic."""
+    lows = (0.0, -limits[1], 0.0)
+    for segment, array, low, high in zip(segments, arrays, lows, limits, strict=True):
+        wrong = ~((array >= low) & (array <= high))  # true for NaN
+        if wrong.any():
+            raise InvalidInputError(
+                f"{segment.name}: {array[wrong][0]:g}, expected numbers in {low:g} to "
+                f"{high:g}; {cure}",
+                segment.name,
+            )
+
+
+def _find_statistics(segments: Iterable[Segment]) -> dict[str, StatisticSegments]:
+    parts: dict[str, dict[str, Segment]] = {}
+    for segment in segments:
+        name, dot, part = segment.name.rpartition(".")
+        if segment.kind == STATISTIC and dot and part in _PARTS:
+            parts.setdefault(name, {})[part] = segment
+    statistics = {name: _make_statistic(name, found) for name, found in parts.items()}
+    if len(statistics) > MAX_STATISTICS:
+        raise InvalidInputError(
+            f"{len(statistics)} running statistics, at most {MAX_STATISTICS}: put several into one "
+            "array"
+        )
+    num_bytes = sum(segment.num_bytes for found in statistics.values() for segment in found)
+    if num_bytes > MAX_STATISTIC_BYTES:
+        raise InvalidInputError(
+            f"the running statistics have {num_bytes} bytes together, at most "
+            f"{MAX_STATISTIC_BYTES} fit into a push: use one number per channel, not per element"
+        )
+    return statistics
+
+
+def _make_statistic(name: str, parts: Mapping[str, Segment]) -> StatisticSegments:
+    missing = [f"{name}.{part}" for part in _PARTS if part not in parts]
+    if missing:
+        raise InvalidInputError(
+            f"statistic {name}: {', '.join(missing)} missing; a running statistic is "
+            f"{', '.join(f'{name}.{part}' for part in _PARTS)}, all of kind {STATISTIC}",
+            name,
+        )
+    shapes = {"count": (), "mean": parts["mean"].shape, "m2": parts["mean"].shape}
+    for part, shape in shapes.items():
+        segment = parts[part]
+        if (segment.dtype, segment.shape) != ("float64", shape):
+            raise InvalidInputError(
+                f"{segment.name}: {segment.dtype} {list(segment.shape)}, expected float64 "
+                f"{list(shape)}",
+                segment.name,
+            )
+    return parts["count"], parts["mean"], parts["m2"]
+
+
 def make_manifest(variables: Iterable[Variable]) -> Manifest:
     """Lays variables out: trainable ones first, group by group, in the order of appearance.
 
     Raises:
-      InvalidInputError: no variable, a bad or double name, an unknown kind or dtype, or a
-        trainable one that is not float32.
+      InvalidInputError: no variable, a bad or double name, an unknown kind or dtype, a trainable
+        one that is not float32, or a running statistic that is not whole (see `Manifest`).
     """
     variables = list(variables)
     _validate_variables(variables)
@@ -231,7 +359,8 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
     """Converts a received message to a manifest.
 
     Raises:
-      InvalidInputError: when its sizes or fingerprint contradict its segments.
+      InvalidInputError: its sizes or fingerprint contradict its segments, or a running statistic is
+        not whole.
     """
     manifest = Manifest(
         tuple(

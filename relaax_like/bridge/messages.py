@@ -1,12 +1,15 @@
 """Conversion between the bridge's records and their protobuf messages."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from relaax_like.bridge import chunks
-from relaax_like.bridge.manifest import Manifest
+from relaax_like.bridge.manifest import MAX_STATISTICS, Manifest
+from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import Episode, Push, Reply, Status, Values
+from relaax_like.v1 import ndarray_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.ndarray import message_to_ndarray, ndarray_to_message
 
 _OUTCOMES = {
     "nothing": pb.NOTHING,
@@ -38,6 +41,15 @@ def push_to_messages(
             want_values=want_values,
             have_version=have_version,
             fingerprint=push.fingerprint,
+            statistics=[
+                pb.StatisticDelta(
+                    name=name,
+                    count=moments.count,
+                    mean=ndarray_to_message(moments.mean, ndarray_pb2.NdArray),
+                    m2=ndarray_to_message(moments.m2, ndarray_pb2.NdArray),
+                )
+                for name, moments in push.statistics.items()
+            ],
         )
     )
     if gradient is not None:
@@ -51,7 +63,8 @@ def messages_to_push(
     """Reads one push; allocates only the length that the manifest names.
 
     Raises:
-      InvalidInputError: no header, a gradient of another length or layout, or too much of anything.
+      InvalidInputError: no header, a gradient of another length or layout, a statistic that comes
+        twice or is malformed, or too much of anything.
     """
     first = next(messages, None)
     if first is None or first.WhichOneof("part") != "header":
@@ -63,6 +76,7 @@ def messages_to_push(
             f"push: {len(header.episodes)} episodes, at most {_MAX_EPISODES} in one push",
             "episodes",
         )
+    statistics = _messages_to_statistics(header.statistics)
     if header.gradient_bytes:
         _validate_gradient_header(header, manifest)
         assembler = chunks.Assembler(manifest.gradient_bytes, "gradient")
@@ -80,8 +94,29 @@ def messages_to_push(
         env_steps=header.env_steps,
         episodes=tuple(Episode(e.episode_return, e.length) for e in header.episodes),
         fingerprint=header.fingerprint,
+        statistics=statistics,
     )
     return push, header
+
+
+def _messages_to_statistics(deltas: Sequence[pb.StatisticDelta]) -> dict[str, Moments]:
+    if len(deltas) > MAX_STATISTICS:
+        raise InvalidInputError(
+            f"push: {len(deltas)} statistics, at most {MAX_STATISTICS} in one push", "statistics"
+        )
+    statistics: dict[str, Moments] = {}
+    for delta in deltas:
+        name = delta.name[:200]  # no name of a manifest is longer, and errors repeat it
+        if name in statistics:
+            raise InvalidInputError(
+                f"statistic {name}: twice in one push; merge the two first", name
+            )
+        statistics[name] = Moments(
+            delta.count,
+            message_to_ndarray(delta.mean, f"{name}.mean"),
+            message_to_ndarray(delta.m2, f"{name}.m2"),
+        )
+    return statistics
 
 
 def _validate_gradient_header(header: pb.PushHeader, manifest: Manifest) -> None:

@@ -1,13 +1,14 @@
 """The parameter server as agents see it: one interface, remote (stub) or in process (twin)."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
 import numpy as np
 
 from relaax_like.bridge.manifest import Manifest
+from relaax_like.bridge.moments import Moments
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Push:
       env_steps: environment steps taken since the last push.
       episodes: episodes that ended since the last push.
       fingerprint: of the manifest that the gradient follows.
+      statistics: name of a running statistic -> what the rows since the last push add to it.
     """
 
     client_id: str
@@ -43,6 +45,7 @@ class Push:
     env_steps: int = 0
     episodes: tuple[Episode, ...] = ()
     fingerprint: int = 0
+    statistics: Mapping[str, Moments] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +63,8 @@ class Reply:
     Attributes:
       outcome: "nothing" (no gradient was pushed), "applied", "pending" or "dropped".
       reason: why it was dropped.
-      version: version after the push: 0 at first, +1 for each applied gradient.
+      version: version after the push: 0 at first, +1 for each record with a gradient, statistics,
+        or both.
       global_t: environment steps of all clients together.
       epoch: grows each time the parameter server starts.
       finished: what ended the training, or "" while it goes on.
@@ -138,6 +142,10 @@ class ParameterServerBackend(abc.ABC):
         """
 
     @abc.abstractmethod
+    def count_refused(self, reason: str) -> None:
+        """Counts a push that was refused before it could be handed to `push`; see `Status`."""
+
+    @abc.abstractmethod
     def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
         """Returns the newest values, or none when `have_version` is still the newest."""
 
@@ -193,6 +201,22 @@ class ParameterServerClient(abc.ABC):
         """Reports a finished training episode; sent with the next push."""
 
     @abc.abstractmethod
+    def add_statistics(self, name: str, moments: Moments) -> None:
+        """Adds rows to a running statistic; merged until the next push, and sent with it.
+
+        What the server has merged comes back with the values: `NAME.count`, `NAME.mean` and
+        `NAME.m2` are variables of `manifest.segments`.
+
+        Args:
+          name: of the statistic, without ".count", ".mean", ".m2".
+          moments: of the rows; without rows, nothing happens.
+
+        Raises:
+          InvalidInputError: no such statistic, wrong shape or dtype, or not finite; names it.
+            Nothing was added.
+        """
+
+    @abc.abstractmethod
     def apply_gradients(self, gradients: Sequence[np.ndarray]) -> None:
         """Pushes one gradient (one float32 array per trainable variable, in manifest order).
 
@@ -203,11 +227,14 @@ class ParameterServerClient(abc.ABC):
 
     @abc.abstractmethod
     def get_values(self) -> list[np.ndarray]:
-        """Pulls the newest values: one array per variable, in manifest order. Read-only views."""
+        """Pulls the newest values: one array per variable, in manifest order. Read-only views.
+
+        All variables: the trainable ones come first, running statistics and others behind them.
+        """
 
     @abc.abstractmethod
     def push_pull(self, gradients: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
-        """Pushes a gradient (or only steps and episodes) and pulls the values in one call."""
+        """Pushes a gradient (or none), steps, episodes and statistics; pulls the values with it."""
 
     @abc.abstractmethod
     def metrics(self) -> Metrics:

@@ -7,9 +7,11 @@ import grpc
 from relaax_like.bridge import errors, messages
 from relaax_like.bridge.in_process import push_pull
 from relaax_like.bridge.manifest import manifest_to_message
-from relaax_like.bridge.service import ParameterServerBackend
+from relaax_like.bridge.service import ParameterServerBackend, Push
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
+from relaax_like.wire import tracing
+from relaax_like.wire.errors import InvalidInputError
 
 _MAX_WAIT_SEC = 60.0
 
@@ -32,13 +34,15 @@ class ParameterServerServicer(pb_grpc.ParameterServerServicer):
     ) -> Iterator[pb.PushPullReply]:
         """Applies one push and streams newer values back, if wanted."""
         try:
-            push, header = messages.messages_to_push(request_iterator, self._backend.manifest)
-            reply = push_pull(
-                self._backend, push, header.want_values, header.have_version, remaining_sec(context)
-            )
+            with tracing.span("read push"):
+                push, header = self._read_push(request_iterator)
+            with tracing.span("push"):
+                want, have = header.want_values, header.have_version
+                reply = push_pull(self._backend, push, want, have, remaining_sec(context))
         except Exception as error:
             errors.abort(context, error)
-        yield from messages.reply_to_messages(reply)
+        with tracing.span("send values"):
+            yield from messages.reply_to_messages(reply)
 
     def Pull(
         self, request: pb.PullRequest, context: grpc.ServicerContext
@@ -49,7 +53,15 @@ class ParameterServerServicer(pb_grpc.ParameterServerServicer):
             reply = self._backend.pull(request.client_id, have_version)
         except Exception as error:
             errors.abort(context, error)
-        yield from messages.reply_to_messages(reply)
+        with tracing.span("send values"):
+            yield from messages.reply_to_messages(reply)
+
+    def _read_push(self, requests: Iterator[pb.PushPullRequest]) -> tuple[Push, pb.PushHeader]:
+        try:
+            return messages.messages_to_push(requests, self._backend.manifest)
+        except InvalidInputError:
+            self._backend.count_refused("malformed")
+            raise
 
     def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.Status:
         """Answers with the numbers for people."""

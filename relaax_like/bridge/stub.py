@@ -65,7 +65,7 @@ class ParameterServerStub(BufferingClient):
         self._health = health or Health()
         self._stub = pb_grpc.ParameterServerStub(channel)
         self._address = address
-        num_bytes = manifest.gradient_bytes + manifest.total_bytes
+        num_bytes = 2 * manifest.total_bytes  # gradient and statistics up, values down
         self._timeout_sec = CALL_TIMEOUT_SEC + num_bytes / _BYTES_PER_SEC
 
     def _take(self, reply: Reply) -> None:

@@ -1,13 +1,19 @@
-"""`relaax`: run, train, eval, status, doctor."""
+"""`relaax`: run, train, eval, status, trace, doctor."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from relaax_like.cli.options import SetOption, make_app
+from relaax_like.cli.options import SetOption, TraceOption, make_app
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.process import Shutdown, run_main, setup_logging
+from relaax_like.launch.process import (
+    Shutdown,
+    clear_traces,
+    run_main,
+    setup_logging,
+    start_tracing,
+)
 
 app = make_app("Trains agents, over the network, on environments that cannot be imported.")
 
@@ -22,6 +28,7 @@ def _root() -> None:
 @app.command()
 def run(
     config: ConfigArgument,
+    trace: TraceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Run the experiment as processes; those that die are restarted.
@@ -35,12 +42,17 @@ def run(
 
         experiment = load_experiment(config, sets)
         setup_logging("INFO")
-        manager = Manager(make_process_specs(experiment, sets))
+        manager = Manager(make_process_specs(experiment, sets, trace))
         validate_ports_free(experiment)
+        if trace:
+            clear_traces(experiment)
         shutdown = Shutdown()
         shutdown.on_request(manager.stop)
         shutdown.on_repeat(manager.kill)
-        return manager.run() or shutdown.exit_status
+        status = manager.run()
+        if trace:
+            print(f"where the time went: relaax trace {experiment.run_dir}")
+        return status or shutdown.exit_status
 
     run_main(start)
 
@@ -48,6 +60,7 @@ def run(
 @app.command()
 def train(
     config: ConfigArgument,
+    trace: TraceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Train in one process, without a network: the same objects, the quickest path."""
@@ -55,6 +68,9 @@ def train(
     def start() -> int:
         experiment = load_experiment(config, sets)
         setup_logging("INFO")
+        if trace:
+            clear_traces(experiment)
+        start_tracing("train", experiment, trace)
         from relaax_like.launch.trainer import Trainer
 
         return Trainer(experiment, sets).run(Shutdown())
@@ -92,6 +108,26 @@ def status(
         from relaax_like.cli.status import show_status
 
         return show_status(address, watch)
+
+    run_main(start)
+
+
+@app.command(name="trace")
+def explain_trace(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="RUN_DIR", help="The run's folder, or the one with its traces."),
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="The merged file; default: trace.json.gz beside the traces.")
+    ] = None,
+) -> None:
+    """Tell where the time of a traced run went, and merge its traces for ui.perfetto.dev."""
+
+    def start() -> int:
+        from relaax_like.cli.trace import show_trace
+
+        return show_trace(folder, output)
 
     run_main(start)
 

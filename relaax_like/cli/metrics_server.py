@@ -4,9 +4,15 @@ from typing import Annotated
 
 import typer
 
-from relaax_like.cli.options import ConfigOption, SetOption, make_app, to_overrides
+from relaax_like.cli.options import (
+    ConfigOption,
+    SetOption,
+    TraceOption,
+    make_app,
+    to_overrides,
+)
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.process import run_main, setup_logging
+from relaax_like.launch.process import run_main, setup_logging, start_tracing
 
 app = make_app("Records the metrics of all roles for TensorBoard.")
 
@@ -17,6 +23,7 @@ def serve(
     bind: Annotated[str | None, typer.Option(help="host:port to listen on.")] = None,
     metrics_dir: Annotated[str | None, typer.Option(help="Where curves are written.")] = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
+    trace: TraceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Serves until a signal comes."""
@@ -27,6 +34,7 @@ def serve(
         from relaax_like.launch.metrics_server import get_metrics_settings, run_metrics_server
 
         setup_logging(get_metrics_settings(experiment).log_level)
+        start_tracing("metrics server", experiment, trace)
         return run_metrics_server(experiment)
 
     run_main(start)

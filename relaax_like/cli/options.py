@@ -17,6 +17,10 @@ SetOption = Annotated[
         help="Overrides one key of the file, such as algorithm.learning_rate=3e-4. Repeatable.",
     ),
 ]
+TraceOption = Annotated[
+    bool,
+    typer.Option("--trace", help="Record in RUN_DIR/trace where the time goes: `relaax trace`."),
+]
 
 
 def to_overrides(section: str, flags: Mapping[str, Any], sets: Sequence[str]) -> list[str]:

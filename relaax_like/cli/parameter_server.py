@@ -4,9 +4,15 @@ from typing import Annotated
 
 import typer
 
-from relaax_like.cli.options import ConfigOption, SetOption, make_app, to_overrides
+from relaax_like.cli.options import (
+    ConfigOption,
+    SetOption,
+    TraceOption,
+    make_app,
+    to_overrides,
+)
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.process import run_main, setup_logging
+from relaax_like.launch.process import run_main, setup_logging, start_tracing
 
 app = make_app("Owns the weights: applies gradients, serves values, saves snapshots.")
 
@@ -24,6 +30,7 @@ def serve(
     ] = None,
     metrics_dir: Annotated[str | None, typer.Option(help="Where curves are written.")] = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
+    trace: TraceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Serves until the training has finished; the newest snapshot is restored at the start."""
@@ -40,6 +47,7 @@ def serve(
         overrides = to_overrides("relaax-parameter-server", flags, sets)
         experiment = load_experiment(config, overrides)
         setup_logging(experiment.parameter_server.log_level)
+        start_tracing("parameter server", experiment, trace)
         from relaax_like.launch.parameter_server import run_parameter_server
 
         return run_parameter_server(experiment, overrides)

@@ -4,9 +4,15 @@ from typing import Annotated
 
 import typer
 
-from relaax_like.cli.options import ConfigOption, SetOption, make_app, to_overrides
+from relaax_like.cli.options import (
+    ConfigOption,
+    SetOption,
+    TraceOption,
+    make_app,
+    to_overrides,
+)
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.process import run_main, setup_logging
+from relaax_like.launch.process import run_main, setup_logging, start_tracing
 
 app = make_app("Accepts environments over TCP and hosts their agents.")
 
@@ -19,6 +25,7 @@ def serve(
         str | None, typer.Option(help="host:port of the parameter server.")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
+    trace: TraceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Serves until a signal comes."""
@@ -27,6 +34,7 @@ def serve(
     def start() -> int:
         experiment = load_experiment(config, to_overrides("relaax-rlx-server", flags, sets))
         setup_logging(experiment.rlx_server.log_level)
+        start_tracing("rlx server", experiment, trace)
         from relaax_like.launch.rlx_server import run_rlx_server
 
         return run_rlx_server(experiment)

@@ -18,6 +18,7 @@ from relaax_like.client.outcome import pack_outcome, pack_success
 from relaax_like.client.scalars import LatencyMeter, ScalarBuffer
 from relaax_like.client.values import SpaceValues, UserSpace, Values
 from relaax_like.v1 import rlx_pb2
+from relaax_like.wire import tracing
 from relaax_like.wire.errors import (
     ConfigError,
     InvalidInputError,
@@ -172,6 +173,9 @@ class RlxClient:
         self._latency = LatencyMeter()
         # True: the server waits for the rewards of the actions that it gave.
         self._rewards_due = False
+        # When the last answer came; 0: not traced, or what follows is not the environment's time.
+        self._answered = 0
+        tracing.start_from_environment("environment", self.name)
         if retry is None:
             self.connect()
         else:
@@ -224,6 +228,7 @@ class RlxClient:
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
         self._rewards_due = False
+        self._answered = 0
         if connection is not None:
             connection.close()
 
@@ -307,10 +312,11 @@ class RlxClient:
         seconds = random.uniform(self._retry.min_sleep_sec, self._retry.max_sleep_sec)
         why = error or f"the connection to {self._address} was lost"
         self._report(f"{why}; trying again in {seconds:.1f} s")
-        if stop is None:
-            time.sleep(seconds)
-            return True
-        return not stop.wait(seconds)
+        with tracing.span("wait for the server"):
+            if stop is None:
+                time.sleep(seconds)
+                return True
+            return not stop.wait(seconds)
 
     # The three verbs of one environment.
 
@@ -330,13 +336,14 @@ class RlxClient:
           ServerUnavailableError: lost; `reconnect()` and begin a new episode.
           ProtocolError: the server refused.
         """
+        mark = self._mark_call()
         self._validate_single_slot("act")
         if self._rewards_due:
             raise OutOfOrderError(
                 "act() begins an episode, but the last action's reward is due: call "
                 "reward_and_act(reward, state), or reward_and_reset(reward) to end the episode"
             )
-        return self._ask(rlx_pb2.Step(), self._observations.row_to_leaves(state, "state"))
+        return self._ask(rlx_pb2.Step(), self._observations.row_to_leaves(state, "state"), mark)
 
     def reward_and_act(self, reward: Any, state: Any) -> Any:
         """Tells the last action's reward and asks for the next action.
@@ -350,8 +357,9 @@ class RlxClient:
 
         Raises as `act`; OutOfOrderError when no action is open.
         """
+        mark = self._mark_call()
         message = self._reward_to_step("reward_and_act", reward, False, False)
-        return self._ask(message, self._observations.row_to_leaves(state, "state"))
+        return self._ask(message, self._observations.row_to_leaves(state, "state"), mark)
 
     def reward_and_reset(
         self,
@@ -374,6 +382,7 @@ class RlxClient:
 
         Raises as `act`; ValueError when truncated without a state.
         """
+        mark = self._mark_call()
         if truncated and state is None and not self.finished:
             raise InvalidInputError(
                 "reward_and_reset(truncated=True) needs state, the episode's final observation",
@@ -385,7 +394,7 @@ class RlxClient:
         if state is not None:
             leaves = self._observations.row_to_leaves(state, "state")
             pack_arrays(leaves, message.final_observations)
-        result = self._exchange(message)
+        result = self._exchange(message, mark)
         if self.finished:
             return None
         if len(result.episodes) != 1:
@@ -413,9 +422,9 @@ class RlxClient:
                 "act(state), or with step(observations)"
             )
 
-    def _ask(self, message: rlx_pb2.Step, leaves: dict[str, np.ndarray]) -> Any:
+    def _ask(self, message: rlx_pb2.Step, leaves: dict[str, np.ndarray], mark: int) -> Any:
         pack_arrays(leaves, message.observations)
-        result = self._exchange(message)
+        result = self._exchange(message, mark)
         return None if result.actions is None else self._actions.first_row(result.actions)
 
     # All slots at once.
@@ -453,6 +462,7 @@ class RlxClient:
         """
         if self.finished:
             return StepResult(actions=None, finished=self.finished)
+        mark = self._mark_call()
         message = rlx_pb2.Step()
         goes_on = True
         if rewards is not None:
@@ -472,7 +482,7 @@ class RlxClient:
                 "observations: None, but some slots go on; expected the next observations of all",
                 "observations",
             )
-        return self._exchange(message)
+        return self._exchange(message, mark)
 
     def _validate_first(self, *outcome: Any) -> None:
         if self._rewards_due or any(part is not None for part in outcome):
@@ -501,14 +511,21 @@ class RlxClient:
 
     # Talking to the server.
 
-    def _exchange(self, step: rlx_pb2.Step) -> StepResult:
+    def _mark_call(self) -> int:
+        """Ends the span of the environment's own time; returns when encoding a step began."""
+        answered, self._answered = self._answered, 0
+        return tracing.end("environment", answered) or tracing.begin()
+
+    def _exchange(self, step: rlx_pb2.Step, mark: int) -> StepResult:
         """Sends a step, waits for its answer and measures the time between."""
         if self.finished:
             return StepResult(actions=None, finished=self.finished)
         connection = self._open_connection()
+        mark = tracing.end("encode", mark)
         start = time.perf_counter()
         try:
             connection.send(rlx_pb2.ClientMessage(step=step))
+            mark = tracing.end("send", mark)
             answer = connection.receive()
         except InvalidInputError:
             raise  # too long: nothing was sent, the session goes on
@@ -516,11 +533,13 @@ class RlxClient:
             self._drop_connection()
             raise
         latency_sec = time.perf_counter() - start
+        mark = tracing.end("wait for actions", mark)
         if answer.WhichOneof("body") != "actions":
             raise self._fail("something other than Actions came as the answer to a step")
         result = self._unpack_actions(answer.actions, bool(step.observations))
         if step.observations and not result.finished:
             self._measure(connection, latency_sec)
+        self._answered = tracing.end("decode", mark)
         return result
 
     def _open_connection(self) -> Connection:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from relaax_like.client.values import SpaceValues, UserSpace, Values
+from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, ServerUnavailableError
 from relaax_like.wire.spaces import ACTION
 
@@ -264,7 +265,7 @@ class Interactor:
 
     def _advance(self, actions: Any) -> Transition:
         """Steps all slots and applies the step limit and the random beginnings."""
-        start = time.perf_counter()
+        start, mark = time.perf_counter(), tracing.begin()
         transition = self._env_slots.step(actions)
         self._lengths += 1
         ended = transition.terminated | transition.truncated
@@ -277,6 +278,7 @@ class Interactor:
                 transition, observations=self._randomize(transition.observations, ended)
             )
         self._environment_sec += time.perf_counter() - start
+        tracing.end("environment step", mark)
         if self._on_step is not None:
             self._on_step()
         return transition
@@ -294,10 +296,12 @@ class Interactor:
         )
 
     def _begin(self, mask: np.ndarray | None) -> Values:
+        mark = tracing.begin()
         observations = self._env_slots.reset(mask)
         if self._rnd:
             everyone = np.ones(self._env_slots.slots, np.bool_)
             observations = self._randomize(observations, everyone if mask is None else mask)
+        tracing.end("environment reset", mark)
         return observations
 
     def _randomize(self, observations: Values, mask: np.ndarray) -> Values:

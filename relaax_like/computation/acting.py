@@ -112,7 +112,8 @@ class CompiledActor:
                 states = dict(zip(self._states, tensors[len(inputs) :], strict=True))
                 return self._trace(inputs, states, exploit)
 
-            function = tf.function(flat, input_signature=specs, jit_compile=True)
+            xla = self._algorithm.model.xla
+            function = tf.function(flat, input_signature=specs, jit_compile=xla)
             self._functions[exploit] = function.get_concrete_function()
         return self._functions[exploit]
 

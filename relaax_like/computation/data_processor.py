@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import Episode, ParameterServerClient
-from relaax_like.computation.prediction import Prediction, Request
+from relaax_like.computation.prediction import LOG_PROB, Prediction, Request
 from relaax_like.experience.rollout import Rollout, concatenate
+from relaax_like.wire import tracing
 from relaax_like.wire.errors import RelaaxError
 
 if TYPE_CHECKING:  # The processor itself works without TensorFlow.
@@ -26,6 +28,8 @@ _METRICS_EVERY_SEC = 1.0
 _FAILURE_LINE_SEC = 1.0
 # Longest wait for the gradient at hand when the process ends.
 _STOP_SEC = 2.0
+# Agents that do not learn get values that are at most about so old.
+_REFRESH_SEC = 0.5
 
 
 @dataclass
@@ -84,11 +88,17 @@ class ComputationDataProcessor:
         self._means = _Means(since=time.monotonic())
         self._failed_rollouts = 0
         self._next_failure_line = 0.0
+        self._next_refresh = 0.0
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the model's inputs, without the batch axis."""
         return self._task.input_shapes
+
+    @property
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the model's memory, without the batch axis; float32."""
+        return self._task.state_shapes
 
     @property
     def finished(self) -> str:
@@ -141,7 +151,13 @@ class ComputationDataProcessor:
 
     def refresh(self, on_done: Callable[[], None]) -> None:
         """Asks for the newest values; `on_done` is called when they are in force."""
+        self._next_refresh = time.monotonic() + _REFRESH_SEC
         self._queue.put(_Work(None, (), on_done))
+
+    def refresh_soon(self) -> None:
+        """Asks for the newest values, unless somebody just has. Called by one thread."""
+        if time.monotonic() >= self._next_refresh:
+            self.refresh(lambda: None)
 
     def _predict(self, requests: Sequence[Request], exploit: bool) -> list[Prediction]:
         if len(requests) == 1:
@@ -158,7 +174,9 @@ class ComputationDataProcessor:
         return predictions
 
     def _training_loop(self) -> None:
+        mark = tracing.begin()
         while (work := self._queue.get()) is not None:
+            tracing.end("wait for rollouts", mark)
             batch = self._take_more(work)
             self._try_to_learn(batch)
             for done in batch:
@@ -166,6 +184,7 @@ class ComputationDataProcessor:
                     done.on_done()
                 except Exception:
                     logger.exception("an agent could not be told that its rollout is done")
+            mark = tracing.begin()
 
     def _try_to_learn(self, batch: Sequence[_Work]) -> None:
         """Learns from a batch; when that fails, from each rollout alone, so that one spoils one."""
@@ -216,19 +235,29 @@ class ComputationDataProcessor:
             self._parameter_server.increment_global_t(batch[0].env_steps)
             self._take_values(self._parameter_server.push_pull())
             return
+        mark = tracing.begin()
         rollout = concatenate(rollouts)
+        mark = tracing.end("pack", mark)
         gradients, costs = self._task.compute_gradients(
             inputs=rollout.inputs,
             next_inputs=rollout.next_inputs,
             next_alive={"alive": rollout.next_alive},
             rewards={"reward": rollout.rewards},
-            actions=rollout.actions,
+            # With the probability under the policy that acted, which may be an older one.
+            actions={**rollout.actions, LOG_PROB: rollout.log_prob},
             states=rollout.states,
         )
+        mark = tracing.end("gradient", mark)
+        for name in self._task.statistics:
+            rows = rollout.inputs[name].reshape(-1, *self.input_shapes[name])
+            self._parameter_server.add_statistics(name, Moments.of(rows))
         self._add_episodes(batch)
         self._parameter_server.increment_global_t(rollout.env_steps)
         staleness = self._parameter_server.version - float(rollout.versions.mean())
-        self._take_values(self._parameter_server.push_pull(gradients))
+        values = self._parameter_server.push_pull(gradients)
+        mark = tracing.end("push-pull", mark)
+        self._take_values(values)
+        tracing.end("take values", mark)
         self._record({**costs, "version span": staleness})
 
     def _add_episodes(self, batch: Sequence[_Work]) -> None:

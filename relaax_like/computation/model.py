@@ -6,9 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from relaax_like.bridge.manifest import DEFAULT_GROUP, Variable
+from relaax_like.bridge.manifest import DEFAULT_GROUP, STATISTIC, Variable
 from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
 from relaax_like.nn.distributions import Distribution
+from relaax_like.nn.normalization import Normalizer
 
 # (name, properties): `shape` without the batch axis, and optionally `dtype` (float32).
 Specs = Sequence[tuple[str, Mapping[str, Any]]]
@@ -26,6 +27,9 @@ class Model(tf.Module, abc.ABC):
         def policy(self, inputs, states):
             return {"action": Categorical(self.net(inputs["observation"]))}, states
     """
+
+    # Whether XLA compiles it: on a processor it is quicker for all but convolutions.
+    xla = True
 
     @abc.abstractmethod
     def get_input_specs(self) -> Specs:
@@ -52,16 +56,29 @@ class Model(tf.Module, abc.ABC):
         return DEFAULT_GROUP
 
 
-def order_variables(model: Model) -> list[tf.Variable]:
-    """Returns the trainable variables in manifest order: group by group, else as in the model."""
+def get_trainable_variables(model: Model) -> list[tf.Variable]:
+    """Returns what is learned, in manifest order: group by group, else as in the model."""
     variables = model.trainable_variables
     groups = list(dict.fromkeys(model.get_group(v) for v in variables))
     return sorted(variables, key=lambda v: groups.index(model.get_group(v)))
 
 
+def get_normalizers(model: Model) -> list[Normalizer]:
+    """Returns the layers that hold running statistics."""
+    return [module for module in model.submodules if isinstance(module, Normalizer)]
+
+
+def order_variables(model: Model) -> list[tf.Variable]:
+    """Returns all variables in manifest order: what is learned, then running statistics."""
+    statistics = [v for n in get_normalizers(model) for v in (n.count, n.mean, n.m2)]
+    return get_trainable_variables(model) + statistics
+
+
 def get_variables(model: Model) -> list[Variable]:
-    """Returns the trainable variables with their present values, in manifest order."""
+    """Returns all variables with their present values, in manifest order."""
     return [
-        Variable(name=v.name.split(":")[0], value=v.numpy(), group=model.get_group(v))
+        Variable(v.name.split(":")[0], v.numpy(), model.get_group(v))
+        if v.trainable
+        else Variable(v.name.split(":")[0], v.numpy(), kind=STATISTIC)
         for v in order_variables(model)
     ]

@@ -6,15 +6,20 @@ from dataclasses import dataclass
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
+# The ComputationTask of agents that have one only.
+TASK = "RL"
+# Entry of an algorithm's `actions`, beside the actions themselves: what `Prediction.log_prob` was.
+LOG_PROB = "log_prob"
 
 
 @dataclass(frozen=True)
 class Request:
-    """One agent's rows that want actions: name -> `[k, ...]` inputs and states."""
+    """One agent's rows that want actions of a task: name -> `[k, ...]` inputs and states."""
 
     inputs: Arrays
     states: Arrays
     exploit: bool = False
+    task: str = TASK
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ class AlgorithmConfig(Settings):
     path: str | None = None
     # Training ends when all clients together have taken this many environment steps.
     max_global_step: int = Field(default=10**8, ge=1)
+    # Newest observations that the network sees at once.
+    observation_history: int = Field(default=1, ge=1, le=1000)
     # Of the default optimizer.
     learning_rate: float = Field(default=1e-3, ge=0)
     # The experiment's; it is no key of this section.

@@ -143,6 +143,9 @@ class EnvironmentConfig(Settings):
     clients: int = Field(default=1, ge=1)
     # Environments that each process steps together.
     slots: int = Field(default=1, ge=1)
+    # Steps of the environment per action, rewards added up. All that is counted in environment
+    # steps (global_t, limit, rnd, episode lengths) counts actions.
+    actrep: int = Field(default=1, ge=1)
     # Random actions at the start of each episode.
     rnd: int = Field(default=0, ge=0)
     # Environment steps after which an episode is cut off; null: the environment's own limit.

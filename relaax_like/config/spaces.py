@@ -27,6 +27,28 @@ def validate_vector(spaces: Spaces, size: int) -> None:
         )
 
 
+def validate_image(spaces: Spaces, shape: tuple[int, int, int]) -> None:
+    """Checks that the observation is one uint8 image of `[height, width, channels]`.
+
+    Raises:
+      InvalidInputError: it is not; says what came and which setting to change.
+    """
+    space = spaces.get(OBSERVATION)
+    if len(spaces) != 1 or not isinstance(space, Box) or space.dtype != "uint8":
+        raise InvalidInputError(
+            f"observation_spaces: {_describe(spaces)}; this algorithm reads one Box of uint8 named "
+            f"{OBSERVATION!r}, an image: wrap the environment, or set algorithm.state_size instead "
+            "of image",
+            "observation_spaces",
+        )
+    if space.shape != shape:
+        raise InvalidInputError(
+            f"observation_spaces: shape {list(space.shape)}, algorithm.image is {list(shape)}; set "
+            "it to the environment's [height, width, channels]",
+            "observation_spaces",
+        )
+
+
 def validate_discrete(spaces: Spaces, num_actions: int) -> None:
     """Checks that the action is one of `num_actions`, counted from 0.
 
@@ -72,5 +94,8 @@ def validate_continuous(spaces: Spaces, size: int) -> None:
 
 def _describe(spaces: Spaces) -> str:
     """Says what came: kinds and names of the leaves, the first few."""
-    leaves = [f"{type(space).__name__} {name!r}" for name, space in list(spaces.items())[:5]]
+    leaves = [
+        f"{type(space).__name__} {name!r} of {space.dtype}"
+        for name, space in list(spaces.items())[:5]
+    ]
     return ", ".join(leaves) + (", ..." if len(spaces) > 5 else "")

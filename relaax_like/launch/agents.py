@@ -17,6 +17,7 @@ def make_agent_host(
     experiment: Experiment,
     make_client: Callable[[str], ParameterServerClient],
     client_id: str = "",
+    rollouts_ahead: int = 0,
 ) -> AgentHost:
     """Loads the algorithm, TensorFlow included: `agent.py`, or `model.py` and `algorithm.py`.
 
@@ -24,6 +25,7 @@ def make_agent_host(
       experiment: names the folder.
       make_client: opens a view of the parameter server from a client id.
       client_id: of the view that batch-native agents share; by default one that no other has.
+      rollouts_ahead: that batch-native agents act on for, while others are learned from.
 
     Raises:
       ConfigError: the algorithm folder has neither, or they cannot be loaded.
@@ -40,6 +42,7 @@ def make_agent_host(
     return BatchHost(
         config,
         lambda: _make_processor(config, model_module, algorithm_module, make_client(client_id)),
+        rollouts_ahead,
     )
 
 

@@ -20,6 +20,7 @@ from relaax_like.rlx_server.episodes import EpisodeMeter
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.slot_agents import BatchAgents, Decision
 from relaax_like.rlx_server.transition import Transition
+from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import ACTION, OBSERVATION
 
@@ -59,6 +60,7 @@ class LocalAgents:
             rewards=None if rewards is None else np.asarray(rewards).reshape(self._slots, -1),
             terminated=terminated,
             truncated=truncated,
+            ended=_find_ended(terminated, truncated),
             final_observations=self._to_leaves(final_observations, "final_observations"),
             success=success,
         )
@@ -82,15 +84,27 @@ class LocalAgents:
             return agents.step(transition)
         self._ready.clear()
         agents.observe(transition)
-        while not agents.ready:
-            self._ready.wait(1.0)
-        request = agents.request()
-        return agents.decide(None if request is None else self._host.predict([request])[0])
+        with tracing.span("wait for gradients"):
+            while not agents.ready:
+                self._ready.wait(1.0)
+        decision = None
+        while decision is None:
+            request = agents.request()
+            prediction = None if request is None else self._host.predict([request])[0]
+            decision = agents.decide(prediction)
+        return decision
 
     def _to_leaves(self, values: Any, field: str) -> dict[str, np.ndarray] | None:
         if values is None:
             return None
         return self._observations.to_leaves(values, self._slots, field)
+
+
+def _find_ended(terminated: np.ndarray | None, truncated: np.ndarray | None) -> np.ndarray | None:
+    if terminated is None or truncated is None:
+        return None
+    ended = terminated | truncated
+    return ended if ended.any() else None
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from relaax_like.parameter_server.initial_values import (
 from relaax_like.parameter_server.parameter_server import ParameterServer, Target
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.store import Store
+from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 logger = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     make_run_dir(experiment)
     serving: list[ParameterServer] = []
     metrics = make_recorder(experiment, lambda: serving[0].global_t if serving else 0)
-    with shutdown.interrupting():
+    with shutdown.interrupting(), tracing.span(tracing.START):
         server = make_parameter_server(experiment, overrides, metrics)
     serving.append(server)
     try:

@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from relaax_like.config.address import Address
+from relaax_like.config.models import Experiment
+from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, RelaaxError
 from relaax_like.wire.ports import describe_bind_failure
 
 logger = logging.getLogger(__name__)
 
+# Of a run's folder.
+TRACE_FOLDER = "trace"
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 
@@ -31,6 +35,32 @@ def setup_logging(level: str) -> None:
         stream=sys.stdout,
         force=True,
     )
+
+
+def start_tracing(role: str, experiment: Experiment, wanted: bool) -> None:
+    """Begins to trace this process: into the run's folder, or where RELAAX_TRACE says.
+
+    Args:
+      role: what this process is.
+      experiment: names the run's folder.
+      wanted: False traces only where RELAAX_TRACE is set.
+
+    Raises:
+      ConfigError: no file can be made there.
+    """
+    if wanted:
+        tracing.start(experiment.run_dir / TRACE_FOLDER, role)
+    else:
+        tracing.start_from_environment(role)
+    if tracing.active is not None:
+        folder = tracing.active.path.parent
+        logger.info("tracing into %s; afterwards: relaax trace %s", folder, folder)
+
+
+def clear_traces(experiment: Experiment) -> None:
+    """Removes the traces of earlier runs from the run's folder: they have another time axis."""
+    for path in (experiment.run_dir / TRACE_FOLDER).glob(f"*{tracing.SUFFIX}"):
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

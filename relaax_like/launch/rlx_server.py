@@ -14,12 +14,15 @@ from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.server import RlxServer, new_event_loop
 from relaax_like.rlx_server.session import Session
+from relaax_like.wire import tracing
 from relaax_like.wire.errors import ServerUnavailableError
 
 logger = logging.getLogger(__name__)
 
 # A client that says hello while there is no parameter server is asked to come back.
 _HELLO_WAIT_SEC = 5.0
+# An agent acts on while one rollout is learned from: the two overlap, one version apart.
+_ROLLOUTS_AHEAD = 1
 
 
 def make_rlx_server(settings: RlxServerConfig, host: AgentHost, metrics: Metrics) -> RlxServer:
@@ -60,8 +63,8 @@ def run_rlx_server(experiment: Experiment) -> int:
         def make_client(client_id: str) -> ParameterServerClient:
             return link.parameter_server_stub(client_id, metrics, _HELLO_WAIT_SEC)
 
-        with shutdown.interrupting():
-            host = make_agent_host(experiment, make_client)
+        with shutdown.interrupting(), tracing.span(tracing.START):
+            host = make_agent_host(experiment, make_client, rollouts_ahead=_ROLLOUTS_AHEAD)
         server = make_rlx_server(settings, host, metrics)
         threading.Thread(target=_announce_link, args=(link, shutdown), daemon=True).start()
         loop = new_event_loop()

@@ -2,17 +2,25 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from relaax_like.config.models import EnvironmentConfig, Experiment
 from relaax_like.launch.manager import ProcessSpec
-from relaax_like.launch.process import validate_port_free
+from relaax_like.launch.process import TRACE_FOLDER, validate_port_free
+from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError
 
 
-def make_process_specs(experiment: Experiment, overrides: Sequence[str]) -> list[ProcessSpec]:
+def make_process_specs(
+    experiment: Experiment, overrides: Sequence[str], trace: bool = False
+) -> list[ProcessSpec]:
     """Describes the experiment's processes: servers, then one per client.
+
+    Args:
+      experiment: what to run.
+      overrides: of keys of its file, for the servers.
+      trace: all of them trace into the run's folder.
 
     Raises:
       ConfigError: there is no environment to run.
@@ -23,15 +31,19 @@ def make_process_specs(experiment: Experiment, overrides: Sequence[str]) -> list
     arguments = ["--config", str(experiment.file)]
     for override in overrides:
         arguments += ["--set", override]
+    # Absolute: an environment's program may change its folder.
+    folder = str((experiment.run_dir / TRACE_FOLDER).absolute())
+    env = {tracing.ENVIRONMENT_VARIABLE: folder} if trace else {}
     specs = [
         ProcessSpec(
             name=_SHORT[role],
             argv=[sys.executable, "-m", f"relaax_like.cli.{role}", *arguments],
             essential=role == "parameter_server",
+            env=env,
         )
         for role in roles
     ]
-    return specs + _make_client_specs(experiment)
+    return specs + _make_client_specs(experiment, env)
 
 
 def validate_ports_free(experiment: Experiment) -> None:
@@ -52,7 +64,7 @@ def validate_ports_free(experiment: Experiment) -> None:
 _SHORT = {"parameter_server": "ps", "rlx_server": "rlx", "metrics_server": "metrics"}
 
 
-def _make_client_specs(experiment: Experiment) -> list[ProcessSpec]:
+def _make_client_specs(experiment: Experiment, env: Mapping[str, str]) -> list[ProcessSpec]:
     environment, program = experiment.environment, experiment.environment_program
     if environment is None or program is None:
         raise ConfigError(
@@ -64,6 +76,7 @@ def _make_client_specs(experiment: Experiment) -> list[ProcessSpec]:
         ProcessSpec(
             name=f"env{number}",
             argv=[*argv, "--name", f"{environment.env or program.parent.name}-{number}"],
+            env=env,
         )
         for number in range(1, environment.clients + 1)
     ]
@@ -78,6 +91,7 @@ def make_client_argv(experiment: Experiment, environment: EnvironmentConfig) -> 
         argv += ["--env", environment.env]
     optional: list[tuple[str, int | None]] = [
         ("--num-envs", None if environment.slots == 1 else environment.slots),
+        ("--actrep", None if environment.actrep == 1 else environment.actrep),
         ("--rnd", environment.rnd or None),
         ("--limit", environment.limit),
     ]

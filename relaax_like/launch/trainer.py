@@ -18,6 +18,7 @@ from relaax_like.launch.parameter_server import (
 )
 from relaax_like.launch.process import Shutdown
 from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.wire import tracing
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Trainer:
         (experiment.run_dir / "config.yaml").write_text(dump_experiment(experiment))
         serving: list[ParameterServer] = []
         with make_recorder(experiment, lambda: serving[0].global_t if serving else 0) as recorder:
-            with shutdown.interrupting():
+            with shutdown.interrupting(), tracing.span(tracing.START):
                 server = make_parameter_server(experiment, self._overrides, recorder)
             serving.append(server)
             with server:
@@ -63,9 +64,10 @@ class Trainer:
         environment = experiment.environment
         with open_slots(experiment, "train") as slots:
             assert environment is not None
-            agents = make_local_agents(
-                experiment, slots, lambda client_id: InProcessClient(server, client_id)
-            )
+            with tracing.span(tracing.START):
+                agents = make_local_agents(
+                    experiment, slots, lambda client_id: InProcessClient(server, client_id)
+                )
             try:
                 Interactor(
                     slots,

@@ -5,18 +5,17 @@ model's `policy`: acting on a small network is an order of magnitude quicker in 
 has to enter the TensorFlow runtime. A test holds the two to the same numbers.
 """
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
+from relaax_like.nn.initializers import INITIALIZERS, InitializerName
 
 # A tf.Tensor, or an np.ndarray when the layer runs in NumPy.
 Values = Any
-Initializer = Literal["glorot", "orthogonal"]
 
 
 def _relu(x: Values) -> Values:
@@ -36,6 +35,11 @@ ACTIVATIONS: Mapping[str, Callable[[Values], Values]] = {
     "tanh": _tanh,
     "linear": _identity,
 }
+
+
+def flatten(x: Values, width: int) -> Values:
+    """Maps `[B, ...]` to `[B, width]`."""
+    return x.reshape(-1, width) if isinstance(x, np.ndarray) else tf.reshape(x, [-1, width])
 
 
 class Layer(tf.Module):
@@ -65,8 +69,7 @@ class Dense(Layer):
       seed: of the initial values.
       activation: a key of `ACTIVATIONS`.
       use_bias: whether there is a b; it begins at zero.
-      initializer: of W: "glorot" (Glorot & Bengio 2010, uniform; Xavier) or "orthogonal" (Saxe et
-        al. 2014, https://arxiv.org/abs/1312.6120).
+      initializer: of W, a key of `INITIALIZERS`.
       gain: W is multiplied by it.
     """
 
@@ -79,11 +82,11 @@ class Dense(Layer):
         seed: int,
         activation: str = "linear",
         use_bias: bool = True,
-        initializer: Initializer = "glorot",
+        initializer: InitializerName = "glorot",
         gain: float = 1.0,
     ):
         super().__init__()
-        initial = gain * _INITIALIZERS[initializer](inputs, outputs, np.random.default_rng(seed))
+        initial = gain * INITIALIZERS[initializer](inputs, outputs, np.random.default_rng(seed))
         self.W = tf.Variable(initial.astype(np.float32), name=f"{name}.W")
         self.b = tf.Variable(np.zeros(outputs, np.float32), name=f"{name}.b") if use_bias else None
         self._activation = ACTIVATIONS[activation]
@@ -111,78 +114,3 @@ class Parameter(Layer):
     def __call__(self, like: Values) -> Values:
         """Returns the value: an array when `like` is one, else the variable."""
         return self.arrays["variable"] if isinstance(like, np.ndarray) else self.variable
-
-
-class Sequential(tf.Module):
-    """Layers one after another."""
-
-    def __init__(self, layers: Sequence[Callable[[Values], Values]], name: str):
-        super().__init__(name=name)
-        self.layers = list(layers)
-
-    def __call__(self, x: Values) -> Values:
-        """Applies the layers in order."""
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
-def make_mlp(
-    name: str,
-    sizes: Sequence[int],
-    *,
-    seed: int,
-    activation: str,
-    outputs: int,
-    output_gain: float = 1.0,
-) -> Sequential:
-    """Builds dense layers with orthogonal weights, as actor-critic methods use them.
-
-    Args:
-      name: of the network; its layers are `NAME.0`, `NAME.1`, ... and `NAME.out`.
-      sizes: inputs, then the width of each hidden layer.
-      seed: of the initial values.
-      activation: of the hidden layers, whose gain is sqrt(2).
-      outputs: width of the last layer, which is linear.
-      output_gain: of the last layer; 0.01 makes a policy begin close to uniform.
-    """
-    hidden = [
-        Dense(
-            f"{name}.{index}",
-            inputs,
-            width,
-            seed=seed + index,
-            activation=activation,
-            initializer="orthogonal",
-            gain=2**0.5,
-        )
-        for index, (inputs, width) in enumerate(itertools.pairwise(sizes))
-    ]
-    last = Dense(
-        f"{name}.out",
-        sizes[-1],
-        outputs,
-        seed=seed + len(sizes),
-        initializer="orthogonal",
-        gain=output_gain,
-    )
-    return Sequential([*hidden, last], name)
-
-
-def _make_glorot(inputs: int, outputs: int, random: np.random.Generator) -> np.ndarray:
-    limit = (6.0 / (inputs + outputs)) ** 0.5
-    return random.uniform(-limit, limit, (inputs, outputs))
-
-
-def _make_orthogonal(inputs: int, outputs: int, random: np.random.Generator) -> np.ndarray:
-    tall = random.standard_normal((max(inputs, outputs), min(inputs, outputs)))
-    q, r = np.linalg.qr(tall)
-    # Signs of the diagonal make the distribution uniform (Mezzadri 2007).
-    q *= np.sign(np.diag(r))
-    return q if inputs >= outputs else q.T
-
-
-_INITIALIZERS: Mapping[str, Callable[[int, int, np.random.Generator], np.ndarray]] = {
-    "glorot": _make_glorot,
-    "orthogonal": _make_orthogonal,
-}

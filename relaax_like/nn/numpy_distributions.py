@@ -107,6 +107,18 @@ class Categorical(Distribution):
         noise += 2.0**-24
         return (self.logits - np.log(noise, out=noise)).argmax(axis=-1)
 
+    def sample_with_log_prob(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Draws by inversion of the cumulative probabilities, which the log-probability shares."""
+        logits = self.logits
+        if logits.ndim != 2:
+            return super().sample_with_log_prob(rng)
+        weights = np.exp(logits - np.maximum.reduce(logits, axis=-1, keepdims=True))
+        sums = np.add.accumulate(weights, axis=-1, dtype=np.float64)
+        totals = sums[:, -1:]
+        actions = (sums > rng.random(totals.shape) * totals).argmax(axis=-1)
+        chosen = weights[np.arange(len(actions)), actions]
+        return actions, np.log(chosen / totals[:, 0]).astype(np.float32)
+
     def mode(self) -> np.ndarray:
         """Returns the action of the largest logit."""
         return self.logits.argmax(axis=-1)

@@ -194,4 +194,5 @@ def _accumulate(terms: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
         return t - 1, now, sums.write(t, now)
 
     start = (steps - 1, tf.zeros_like(terms[0]), sums)
-    return tf.while_loop(lambda t, *_: t >= 0, step, start)[2].stack()
+    loop = tf.while_loop(lambda t, *_: t >= 0, step, start, maximum_iterations=steps)
+    return loop[2].stack()

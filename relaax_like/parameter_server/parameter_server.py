@@ -6,7 +6,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +14,7 @@ from types import TracebackType
 import numpy as np
 
 from relaax_like.bridge.manifest import Manifest
+from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import (
     Episode,
     Metrics,
@@ -25,6 +26,7 @@ from relaax_like.bridge.service import (
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, Statistics
 from relaax_like.parameter_server.store import Store, find_not_finite, view_gradient
+from relaax_like.wire import tracing
 from relaax_like.wire.errors import (
     ConfigError,
     InvalidInputError,
@@ -199,7 +201,7 @@ class ParameterServer(ParameterServerBackend):
 
     @property
     def version(self) -> int:
-        """0 for the initial values, +1 for each applied gradient."""
+        """0 for the initial values, +1 for each gradient, statistics, or both at once."""
         return self._store.version
 
     @property
@@ -220,7 +222,8 @@ class ParameterServer(ParameterServerBackend):
     def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
         """Applies one record and waits until it has taken effect.
 
-        Once the training has finished, gradients are dropped and nothing is counted any more.
+        Once the training has finished, gradients and statistics are dropped and nothing is counted
+        any more.
 
         Raises:
           InvalidInputError: malformed or not finite; nothing took effect.
@@ -228,7 +231,8 @@ class ParameterServer(ParameterServerBackend):
           TimeoutError: it had not been taken in time, and was withdrawn; nothing took effect.
         """
         try:
-            gradient = self._validate(push)
+            with tracing.span("check push"):
+                gradient = self._validate(push)
         except _Refused as error:
             self._statistics.count_refused(error.reason)
             raise
@@ -236,7 +240,8 @@ class ParameterServer(ParameterServerBackend):
         record = _Record(push, gradient)
         self._enqueue(record)
         try:
-            return record.reply.result(timeout_sec)
+            with tracing.span("wait for apply"):
+                return record.reply.result(timeout_sec)
         except TimeoutError:
             if record.reply.cancel():
                 self._statistics.count_refused("timeout")
@@ -246,6 +251,10 @@ class ParameterServer(ParameterServerBackend):
                 ) from None
         # Taken in the last moment: what it did is known in a few milliseconds.
         return record.reply.result()
+
+    def count_refused(self, reason: str) -> None:
+        """Counts a push that was refused before it came to `push`."""
+        self._statistics.count_refused(reason)
 
     def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
         """Returns the newest values, or none when `have_version` is still the newest.
@@ -339,7 +348,8 @@ class ParameterServer(ParameterServerBackend):
                 records = self._records
             self._attempted_t = state.global_t
             if self._saved is None or self._saved.records != records:
-                path = self._snapshots.save(state)
+                with tracing.span("snapshot write"):
+                    path = self._snapshots.save(state)
                 self._saved = _Saved(path, state.global_t, records)
             return self._saved.path
 
@@ -415,6 +425,7 @@ class ParameterServer(ParameterServerBackend):
         if self.global_t + push.env_steps > _MAX_GLOBAL_T:
             raise _Refused("bad count", f"env_steps: {push.env_steps} is too many", "env_steps")
         _validate_episodes(push.episodes)
+        self._validate_statistics(push.statistics)
         if push.gradient is None:
             return None
         if push.fingerprint != self.manifest.fingerprint:
@@ -426,6 +437,13 @@ class ParameterServer(ParameterServerBackend):
             )
         _validate_count("gradient_version", push.gradient_version, 0)
         return self._validate_gradient(push.gradient)
+
+    def _validate_statistics(self, statistics: Mapping[str, Moments]) -> None:
+        for name, moments in statistics.items():
+            try:
+                self.manifest.validate_moments(name, moments)
+            except InvalidInputError as error:
+                raise _Refused("bad statistic", str(error), error.field) from None
 
     def _validate_gradient(self, gradient: np.ndarray) -> np.ndarray:
         try:
@@ -462,7 +480,9 @@ class ParameterServer(ParameterServerBackend):
     # In the apply thread.
 
     def _apply_loop(self) -> None:
+        mark = tracing.begin()
         while (record := self._queue.get()) is not None:
+            mark = tracing.end("wait for pushes", mark)
             if not record.reply.set_running_or_notify_cancel():
                 continue  # withdrawn
             try:
@@ -474,6 +494,7 @@ class ParameterServer(ParameterServerBackend):
                 record.reply.set_result(reply)
             del record  # its gradient is not to be kept until the next push
             self._record_metrics()
+            mark = tracing.end("apply", mark)
         self._record_metrics(now=True)
 
     def _apply(self, record: _Record) -> Reply:
@@ -492,7 +513,7 @@ class ParameterServer(ParameterServerBackend):
         staleness = self._store.version - push.gradient_version
         with self._record_lock:
             # The only step that can fail comes first.
-            self._store.apply(record.gradient, push.env_steps)
+            self._store.apply(record.gradient, push.env_steps, push.statistics)
             self._statistics.add(push.env_steps, push.episodes)
             self._records += 1
             self._check_finished()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from relaax_like.bridge.manifest import TARGET, Manifest
+from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import Values
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.parameter_server.kernels import (
@@ -114,7 +115,8 @@ class Store:
         Raises:
           ConfigError: nothing is trainable, a group without an optimizer, an optimizer without a
             group, or a segment of kind "target".
-          InvalidInputError: `initial_flat` has a wrong length, or is not finite.
+          InvalidInputError: `initial_flat` has a wrong length, or is not finite, or a running
+            statistic in it is out of range.
         """
         _validate_groups(manifest, optimizers)
         self.manifest = manifest
@@ -139,7 +141,7 @@ class Store:
 
     @property
     def version(self) -> int:
-        """0 for the initial values, +1 for each applied gradient."""
+        """0 for the initial values, +1 for each gradient, statistics, or both at once."""
         return self._current.values.version
 
     @property
@@ -157,14 +159,21 @@ class Store:
         global_t = self.global_t
         return {g.name: compute_learning_rate(g.config, global_t) for g in self._groups}
 
-    def apply(self, gradient: np.ndarray | bytes | None, env_steps: int = 0) -> int:
-        """Takes one optimizer step and counts environment steps, both together.
+    def apply(
+        self,
+        gradient: np.ndarray | bytes | None,
+        env_steps: int = 0,
+        statistics: Mapping[str, Moments] | None = None,
+    ) -> int:
+        """Takes one optimizer step, merges statistics, counts environment steps: all together.
 
         The learning rate is that of `global_t` before `env_steps` are counted.
 
         Args:
-          gradient: [gradient_bytes] uint8, its float32 view, or bytes; None only counts.
+          gradient: [gradient_bytes] uint8, its float32 view, or bytes; None: no optimizer step.
           env_steps: 0 or more.
+          statistics: what to merge into running statistics, by name, as
+            `Manifest.validate_moments` allows it; None: nothing.
 
         Returns:
           The version afterwards.
@@ -174,7 +183,9 @@ class Store:
         """
         current = self._current
         if gradient is not None:
-            current = self._step(current, view_gradient(gradient, self.manifest))
+            gradient = view_gradient(gradient, self.manifest)
+        if gradient is not None or statistics:
+            current = self._step(current, gradient, statistics or {})
         # Readers see the old version until this one assignment.
         self._current = replace(current, global_t=current.global_t + int(env_steps))
         return current.values.version
@@ -224,7 +235,8 @@ class Store:
         """Returns the face of a buffer with these values.
 
         Raises:
-          InvalidInputError: wrong length, or a trainable variable that is not finite.
+          InvalidInputError: wrong length, a trainable variable that is not finite, or a running
+            statistic that is out of range.
         """
         total, trainable = self.manifest.total_bytes, self.manifest.gradient_bytes
         if flat.dtype != np.uint8 or flat.shape != (total,):
@@ -236,17 +248,37 @@ class Store:
         bad = find_not_finite(buffer[:trainable], self.manifest)
         if bad:
             raise InvalidInputError(f"{bad}: the value to start from has NaN or infinity", bad)
+        self.manifest.validate_statistics(buffer)
         return self._pool.publish(buffer)
 
     def _publish_slots(self, buffer: np.ndarray) -> np.ndarray:
         return self._slot_pool.publish(buffer)[: self._num_slot_bytes].view(np.float32)
 
-    def _step(self, current: _Version, gradient: np.ndarray) -> _Version:
+    def _step(
+        self, current: _Version, gradient: np.ndarray | None, statistics: Mapping[str, Moments]
+    ) -> _Version:
         """Computes the next version in buffers that nobody sees yet."""
-        values, slots = self._pool.take(), self._slot_pool.take()
+        values = self._pool.take()
         trainable = self.manifest.gradient_bytes
-        values[trainable:] = current.values.flat[trainable:]
-        old, new = current.values.flat[:trainable].view(np.float32), values[:trainable]
+        if gradient is None:
+            values[...] = current.values.flat
+        else:
+            values[trainable:] = current.values.flat[trainable:]
+            current = self._optimize(current, gradient, values[:trainable].view(np.float32))
+        self._merge_statistics(values, statistics)
+        version = current.values.version + 1
+        return replace(current, values=Values(version=version, flat=self._pool.publish(values)))
+
+    def _merge_statistics(self, values: np.ndarray, statistics: Mapping[str, Moments]) -> None:
+        for name, delta in statistics.items():
+            count, mean, m2 = self.manifest.view_statistic(values, name)
+            merged = Moments(float(count), mean, m2).merge(delta)
+            count[...], mean[...], m2[...] = merged.count, merged.mean, merged.m2
+
+    def _optimize(self, current: _Version, gradient: np.ndarray, new: np.ndarray) -> _Version:
+        """Writes the weights after one optimizer step to `new`; returns the rest of the step."""
+        slots = self._slot_pool.take()
+        old = current.values.flat[: self.manifest.gradient_bytes].view(np.float32)
         new_slots = slots[: self._num_slot_bytes].view(np.float32)
         steps = {name: step + 1 for name, step in current.steps.items()}
         for group in self._groups:
@@ -255,16 +287,11 @@ class Store:
                 old[group.elements],
                 gradient[group.elements],
                 group.view_slots(current.slots),
-                new.view(np.float32)[group.elements],
+                new[group.elements],
                 group.view_slots(new_slots),
                 compute_coefficients(group.config, rate, steps[group.name]),
             )
-        return replace(
-            current,
-            values=Values(version=current.values.version + 1, flat=self._pool.publish(values)),
-            slots=self._publish_slots(slots),
-            steps=steps,
-        )
+        return replace(current, slots=self._publish_slots(slots), steps=steps)
 
 
 def view_gradient(gradient: np.ndarray | bytes, manifest: Manifest) -> np.ndarray:

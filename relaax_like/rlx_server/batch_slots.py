@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from relaax_like.agent.batch_agent import SimpleRLAgent
+from relaax_like.agent.batch_agent import BatchAgent
+from relaax_like.agent.history import ObservationHistory
 from relaax_like.bridge.service import Episode
 from relaax_like.computation.data_processor import ComputationDataProcessor
 from relaax_like.computation.prediction import Prediction, Request
@@ -19,25 +20,27 @@ logger = logging.getLogger(__name__)
 
 
 class BatchSlots(BatchAgents):
-    """Translates between a session's steps and a `SimpleRLAgent`.
+    """Translates between a session's steps and a `BatchAgent`.
 
     Args:
       make_agent: builds the agent from what it is to call when a wait is over.
       processor: of the agent; tells when the training has finished.
       action_spaces: of the hello.
-      input_shapes: of the model's inputs, without the slot axis.
+      input_shapes: of one observation as the model's inputs have them, without the slot axis.
+      history: joins the newest observations; None: the model sees one.
       on_ready: called, from any thread, when `ready` has become True.
       exploit: the training's end does not concern the client.
     """
 
     def __init__(
         self,
-        make_agent: Callable[[Callable[[], None]], SimpleRLAgent],
+        make_agent: Callable[[Callable[[], None]], BatchAgent],
         processor: ComputationDataProcessor,
         action_spaces: Spaces,
         input_shapes: Mapping[str, Sequence[int]],
         on_ready: Callable[[], None],
         exploit: bool = False,
+        history: ObservationHistory | None = None,
     ):
         self._agent = make_agent(on_ready)
         self._processor = processor
@@ -45,6 +48,8 @@ class BatchSlots(BatchAgents):
         self._input_shapes = input_shapes
         self._exploit = exploit
         self._goes_on = False
+        self._history = history
+        self._all_begin = False
 
     @property
     def ready(self) -> bool:  # type: ignore[override]
@@ -59,12 +64,17 @@ class BatchSlots(BatchAgents):
                 f"rewards: {transition.rewards.shape[1]} per slot, this algorithm learns from one",
                 "rewards",
             )
+        # First, as the next episodes' observations drive out what came before these.
+        finals = self._shape(transition.final_observations)
+        if self._history is not None and finals is not None:
+            finals = self._history.join_finals(finals)
         self._agent.observe(
-            self._shape(transition.observations),
+            self._join(self._shape(transition.observations), transition.ended),
             transition.rewards,
             transition.terminated,
             transition.truncated,
-            self._shape(transition.final_observations),
+            transition.ended,
+            finals,
             [Episode(e.episode_return, e.length) for e in transition.episodes],
         )
 
@@ -74,11 +84,13 @@ class BatchSlots(BatchAgents):
             return None
         return self._agent.request()
 
-    def decide(self, prediction: Prediction | None) -> Decision:
-        """Turns the prediction into the answer."""
+    def decide(self, prediction: Prediction | None) -> Decision | None:
+        """Turns the prediction into the answer; None when there is another request first."""
         if prediction is None:
             return Decision(actions=None, finished=self._finished(), version=0)
         actions = self._agent.take(prediction)
+        if actions is None:
+            return None
         return Decision(
             actions={k: self._to_wire(k, array) for k, array in actions.items()},
             finished="",
@@ -98,12 +110,24 @@ class BatchSlots(BatchAgents):
         """Brings every client's rows into the model's shape, so that they can be packed."""
         if observations is None:
             return None
+        shapes = self._input_shapes
         return {
-            name: array.reshape(len(array), *self._input_shapes[name])
-            if name in self._input_shapes
-            else array
+            name: array
+            if array.shape[1:] == shapes.get(name, array.shape[1:])
+            else array.reshape(len(array), *shapes[name])
             for name, array in observations.items()
         }
+
+    def _join(self, observations: Arrays | None, ended: np.ndarray | None) -> Arrays | None:
+        if self._history is None:
+            return observations
+        if observations is None:  # all slots ended
+            self._all_begin = True
+            return None
+        if self._all_begin:
+            ended = np.ones(len(next(iter(observations.values()))), np.bool_)
+            self._all_begin = False
+        return self._history.add(observations, ended)
 
     def _finished(self) -> str:
         return "" if self._exploit else self._processor.finished

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, cast
 
 from relaax_like.rlx_server.session import PENDING, Session, error_to_bytes
+from relaax_like.wire import tracing
 from relaax_like.wire.errors import ProtocolError
 from relaax_like.wire.framing import HEADER, pack_frame, unpack_length
 
@@ -17,13 +18,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Body = bytes | memoryview
+
 # The protocol is a dialogue: a client that sends ahead so far is not following it.
 _MAX_QUEUED = 100
 _LINGER_SEC = 2.0
+# Room for a message of most clients; larger ones make room for themselves.
+_INPUT_BYTES = 1 << 15
 _ABORT_SEC = 10.0
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """Feeds a session, one message at a time.
 
     A session that may block runs in a thread of its own; any other in the event loop, where its
@@ -40,8 +45,10 @@ class Connection(asyncio.Protocol):
         self.unread_since: float | None = None
         self._server = server
         self._transport: asyncio.Transport | None = None
-        self._input = bytearray()
-        self._queue: deque[bytes] = deque()
+        # The socket is read into it: bytes [_start, _end) have come and were not looked at yet.
+        self._input = bytearray(_INPUT_BYTES)
+        self._start = self._end = 0
+        self._queue: deque[Body] = deque()
         self._busy = False
         self._closing = False
         self._client_done = False
@@ -62,21 +69,38 @@ class Connection(asyncio.Protocol):
         self._admitted = True
         self._server.connections.add(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Returns where the next bytes go."""
+        if self._end == len(self._input):
+            self._make_room()
+        return memoryview(self._input)[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Takes bytes as they come."""
+        self._end += nbytes
         if self._closing:
+            self._start = self._end = 0
             return
-        self._input += data
+        mark = tracing.begin()
         try:
             self._split_frames()
         except ProtocolError as error:
             self.fail(error)
             return
+        finally:
+            tracing.end("read frames", mark)
         self._next()
+        if self._queue:
+            # The buffer is about to be written to; few clients send ahead.
+            self._queue = deque(map(bytes, self._queue))
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._input) > _INPUT_BYTES:
+                self._input = bytearray(_INPUT_BYTES)
 
     def eof_received(self) -> bool:
         """Notes that the client will send no more; what it has sent is still answered."""
-        if self._input and not self._closing:
+        if self._start != self._end and not self._closing:
             logger.warning("%s: went away in the middle of a message", self.session.client_name)
         self._client_done = True
         # Keeps our half open while an answer is on its way.
@@ -147,18 +171,26 @@ class Connection(asyncio.Protocol):
         self._transport.write(pack_frame(error_to_bytes(error)))
         self._close_soon()
 
+    def _make_room(self) -> None:
+        """Moves an unfinished message to the front of a buffer twice as large as what has come.
+
+        So memory grows with what was sent, never with what was announced.
+        """
+        begun = self._input[self._start : self._end]
+        self._input = begun + bytearray(max(_INPUT_BYTES, len(begun)))
+        self._start, self._end = 0, len(begun)
+
     def _split_frames(self) -> None:
-        data, start = self._input, 0
-        while len(data) - start >= HEADER.size:
-            body = start + HEADER.size
-            length = unpack_length(bytes(data[start:body]), self._server.max_message_bytes)
-            if len(data) - body < length:
+        data = memoryview(self._input)
+        while self._end - self._start >= HEADER.size:
+            body = self._start + HEADER.size
+            length = unpack_length(data[self._start : body], self._server.max_message_bytes)
+            if self._end - body < length:
                 break
-            self._queue.append(bytes(data[body : body + length]))
+            self._queue.append(data[body : body + length])
             # Whole messages only: single bytes now and then do not keep a connection alive.
             self.last_heard = time.monotonic()
-            start = body + length
-        del data[:start]
+            self._start = body + length
         if len(self._queue) > _MAX_QUEUED:
             raise ProtocolError(
                 f"more than {_MAX_QUEUED} messages sent ahead; wait for the answer to each step",
@@ -170,13 +202,16 @@ class Connection(asyncio.Protocol):
             self._busy = True
             body = self._queue.popleft()
             if self.session.blocking:
-                self._run(self._receive_in_thread, body)
+                self._run(self._receive_in_thread, bytes(body))
                 return
+            mark = tracing.begin()
             try:
                 answer = self.session.receive(body)
             except ProtocolError as error:
                 self.fail(error)
                 return
+            finally:
+                tracing.end("read step", mark)
             if answer is PENDING:
                 self._server.predict_soon(self)
                 return
@@ -187,7 +222,8 @@ class Connection(asyncio.Protocol):
     def _receive_in_thread(self, body: bytes) -> None:
         loop = self._server.loop
         try:
-            answer = self.session.receive(body)
+            with tracing.span("agent step"):
+                answer = self.session.receive(body)
         except ProtocolError as error:
             loop.call_soon_threadsafe(self.fail, error)
             return

@@ -26,11 +26,11 @@ class EpisodeMeter:
         """Number of episodes that have begun and not ended, and their steps together."""
         return int((self._lengths > 0).sum()), int(self._lengths.sum())
 
-    def add(self, rewards: np.ndarray, ended: np.ndarray) -> tuple[SlotEpisode, ...]:
-        """Takes `[k, r]` rewards and `[k]` bool ends; returns the episodes that ended."""
+    def add(self, rewards: np.ndarray, ended: np.ndarray | None) -> tuple[SlotEpisode, ...]:
+        """Takes `[k, r]` rewards and `[k]` bool ends (None: nowhere); returns what ended."""
         self._returns += rewards[:, 0] if rewards.shape[1] == 1 else rewards.sum(axis=1)
         self._lengths += 1
-        if not ended.any():
+        if ended is None:
             return ()
         slots = np.flatnonzero(ended)
         episodes = tuple(

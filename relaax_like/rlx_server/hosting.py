@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from relaax_like.agent.agent import Agent
-from relaax_like.agent.batch_agent import SimpleRLAgent
+from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
+from relaax_like.agent.history import ObservationHistory
+from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.service import ParameterServerClient
 from relaax_like.computation.data_processor import ComputationDataProcessor
-from relaax_like.computation.prediction import Prediction, Request
+from relaax_like.computation.prediction import TASK, Prediction, Request
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.exploit import ReadOnlyClient
 from relaax_like.rlx_server.plain_slots import PlainSlots
@@ -80,13 +82,20 @@ class BatchHost(AgentHost):
     Args:
       config: the algorithm's `Config`; names `rollout_steps`.
       make_processor: opens the shared processor, on the first client; not started yet.
+      rollouts_ahead: see `OnlineHelper`.
 
     Attributes:
       on_ready: called, from any thread, when an agent that waited can go on.
     """
 
-    def __init__(self, config: Any, make_processor: Callable[[], ComputationDataProcessor]):
+    def __init__(
+        self,
+        config: Any,
+        make_processor: Callable[[], ComputationDataProcessor],
+        rollouts_ahead: int = 0,
+    ):
         self._config = config
+        self._rollouts_ahead = rollouts_ahead
         self._make_processor = make_processor
         self._lock = threading.Lock()  # guards the making of _processor
         self._processor: ComputationDataProcessor | None = None
@@ -105,22 +114,30 @@ class BatchHost(AgentHost):
         _validate_spaces(self._config, observation_spaces, action_spaces)
         processor = self._get_processor()
 
-        def make_agent(on_ready: Callable[[], None]) -> SimpleRLAgent:
-            return SimpleRLAgent(
+        def make_agent(on_ready: Callable[[], None]) -> BatchAgent:
+            helper = OnlineHelper(
                 processor,
                 slots,
-                steps=self._config.rollout_steps,
-                learning=not exploit,
+                self._config.rollout_steps,
+                ahead=self._rollouts_ahead,
                 on_learned=on_ready,
             )
+            return SimpleRLAgent({TASK: helper}, slots, learning=not exploit)
 
+        length = self._config.observation_history
+        history = ObservationHistory(length, slots) if length > 1 else None
+        shapes = {
+            name: (*shape[:-1], shape[-1] // length) if history else shape
+            for name, shape in processor.input_shapes.items()
+        }
         return BatchSlots(
             make_agent,
             processor,
             action_spaces,
-            processor.input_shapes,
+            shapes,
             lambda: self.on_ready(),
             exploit,
+            history,
         )
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:

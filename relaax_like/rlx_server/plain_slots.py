@@ -80,7 +80,7 @@ class PlainSlots(PlainAgents):
             return agent.act(self._state(transition.observations, slot))
         rewards = transition.rewards[slot]
         reward = float(rewards[0]) if rewards.size == 1 else rewards
-        if not transition.ended[slot]:
+        if transition.ended is None or not transition.ended[slot]:
             return agent.reward_and_act(reward, self._state(transition.observations, slot))
         self._end_episode(slot, agent, reward, transition)
         if transition.observations is None or self._parameter_servers[slot].finished:

@@ -14,6 +14,7 @@ from relaax_like.computation.prediction import Prediction, Request
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.connection import Connection
 from relaax_like.rlx_server.session import Session
+from relaax_like.wire import tracing
 from relaax_like.wire.errors import ProtocolError, RelaaxError
 from relaax_like.wire.ports import describe_bind_failure
 
@@ -149,7 +150,7 @@ class RlxServer:
             try:
                 request = connection.session.request()
                 if request is None:
-                    connection.send_answer(connection.session.answer(None))
+                    self._send(connection, None)
                     continue
             except ProtocolError as error:
                 connection.fail(error)
@@ -162,7 +163,9 @@ class RlxServer:
     def _answer(self, asking: list[Connection], requests: list[Request]) -> None:
         assert self._predict is not None
         try:
+            mark = tracing.begin()
             predictions = self._predict(requests)
+            mark = tracing.end("predict", mark)
         except Exception as error:
             if len(asking) > 1:  # one by one, so that only the guilty session fails
                 for connection, request in zip(asking, requests, strict=True):
@@ -173,9 +176,18 @@ class RlxServer:
             return
         for connection, prediction in zip(asking, predictions, strict=True):
             try:
-                connection.send_answer(connection.session.answer(prediction))
+                self._send(connection, prediction)
             except ProtocolError as error:
                 connection.fail(error)
+        tracing.end("answer", mark)
+        tracing.count("sessions per prediction", len(asking))
+
+    def _send(self, connection: Connection, prediction: Prediction | None) -> None:
+        answer = connection.session.answer(prediction)
+        if isinstance(answer, bytes):
+            connection.send_answer(answer)
+        else:  # its agent has another request
+            self.predict_soon(connection)
 
     def _make_connection(self) -> Connection:
         return Connection(self, self._make_session(f"session-{next(self._numbers)}"))

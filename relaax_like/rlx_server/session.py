@@ -1,11 +1,10 @@
 """One client's conversation, without any knowledge of the transport that carries it."""
 
-import contextlib
 import dataclasses
 import enum
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
@@ -146,10 +145,10 @@ class Session:
         """The client's name, or the session's before the hello."""
         return self._greeting.client_name if self._greeting else self.name
 
-    def receive(self, body: bytes) -> bytes | Pending | None:
+    def receive(self, body: bytes | memoryview) -> bytes | Pending | None:
         """Takes one message; returns the answer, PENDING, or None when there is no answer to it."""
         self._received_at = time.perf_counter()
-        with self._translate_errors():
+        try:
             message = _parse(body)
             kind = message.WhichOneof("body")
             if kind == "hello":
@@ -160,18 +159,35 @@ class Session:
                 return self._step(message.step)
             self._store_scalars(message)
             return None
+        except ProtocolError:
+            raise
+        except Exception as error:
+            raise self._translate(error) from error
 
     def request(self) -> Request | None:
         """Returns the rows of the pending step that want actions; None when it needs none."""
         assert isinstance(self._agents, BatchAgents)
-        with self._translate_errors():
+        try:
             return self._agents.request()
+        except ProtocolError:
+            raise
+        except Exception as error:
+            raise self._translate(error) from error
 
-    def answer(self, prediction: Prediction | None) -> bytes:
-        """Answers the pending step with the prediction for `request`."""
+    def answer(self, prediction: Prediction | None) -> bytes | Pending:
+        """Answers the pending step with the prediction for `request`.
+
+        Returns:
+          The answer; PENDING when the agent has another request first.
+        """
         assert isinstance(self._agents, BatchAgents)
-        with self._translate_errors():
-            return self._answer(self._agents.decide(prediction))
+        try:
+            decision = self._agents.decide(prediction)
+            return PENDING if decision is None else self._answer(decision)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            raise self._translate(error) from error
 
     def close(self) -> None:
         """Discards unfinished episodes and closes the agents; may be called twice."""
@@ -193,20 +209,16 @@ class Session:
             logger.info("%s: left", self.client_name)
         agents.close()
 
-    @contextlib.contextmanager
-    def _translate_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except InvalidInputError as error:
-            raise ProtocolError(str(error), "INVALID_FIELD", error.field) from error
-        except ServerUnavailableError as error:
-            raise ProtocolError(str(error), "UNAVAILABLE") from error
-        except ProtocolError:
-            raise
-        except Exception as error:
-            logger.exception("%s: its agent failed; the session ends, others go on", self.name)
-            what = str(error) if isinstance(error, RelaaxError) else repr(error)
-            raise ProtocolError(f"the agent failed: {what}", "AGENT_FAILED") from error
+    def _translate(self, error: Exception) -> ProtocolError:
+        if isinstance(error, InvalidInputError):
+            return ProtocolError(str(error), "INVALID_FIELD", error.field)
+        if isinstance(error, ServerUnavailableError):
+            return ProtocolError(str(error), "UNAVAILABLE")
+        logger.error(
+            "%s: its agent failed; the session ends, others go on", self.name, exc_info=error
+        )
+        what = str(error) if isinstance(error, RelaaxError) else repr(error)
+        return ProtocolError(f"the agent failed: {what}", "AGENT_FAILED")
 
     def _greet(self, hello: rlx_pb2.Hello) -> bytes:
         if self._greeting is not None:
@@ -321,9 +333,10 @@ def error_to_bytes(error: ProtocolError) -> bytes:
     return rlx_pb2.ServerMessage(error=message).SerializeToString()
 
 
-def _parse(body: bytes) -> rlx_pb2.ClientMessage:
+def _parse(body: bytes | memoryview) -> rlx_pb2.ClientMessage:
     try:
-        return rlx_pb2.ClientMessage.FromString(body)
+        # Takes any buffer, whatever its stub says; nothing is copied before it.
+        return rlx_pb2.ClientMessage.FromString(body)  # type: ignore[arg-type]
     except DecodeError:
         raise ProtocolError(
             f"{len(body)} bytes that are no rlx protocol message: is the peer an rlx client?",

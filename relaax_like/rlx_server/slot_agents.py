@@ -63,8 +63,12 @@ class BatchAgents(abc.ABC):
         """Returns the rows that want actions; None when no slot goes on, or at the end."""
 
     @abc.abstractmethod
-    def decide(self, prediction: Prediction | None) -> Decision:
-        """Turns the prediction for `request` (None for None) into the answer."""
+    def decide(self, prediction: Prediction | None) -> Decision | None:
+        """Turns the prediction for `request` (None for None) into the answer.
+
+        Returns:
+          None when another task is to be asked first: `request` tells which.
+        """
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -13,6 +13,9 @@ from relaax_like.wire.spaces import Spaces, unpack_arrays
 
 Arrays = Mapping[str, np.ndarray]
 _MAX_REWARD = 1e18
+_BOOL = np.dtype(np.bool_)
+_REWARDS = (np.dtype(np.float32), np.dtype(np.float64))
+_OUTCOME = ("rewards", "terminated", "truncated")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +27,7 @@ class Transition:
       rewards: [k, r] float64, or None at the start of episodes.
       terminated: [k] bool.
       truncated: [k] bool.
+      ended: [k] bool, terminated or truncated; None where no slot's episode has ended.
       success: [k] int8 (1 yes, 0 no, -1 not said), or None.
       final_observations: leaf -> [k, ...], rows of slots that ended; or None.
       episodes: that ended with this step.
@@ -33,16 +37,10 @@ class Transition:
     rewards: np.ndarray | None = None
     terminated: np.ndarray | None = None
     truncated: np.ndarray | None = None
+    ended: np.ndarray | None = None
     success: np.ndarray | None = None
     final_observations: Arrays | None = None
     episodes: tuple[SlotEpisode, ...] = ()
-
-    @property
-    def ended(self) -> np.ndarray:
-        """[k] bool: slots whose episode has ended."""
-        assert self.terminated is not None
-        assert self.truncated is not None
-        return self.terminated | self.truncated
 
 
 def read_step(step: rlx_pb2.Step, spaces: Spaces, slots: int, running: bool) -> Transition:
@@ -61,7 +59,7 @@ def read_step(step: rlx_pb2.Step, spaces: Spaces, slots: int, running: bool) -> 
     observations = None
     if step.observations:
         observations = unpack_arrays(step.observations, spaces, slots, "observations")
-    outcome_parts = [name for name in ("rewards", "terminated", "truncated") if step.HasField(name)]
+    outcome_parts = [name for name in _OUTCOME if step.HasField(name)]
     if not running:
         _validate_start(step, outcome_parts)
         return Transition(observations=observations)
@@ -92,26 +90,36 @@ def _read_outcome(
     step: rlx_pb2.Step, spaces: Spaces, slots: int, observations: Arrays | None
 ) -> Transition:
     terminated = _read_flags(step.terminated, "terminated", slots)
-    # Gymnasium sets both when a time limit meets a terminal state; the state decides.
-    truncated = _read_flags(step.truncated, "truncated", slots) & ~terminated
-    ended = terminated | truncated
-    if observations is None and not ended.all():
+    truncated = _read_flags(step.truncated, "truncated", slots)
+    rewards = _read_rewards(step.rewards, slots)
+    nowhere = bytes(slots)
+    if step.terminated.data == nowhere and step.truncated.data == nowhere:
+        ended = None  # as in nearly all steps
+    else:
+        # Gymnasium sets both when a time limit meets a terminal state; the state decides.
+        truncated = truncated & ~terminated
+        ended = terminated | truncated
+    if observations is None and (ended is None or not ended.all()):
+        going_on = 0 if ended is None else np.flatnonzero(~ended)[0]
         raise InvalidInputError(
-            f"observations: missing, but slot {np.flatnonzero(~ended)[0]} goes on", "observations"
+            f"observations: missing, but slot {going_on} goes on", "observations"
         )
     return Transition(
         observations=observations,
-        rewards=_read_rewards(step.rewards, slots),
+        rewards=rewards,
         terminated=terminated,
         truncated=truncated,
+        ended=ended,
         success=_read_success(step, slots),
-        final_observations=_read_final(step, spaces, slots, ended, truncated),
+        final_observations=(
+            None if ended is None else _read_final(step, spaces, slots, ended, truncated)
+        ),
     )
 
 
 def _read_flags(message: ndarray_pb2.NdArray, field: str, slots: int) -> np.ndarray:
     flags = message_to_ndarray(message, field)
-    if flags.shape != (slots,) or flags.dtype != np.bool_:
+    if flags.shape != (slots,) or flags.dtype != _BOOL:
         raise InvalidInputError(
             f"{field}: {flags.dtype} {list(flags.shape)}, expected bool [{slots}]", field
         )
@@ -120,7 +128,7 @@ def _read_flags(message: ndarray_pb2.NdArray, field: str, slots: int) -> np.ndar
 
 def _read_rewards(message: ndarray_pb2.NdArray, slots: int) -> np.ndarray:
     rewards = message_to_ndarray(message, "rewards")
-    if rewards.dtype not in (np.float32, np.float64) or rewards.ndim not in (1, 2):
+    if rewards.dtype not in _REWARDS or rewards.ndim not in (1, 2):
         raise InvalidInputError(
             f"rewards: {rewards.dtype} {list(rewards.shape)}, expected float32 or float64, "
             f"[{slots}] or [{slots}, r] (integers lose fractions)",
@@ -131,14 +139,19 @@ def _read_rewards(message: ndarray_pb2.NdArray, slots: int) -> np.ndarray:
             f"rewards: shape {list(rewards.shape)}, expected [{slots}] or [{slots}, r]", "rewards"
         )
     rewards = rewards.reshape(slots, -1).astype(np.float64)
+    if not np.vdot(rewards, rewards) <= _MAX_REWARD:  # the sum of squares: quick, and cautious
+        _validate_reward_range(rewards)
+    return rewards
+
+
+def _validate_reward_range(rewards: np.ndarray) -> None:
     # Rewards are learned from as float32, whose largest number is 3.4e38; squares must fit, too.
     bad = ~(np.abs(rewards) <= _MAX_REWARD)
     if bad.any():
-        slot = np.argwhere(bad)[0, 0]
         raise InvalidInputError(
-            f"rewards: NaN, infinity or more than {_MAX_REWARD:g} in slot {slot}", "rewards"
+            f"rewards: NaN, infinity or more than {_MAX_REWARD:g} in slot {np.argwhere(bad)[0, 0]}",
+            "rewards",
         )
-    return rewards
 
 
 def _read_success(step: rlx_pb2.Step, slots: int) -> np.ndarray | None:

@@ -1,3 +1,4 @@
+from relaax_like.v1 import ndarray_pb2 as _ndarray_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -82,8 +83,20 @@ class Episode(_message.Message):
     length: int
     def __init__(self, episode_return: _Optional[float] = ..., length: _Optional[int] = ...) -> None: ...
 
+class StatisticDelta(_message.Message):
+    __slots__ = ("name", "count", "mean", "m2")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    M2_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    count: float
+    mean: _ndarray_pb2.NdArray
+    m2: _ndarray_pb2.NdArray
+    def __init__(self, name: _Optional[str] = ..., count: _Optional[float] = ..., mean: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., m2: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
+
 class PushHeader(_message.Message):
-    __slots__ = ("client_id", "incarnation", "sequence", "gradient_bytes", "gradient_version", "env_steps", "episodes", "want_values", "have_version", "fingerprint", "gradient_epoch")
+    __slots__ = ("client_id", "incarnation", "sequence", "gradient_bytes", "gradient_version", "env_steps", "episodes", "want_values", "have_version", "fingerprint", "gradient_epoch", "statistics")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +108,7 @@ class PushHeader(_message.Message):
     HAVE_VERSION_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     incarnation: int
     sequence: int
@@ -106,7 +120,8 @@ class PushHeader(_message.Message):
     have_version: int
     fingerprint: int
     gradient_epoch: int
-    def __init__(self, client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., gradient_bytes: _Optional[int] = ..., gradient_version: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., want_values: bool = ..., have_version: _Optional[int] = ..., fingerprint: _Optional[int] = ..., gradient_epoch: _Optional[int] = ...) -> None: ...
+    statistics: _containers.RepeatedCompositeFieldContainer[StatisticDelta]
+    def __init__(self, client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., gradient_bytes: _Optional[int] = ..., gradient_version: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., want_values: bool = ..., have_version: _Optional[int] = ..., fingerprint: _Optional[int] = ..., gradient_epoch: _Optional[int] = ..., statistics: _Optional[_Iterable[_Union[StatisticDelta, _Mapping]]] = ...) -> None: ...
 
 class PushPullRequest(_message.Message):
     __slots__ = ("header", "chunk")

@@ -15,7 +15,7 @@ def pack_frame(body: bytes) -> bytes:
     return HEADER.pack(len(body)) + body
 
 
-def unpack_length(header: bytes, max_message_bytes: int = MAX_MESSAGE_BYTES) -> int:
+def unpack_length(header: bytes | memoryview, max_message_bytes: int = MAX_MESSAGE_BYTES) -> int:
     """Reads a frame's length.
 
     Raises:

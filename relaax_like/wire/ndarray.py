@@ -18,7 +18,7 @@ class NdArrayMessage(Protocol):
     shape: Any
     data: bytes
 
-    def __init__(self, *, dtype: str, shape: Any, data: bytes): ...
+    def __init__(self, *, dtype: str = ..., shape: Any = ..., data: bytes = ...): ...
 
 
 MessageT = TypeVar("MessageT", bound=NdArrayMessage)
@@ -38,6 +38,7 @@ except ImportError:
     pass
 
 _NAME_OF = {dtype: name for name, dtype in DTYPES.items()}
+_SUMMABLE = (np.dtype(np.float32), np.dtype(np.float64))
 MAX_AXES = 32
 MAX_BYTES = 1 << 30
 
@@ -52,16 +53,35 @@ def ndarray_to_message(array: np.ndarray, message_class: type[MessageT]) -> Mess
     Raises:
       TypeError: for a dtype that the wire does not know (objects, strings, complex numbers, ...).
     """
+    message = message_class()
+    write_ndarray(array, message)
+    return message
+
+
+def write_ndarray(array: np.ndarray, message: NdArrayMessage) -> None:
+    """Writes an array into a message that is empty; see `ndarray_to_message`."""
     array = np.asarray(array)
-    dtype = array.dtype.newbyteorder("<")
-    name = _NAME_OF.get(dtype)
-    if name is None:
-        raise TypeError(
-            f"cannot send an array of dtype {array.dtype}: use one of {', '.join(DTYPES)}"
-        )
-    if array.dtype != dtype:
+    name = _NAME_OF.get(array.dtype)
+    if name is None:  # another byte order, or nothing that can be sent
+        dtype = array.dtype.newbyteorder("<")
+        name = _NAME_OF.get(dtype)
+        if name is None:
+            raise TypeError(
+                f"cannot send an array of dtype {array.dtype}: use one of {', '.join(DTYPES)}"
+            )
         array = array.astype(dtype)
-    return message_class(dtype=name, shape=array.shape, data=array.tobytes())
+    message.dtype = name
+    message.shape.extend(array.shape)
+    message.data = array.tobytes()
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Tells whether an array of floating point numbers has neither NaN nor infinity."""
+    # The sum of squares is the quickest thing that NaN and infinity spoil; as large numbers may
+    # overflow in it, a bad sum is looked into.
+    if array.dtype in _SUMMABLE and math.isfinite(np.vdot(array, array)):
+        return True
+    return bool(np.isfinite(array).all())
 
 
 def message_to_ndarray(
@@ -84,7 +104,7 @@ def message_to_ndarray(
             field,
         )
     shape = tuple(message.shape)
-    if len(shape) > MAX_AXES or any(length < 0 for length in shape):
+    if len(shape) > MAX_AXES or min(shape, default=0) < 0:
         raise InvalidInputError(
             f"{field}: shape {list(shape[:8])} is not allowed, expected at most {MAX_AXES} axes, "
             "each of length 0 or more",
@@ -99,4 +119,5 @@ def message_to_ndarray(
             f"{expected} (at most {max_bytes})",
             field,
         )
-    return np.frombuffer(data, dtype=dtype).reshape(shape)
+    array = np.frombuffer(data, dtype)
+    return array if len(shape) == 1 else array.reshape(shape)

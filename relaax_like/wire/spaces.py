@@ -13,7 +13,13 @@ import numpy as np
 
 from relaax_like.v1 import ndarray_pb2, rlx_pb2
 from relaax_like.wire.errors import InvalidInputError
-from relaax_like.wire.ndarray import DTYPES, message_to_ndarray, ndarray_to_message
+from relaax_like.wire.ndarray import (
+    DTYPES,
+    is_finite,
+    message_to_ndarray,
+    ndarray_to_message,
+    write_ndarray,
+)
 
 OBSERVATION = "observation"
 ACTION = "action"
@@ -97,7 +103,7 @@ class Box(Space):
         return hash((self.dtype, self.shape))
 
     def _validate_range(self, array: np.ndarray, field: str) -> None:
-        if array.dtype.kind in "fV" and not np.isfinite(array).all():
+        if array.dtype.kind in "fV" and not is_finite(array):
             slots = np.unique(np.argwhere(~np.isfinite(array))[:, 0]).tolist()
             raise InvalidInputError(
                 f"{field}: NaN or infinity in slot {', '.join(map(str, slots[:8]))}", field
@@ -243,7 +249,9 @@ def messages_to_spaces(messages: Mapping[str, rlx_pb2.Space], field: str) -> Spa
 def pack_arrays(arrays: Mapping[str, np.ndarray], into: Any) -> None:
     """Writes named arrays into a protobuf map of `NdArray`."""
     for name, array in arrays.items():
-        into[name].CopyFrom(ndarray_to_message(array, ndarray_pb2.NdArray))
+        message = into[name]
+        message.Clear()
+        write_ndarray(array, message)
 
 
 def unpack_arrays(

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from relaax_like.agent.batch_agent import SimpleRLAgent
+from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.bridge.service import Episode
-from relaax_like.computation.prediction import Prediction
+from relaax_like.computation.prediction import TASK, Prediction
 
 SLOTS = 2
 
@@ -15,15 +16,27 @@ SLOTS = 2
 class RecordingProcessor:
     """Keeps what is submitted; the test says when it has been learned from."""
 
-    def __init__(self):
+    def __init__(self, state_shapes=None):
         self.submitted = []
-        self.refreshes = []
+        self.reported = []
+        self.refreshes = 0
+        self.state_shapes = state_shapes or {}
 
     def submit(self, rollout, episodes, on_done):
         self.submitted.append((rollout, list(episodes), on_done))
 
-    def refresh(self, on_done):
-        self.refreshes.append(on_done)
+    def report(self, episodes, env_steps):
+        self.reported.append((list(episodes), env_steps))
+
+    def refresh_soon(self):
+        self.refreshes += 1
+
+
+def make_agent(processor, steps, learning=True, reward_shaping_f=None, **options):
+    helper = OnlineHelper(processor, SLOTS, steps, **options)
+    return SimpleRLAgent(
+        {TASK: helper}, SLOTS, learning=learning, reward_shaping_f=reward_shaping_f
+    )
 
 
 def observe(value):
@@ -38,16 +51,18 @@ def predict(agent, action):
 
 
 def end(terminated=(0, 0), truncated=(0, 0)):
+    ended = np.array(terminated, bool) | np.array(truncated, bool)
     return {
         "rewards": np.ones((SLOTS, 1)),
         "terminated": np.array(terminated, bool),
         "truncated": np.array(truncated, bool),
+        "ended": ended if ended.any() else None,
     }
 
 
 def test_a_rollout_is_submitted_after_t_steps_and_the_agent_waits_for_it():
     processor, woken = RecordingProcessor(), []
-    agent = SimpleRLAgent(processor, SLOTS, steps=2, on_learned=lambda: woken.append(1))
+    agent = make_agent(processor, 2, on_learned=lambda: woken.append(1))
     agent.observe(observe(0))
     for step in (1, 2):
         assert not agent.waiting
@@ -66,7 +81,7 @@ def test_a_rollout_is_submitted_after_t_steps_and_the_agent_waits_for_it():
 
 def test_termination_truncation_and_going_on_are_told_apart():
     processor = RecordingProcessor()
-    agent = SimpleRLAgent(processor, SLOTS, steps=2)
+    agent = make_agent(processor, 2)
     agent.observe(observe(0))
     predict(agent, 1)
     agent.observe(observe(1), **end(terminated=(1, 0)), episodes=[Episode(4.0, 9)])
@@ -80,7 +95,7 @@ def test_termination_truncation_and_going_on_are_told_apart():
 
 def test_a_step_without_a_next_observation_ends_the_episode_as_in_reward_and_reset():
     processor = RecordingProcessor()
-    agent = SimpleRLAgent(processor, SLOTS, steps=2)
+    agent = make_agent(processor, 2)
     agent.observe(observe(0))
     predict(agent, 1)
     agent.observe(None, **end(terminated=(1, 1)))
@@ -92,17 +107,17 @@ def test_a_step_without_a_next_observation_ends_the_episode_as_in_reward_and_res
 
 
 def test_memory_begins_anew_where_an_episode_ended_and_nowhere_else():
-    agent = SimpleRLAgent(RecordingProcessor(), SLOTS, steps=9, init_states={"h": np.array([10.0])})
+    agent = make_agent(RecordingProcessor({"h": (1,)}), 9)
     agent.observe(observe(0))
-    np.testing.assert_array_equal(agent.request().states["h"], [[10], [10]])
+    np.testing.assert_array_equal(agent.request().states["h"], [[0], [0]])
     predict(agent, 0)
     agent.observe(observe(1), **end(terminated=(0, 1)))
-    np.testing.assert_array_equal(agent.request().states["h"], [[11], [10]])
+    np.testing.assert_array_equal(agent.request().states["h"], [[1], [0]])
 
 
 def test_reward_shaping_comes_before_storing():
     processor = RecordingProcessor()
-    agent = SimpleRLAgent(processor, SLOTS, steps=1, reward_shaping_f=lambda r: 10 * r - 1)
+    agent = make_agent(processor, 1, reward_shaping_f=lambda r: 10 * r - 1)
     agent.observe(observe(0))
     predict(agent, 0)
     agent.observe(observe(1), **end())
@@ -111,7 +126,7 @@ def test_reward_shaping_comes_before_storing():
 
 def test_without_learning_nothing_is_stored_and_the_best_actions_are_asked_for():
     processor = RecordingProcessor()
-    agent = SimpleRLAgent(processor, SLOTS, steps=1, learning=False)
+    agent = make_agent(processor, 1, learning=False)
     agent.observe(observe(0))
     assert agent.request().exploit
     predict(agent, 0)
@@ -120,30 +135,44 @@ def test_without_learning_nothing_is_stored_and_the_best_actions_are_asked_for()
     assert not agent.waiting
 
 
-def test_without_learning_the_newest_values_are_fetched_at_each_episodes_end():
+def test_without_learning_newer_values_are_asked_for_at_each_episodes_end_and_not_waited_for():
     processor = RecordingProcessor()
-    agent = SimpleRLAgent(processor, SLOTS, steps=1, learning=False)
+    agent = make_agent(processor, 1, learning=False)
     agent.observe(observe(0))
     predict(agent, 0)
     agent.observe(observe(1), **end(terminated=(1, 0)), episodes=[Episode(1.0, 1)])
-    assert agent.waiting
-    processor.refreshes[0]()
+    assert processor.refreshes == 1
     assert not agent.waiting
+
+
+def test_an_agent_may_act_on_for_as_many_rollouts_as_it_was_told():
+    processor = RecordingProcessor()
+    agent = make_agent(processor, 1, ahead=1)
+    agent.observe(observe(0))
+    predict(agent, 0)
+    agent.observe(observe(1), **end())
+    assert not agent.waiting
+    predict(agent, 1)
+    agent.observe(observe(2), **end())
+    assert agent.waiting
+    processor.submitted[0][2]()
+    assert not agent.waiting
+    assert agent.discarded_rollouts == 0
 
 
 @pytest.mark.parametrize("steps", [1, 4])
 def test_unfinished_steps_are_counted(steps):
-    agent = SimpleRLAgent(RecordingProcessor(), SLOTS, steps=9)
+    agent = make_agent(RecordingProcessor(), 9)
     agent.observe(observe(0))
     for step in range(steps):
         predict(agent, 0)
         agent.observe(observe(step), **end())
-    assert agent.unfinished_steps == steps * SLOTS
+    assert agent.helpers[TASK].unfinished_steps == steps * SLOTS
 
 
 def test_a_hanging_server_is_waited_for_a_while_only_and_rollouts_are_discarded_until_it_is_back():
     processor = RecordingProcessor()
-    agent = SimpleRLAgent(processor, SLOTS, steps=1, max_wait_sec=0.0)
+    agent = make_agent(processor, 1, max_wait_sec=0.0)
     agent.observe(observe(0))
     for step in range(3):
         predict(agent, step)
@@ -151,6 +180,7 @@ def test_a_hanging_server_is_waited_for_a_while_only_and_rollouts_are_discarded_
         assert not agent.waiting
     assert len(processor.submitted) == 1
     assert agent.discarded_rollouts == 2
+    assert processor.reported == [([], 0), ([], 0)]
     processor.submitted[0][2]()
     predict(agent, 3)
     agent.observe(observe(4), **end())

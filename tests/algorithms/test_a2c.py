@@ -10,7 +10,9 @@ import tensorflow as tf
 from support.batch import load, make_algorithm, make_config, make_processor, serve_a2c
 
 from relaax_like.agent.batch_agent import SimpleRLAgent
+from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.computation.computation_task import ComputationTask
+from relaax_like.computation.prediction import LOG_PROB, TASK
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete
 
@@ -29,22 +31,31 @@ def run_network(weights, x):
     return x @ weights[-2] + weights[-1]
 
 
-def compute_costs(config, values, inputs, next_inputs, alive, rewards, actions):
-    """The paper's sums, slot by slot and step by step, in float64."""
+def compute_log_probs(values, inputs):
+    policy = [values[n].astype(np.float64) for n in values if n.startswith("policy")]
+    logits = run_network(policy, inputs)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+def compute_costs(config, values, inputs, next_inputs, alive, rewards, actions, log_mu=None):
+    """The papers' sums, slot by slot and step by step, in float64."""
     values = {name: value.astype(np.float64) for name, value in values.items()}
-    policy = [values[n] for n in values if n.startswith("policy")]
     critic = [values[n] for n in values if n.startswith("value")]
     steps, slots = alive.shape
     total_policy = total_value = total_entropy = 0.0
     for slot in range(slots):
         v = run_network(critic, inputs[:, slot])[:, 0]
         next_v = run_network(critic, next_inputs[:, slot])[:, 0]
-        logits = run_network(policy, inputs[:, slot])
-        log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        log_probs = compute_log_probs(values, inputs[:, slot])
+        weights = np.ones(steps)
+        if log_mu is not None:
+            log_pi = log_probs[np.arange(steps), actions[:, slot]]
+            weights = np.minimum(1.0, np.exp(log_pi - log_mu[:, slot]))
         for t in range(steps):
             advantage, factor = 0.0, 1.0
             for s in range(t, steps):
                 delta = rewards[s, slot] + config.gamma * abs(alive[s, slot]) * next_v[s] - v[s]
+                factor *= weights[s]
                 advantage += factor * delta
                 if alive[s, slot] != 1:
                     break
@@ -60,20 +71,35 @@ def compute_costs(config, values, inputs, next_inputs, alive, rewards, actions):
     }
 
 
-def compute(config, inputs, next_inputs, alive, rewards, actions):
+def compute(config, inputs, next_inputs, alive, rewards, actions, log_mu=None):
     task = ComputationTask(make_algorithm(config))
+    if log_mu is None:  # the policy that acted is the one that learns
+        values = {v.name: v.value for v in task.get_variables()}
+        log_probs = compute_log_probs(values, inputs)
+        log_mu = np.take_along_axis(log_probs, actions[..., None], -1)[..., 0]
     gradients, costs = task.compute_gradients(
         inputs={"observation": inputs},
         next_inputs={"observation": next_inputs},
         next_alive={"alive": alive},
         rewards={"reward": rewards[..., None]},
-        actions={"action": actions},
+        actions={"action": actions, LOG_PROB: log_mu},
     )
     return task, gradients, costs
 
 
+def test_costs_of_an_older_policys_actions_are_weighted_as_in_vtrace():
+    config = make_config(layers=(8, 6), max_gradient_norm=None)
+    inputs, next_inputs, alive, rewards, random = make_batch()
+    actions = random.integers(2, size=alive.shape)
+    log_mu = np.log(random.uniform(0.1, 0.9, alive.shape))
+    batch = inputs, next_inputs, alive, rewards, actions, log_mu
+    task, _, costs = compute(config, *batch)
+    values = {v.name: v.value for v in task.get_variables()}
+    assert costs == pytest.approx(compute_costs(config, values, *batch), rel=1e-4)
+
+
 def test_costs_equal_the_papers_sums():
-    config = make_config(hidden_sizes=(8, 6), entropy_coefficient=0.02, max_gradient_norm=None)
+    config = make_config(layers=(8, 6), entropy_coefficient=0.02, max_gradient_norm=None)
     inputs, next_inputs, alive, rewards, random = make_batch()
     actions = random.integers(2, size=alive.shape)
     task, _, costs = compute(config, inputs, next_inputs, alive, rewards, actions)
@@ -83,7 +109,7 @@ def test_costs_equal_the_papers_sums():
 
 
 def test_the_gradient_is_clipped_to_its_global_norm():
-    settings = {"hidden_sizes": (8,), "max_gradient_norm": 1e-3}
+    settings = {"layers": (8,), "max_gradient_norm": 1e-3}
     inputs, next_inputs, alive, rewards, random = make_batch()
     actions = random.integers(2, size=alive.shape)
     _, gradients, costs = compute(
@@ -95,7 +121,7 @@ def test_the_gradient_is_clipped_to_its_global_norm():
 
 
 def test_normalised_advantages_do_not_depend_on_the_rewards_scale():
-    config = make_config(hidden_sizes=(8,), normalize_advantage=True, gae_lambda=1.0)
+    config = make_config(layers=(8,), normalize_advantage=True, gae_lambda=1.0)
     inputs, next_inputs, _, rewards, random = make_batch()
     alive = np.zeros(rewards.shape, np.float32)
     actions = random.integers(2, size=alive.shape)
@@ -113,12 +139,16 @@ class Chooser:
         self.processor = make_processor(config, self.server)
         self.ready = threading.Event()
         self.processor.start()
-        self.agent = SimpleRLAgent(
-            self.processor, slots, steps=config.rollout_steps, on_learned=self.ready.set
+        helper = OnlineHelper(
+            self.processor, slots, config.rollout_steps, on_learned=self.ready.set
         )
+        self.agent = SimpleRLAgent({TASK: helper}, slots)
 
     def step(self, observations, **outcome):
         self.ready.clear()
+        if outcome:
+            ended = outcome["terminated"] | outcome["truncated"]
+            outcome["ended"] = ended if ended.any() else None
         self.agent.observe({"observation": observations}, **outcome)
         while self.agent.waiting:
             self.ready.wait(0.1)
@@ -127,7 +157,7 @@ class Chooser:
     def value(self, observations):
         task = self.processor._task
         model = task._algorithm.model
-        return model.value({"observation": tf.constant(observations)}).numpy()
+        return model.value({"observation": tf.constant(observations)}, {}).numpy()
 
     def close(self):
         self.processor.stop()
@@ -141,9 +171,7 @@ def test_an_endless_task_has_its_known_value_only_when_truncation_bootstraps(boo
     With death after each 5th step, and states that do not tell the time, the mean of
     1 + 0.9 + ... over what is left of five steps is (5 + 4*0.9 + 3*0.81 + 2*0.729 + 0.6561) / 5.
     """
-    config = make_config(
-        hidden_sizes=(), gamma=0.9, gae_lambda=0.9, rollout_steps=10, learning_rate=0.05
-    )
+    config = make_config(layers=(), gamma=0.9, gae_lambda=0.9, rollout_steps=10, learning_rate=0.05)
     chooser = Chooser(config, slots=4)
     observations = np.ones((4, 4), np.float32)
     rewards, zeros = np.ones((4, 1)), np.zeros(4, bool)
@@ -165,7 +193,7 @@ def test_an_endless_task_has_its_known_value_only_when_truncation_bootstraps(boo
 
 def test_it_learns_which_of_two_actions_the_state_asks_for():
     """Best mean reward 1, chance 0.5; 8 slots, 3 000 steps each, seed 0, last 500 steps."""
-    config = make_config(hidden_sizes=(16,), rollout_steps=8, learning_rate=5e-3, gamma=0.5)
+    config = make_config(layers=(16,), rollout_steps=8, learning_rate=5e-3, gamma=0.5)
     chooser, random = Chooser(config, slots=8), np.random.default_rng(0)
     signs = random.choice([-1.0, 1.0], 8)
     actions = chooser.step(signs[:, None] * np.ones((8, 4), np.float32))
@@ -188,7 +216,7 @@ def test_it_learns_a_continuous_action_that_follows_the_state():
     """Reward -(action - state)^2: begins below -0.4; the noise that is left costs the rest."""
     config = make_config(
         action_size=1,
-        hidden_sizes=(16,),
+        layers=(16,),
         rollout_steps=8,
         learning_rate=1e-2,
         gamma=0.0,
@@ -211,6 +239,38 @@ def test_it_learns_a_continuous_action_that_follows_the_state():
     chooser.close()
     assert np.mean(rewards[:50]) < -0.4
     assert np.mean(rewards[-300:]) > -0.1
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["two networks", "one trunk"])
+def test_a_recurrent_policy_recalls_what_it_saw_two_steps_ago(shared):
+    """A cue, a blank, then the answer: chance 1/2 per episode without memory, best 1.
+
+    16 slots, 1 500 episodes each of three steps, seed 0; mean of the last 100 episodes.
+    """
+    config = make_config(
+        layers=({"lstm": 16},),
+        shared_network=shared,
+        rollout_steps=6,
+        learning_rate=1e-2,
+        gamma=0.9,
+    )
+    chooser, random = Chooser(config, slots=16), np.random.default_rng(0)
+    go_on, end = np.zeros(16, bool), np.ones(16, bool)
+    blank, nothing = np.zeros((16, 4), np.float32), np.zeros((16, 1))
+    cues = random.integers(2, size=16)
+    chooser.step(np.eye(4, dtype=np.float32)[cues])
+    hits = []
+    for _ in range(1500):
+        chooser.step(blank, rewards=nothing, terminated=go_on, truncated=go_on)
+        answers = chooser.step(blank, rewards=nothing, terminated=go_on, truncated=go_on)
+        right = answers == cues
+        hits.append(right.mean())
+        cues = random.integers(2, size=16)
+        first = np.eye(4, dtype=np.float32)[cues]
+        chooser.step(first, rewards=right[:, None] * 1.0, terminated=end, truncated=go_on)
+    chooser.close()
+    assert np.mean(hits[:20]) < 0.7
+    assert np.mean(hits[-100:]) >= 0.95
 
 
 def test_config_wants_exactly_one_kind_of_action():

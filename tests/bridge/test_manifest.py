@@ -157,6 +157,60 @@ def test_bad_variables_are_refused(variables: list[Variable], want: str) -> None
         make_manifest(variables)
 
 
+def _statistic(name: str, **changes: np.ndarray | None) -> list[Variable]:
+    """A trainable variable, and a running statistic of shape [2] with other parts or without."""
+    parts = {"count": np.zeros(()), "mean": np.zeros(2), "m2": np.zeros(2), **changes}
+    return [
+        Variable("w", _float32(1)),
+        *(Variable(f"{name}.{k}", v, kind=STATISTIC) for k, v in parts.items() if v is not None),
+    ]
+
+
+def test_running_statistics_are_found_by_name() -> None:
+    # A statistic of another name, and a trainable variable of such a name, are none.
+    lone = [Variable("seen", np.zeros(1), kind=STATISTIC), Variable("lone.mean", _float32(2))]
+    manifest = make_manifest([*lone, *_statistic("net/a.b")])
+    assert list(manifest.statistics) == ["net/a.b"]
+    names = [segment.name for segment in manifest.statistics["net/a.b"]]
+    assert names == ["net/a.b.count", "net/a.b.mean", "net/a.b.m2"]
+    flat = np.zeros(manifest.total_bytes, np.uint8)
+    for part, value in zip(
+        manifest.view_statistic(flat, "net/a.b"), (3, [1, 2], [5, 6]), strict=True
+    ):
+        part[...] = value
+    assert [a.tolist() for a in manifest.unpack(flat)[-3:]] == [3, [1, 2], [5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("variables", "want"),
+    [
+        (_statistic("s", count=None), r"statistic s: s\.count missing; .*s\.count, s\.mean, s\.m2"),
+        (_statistic("s", mean=None, m2=None), r"s\.mean, s\.m2 missing"),
+        (
+            _statistic("s", mean=np.zeros(2, np.float32)),
+            r"s\.mean: float32 \[2\], expected float64",
+        ),
+        (_statistic("s", m2=np.zeros(3)), r"s\.m2: float64 \[3\], expected float64 \[2\]"),
+        (_statistic("s", count=np.zeros(2)), r"s\.count: float64 \[2\], expected float64 \[\]"),
+        (_statistic("s", count=np.zeros((), np.int64)), r"s\.count: int64"),
+        (
+            [Variable("w", _float32(1))] + [v for i in range(65) for v in _statistic(f"s{i}")[1:]],
+            "65 running statistics, at most 64",
+        ),
+        (
+            _statistic("s", mean=np.zeros(2**22), m2=np.zeros(2**22)),
+            "67108872 bytes together, at most 67108864",
+        ),
+    ],
+    ids=["count", "mean and m2", "dtype", "shape", "many counts", "integer", "many", "large"],
+)
+def test_running_statistics_that_are_not_whole_or_too_large_are_refused(
+    variables: list[Variable], want: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=want):
+        make_manifest(variables)
+
+
 _LAYOUT = (("w", 2), ("b", 3))
 
 

@@ -9,13 +9,15 @@ import tensorflow as tf
 from relaax_like.computation.acting import CompiledActor, NumpyActor, make_actor
 from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.model import Model, order_variables
+from relaax_like.config.network import NetworkConfig
 from relaax_like.nn.action_heads import (
     make_action_spec,
     make_distribution,
     make_numpy_distribution,
     num_parameters,
 )
-from relaax_like.nn.layers import Parameter, make_mlp
+from relaax_like.nn.layers import Parameter
+from relaax_like.nn.networks import make_network
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 SPACES = {
@@ -33,7 +35,7 @@ class PolicyModel(Model):
         super().__init__(name="policy")
         self.space = space
         outputs = num_parameters(space, separate_log_std=True)
-        self.net = make_mlp("net", [4, 16, 16], seed=1, activation="tanh", outputs=outputs)
+        self.net = make_network("net", NetworkConfig(layers=(16, 16)), (4,), outputs, seed=1)
         self.log_std = Parameter("log_std", np.array([-0.5, 0.3], np.float32))
 
     def get_input_specs(self):
@@ -50,7 +52,7 @@ class PolicyModel(Model):
         in_numpy = isinstance(observation, np.ndarray)
         log_std = self.log_std(observation) if isinstance(self.space, Box) else None
         make = make_numpy_distribution if in_numpy else make_distribution
-        parameters = self.net(observation)
+        parameters = self.net(observation, None)[0]
         return {"action": make(self.space, parameters, log_std)}, {"count": states["count"] + 1.0}
 
 

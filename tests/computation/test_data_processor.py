@@ -10,10 +10,10 @@ from support.batch import make_algorithm, make_config, make_processor, serve_a2c
 
 from relaax_like.bridge.service import Episode
 from relaax_like.computation.computation_task import ComputationTask
-from relaax_like.computation.prediction import Request
+from relaax_like.computation.prediction import LOG_PROB, Request
 from relaax_like.experience.rollout import Rollout, concatenate
 
-CONFIG = make_config(hidden_sizes=(8,), learning_rate=0.0, max_gradient_norm=None)
+CONFIG = make_config(layers=(8,), learning_rate=0.0, max_gradient_norm=None)
 
 
 def make_rollout(slots, seed, steps=5):
@@ -25,7 +25,7 @@ def make_rollout(slots, seed, steps=5):
         next_alive=random.choice([1.0, 0.0, -1.0], (steps, slots)).astype(np.float32),
         rewards=random.standard_normal((steps, slots, 1)).astype(np.float32),
         actions={"action": random.integers(2, size=(steps, slots))},
-        log_prob=np.zeros((steps, slots), np.float32),
+        log_prob=np.log(random.uniform(0.2, 0.9, (steps, slots))).astype(np.float32),
         states={},
         versions=np.zeros(steps, np.int64),
     )
@@ -37,7 +37,7 @@ def compute_gradients(task, rollout):
         next_inputs=rollout.next_inputs,
         next_alive={"alive": rollout.next_alive},
         rewards={"reward": rollout.rewards},
-        actions=rollout.actions,
+        actions={**rollout.actions, LOG_PROB: rollout.log_prob},
     )[0]
 
 
@@ -84,8 +84,8 @@ def test_acting_and_exploiting_agents_are_kept_apart():
 
 
 def test_a_rollout_becomes_one_version_with_its_steps_and_episodes():
-    with serve_a2c(make_config(hidden_sizes=(8,))) as server:
-        processor = make_processor(make_config(hidden_sizes=(8,)), server)
+    with serve_a2c(make_config(layers=(8,))) as server:
+        processor = make_processor(make_config(layers=(8,)), server)
         processor.start()
         done = threading.Event()
         processor.submit(make_rollout(3, 0), [Episode(7.0, 4)], done.set)
@@ -98,8 +98,8 @@ def test_a_rollout_becomes_one_version_with_its_steps_and_episodes():
 
 
 def test_rollouts_that_wait_together_become_one_gradient():
-    with serve_a2c(make_config(hidden_sizes=(8,))) as server:
-        processor = make_processor(make_config(hidden_sizes=(8,)), server)
+    with serve_a2c(make_config(layers=(8,))) as server:
+        processor = make_processor(make_config(layers=(8,)), server)
         done = [threading.Event() for _ in range(4)]
         for seed, event in enumerate(done):
             processor.submit(make_rollout(2, seed), (), event.set)
@@ -110,7 +110,7 @@ def test_rollouts_that_wait_together_become_one_gradient():
 
 
 def test_a_poisoned_rollout_is_dropped_and_learning_goes_on():
-    config = make_config(hidden_sizes=(8,))
+    config = make_config(layers=(8,))
     with serve_a2c(config) as server:
         processor = make_processor(config, server, max_packed=1)
         processor.start()
@@ -125,7 +125,7 @@ def test_a_poisoned_rollout_is_dropped_and_learning_goes_on():
 
 
 def test_refresh_fetches_what_others_have_pushed():
-    config = make_config(hidden_sizes=(8,))
+    config = make_config(layers=(8,))
     with serve_a2c(config) as server:
         processor, other = make_processor(config, server), make_processor(config, server)
         processor.start()

@@ -137,8 +137,8 @@ _BAD_VALUES = {
     "misspelt key": (
         "learning_rat: 1",
         "learning_rat: unknown key; did you mean learning_rate? (known: name, path, "
-        "max_global_step, learning_rate, hidden_layer_size, rewards_gamma, action_size, "
-        "state_size, hidden_sizes, size_or_sizes)",
+        "max_global_step, observation_history, learning_rate, hidden_layer_size, rewards_gamma, "
+        "action_size, state_size, hidden_sizes, size_or_sizes)",
     ),
     "text for a number": ("learning_rate: fast", "learning_rate: 'fast' came, expected a number"),
     "quoted number": ("learning_rate: '1'", "learning_rate: '1' came, expected a number"),
@@ -212,6 +212,10 @@ _BAD_FILES = {
         MINIMAL + "environment: {program: a, path: b}\n",
         "cartpole.yaml:2: environment.path: both stand here: expected either program (a folder of "
         "environments/) or path (your own)",
+    ),
+    "an action that is taken no time": (  # covers F15
+        MINIMAL + "environment:\n  path: my_algorithm/config.py\n  actrep: 0\n",
+        "cartpole.yaml:4: environment.actrep: 0 came, expected 1 or more",
     ),
     "negative seed": (MINIMAL + "seed: -1\n", "cartpole.yaml:2: seed: -1 came, expected 0 or more"),
     "learner that is not built yet": (
@@ -394,6 +398,7 @@ algorithm:
 environment:
   path: my_algorithm/defaults.py
   env: CartPole-v0
+  actrep: 4
   rnd: 3
   limit: 800
   args: {text: "1e-2", number: 1e-2, list: [1, null, true], nested: {no: "no"}}
@@ -410,6 +415,7 @@ def test_dumped_experiment_loads_as_the_same(write: Any, tmp_path: Path) -> None
     assert dataclasses.replace(again, file=experiment.file) == experiment
     assert again.environment is not None
     assert again.environment.args["text"] == "1e-2"
+    assert again.environment.actrep == 4
     assert "hidden_layer_size: 17" in saved.read_text()
     assert "  layer_size:" not in saved.read_text()
 

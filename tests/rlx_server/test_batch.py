@@ -18,7 +18,7 @@ from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.ndarray import message_to_ndarray
 from relaax_like.wire.spaces import Box, Discrete, space_to_message
 
-CONFIG = make_config(hidden_sizes=(8,), rollout_steps=4)
+CONFIG = make_config(layers=(8,), rollout_steps=4)
 
 
 @contextlib.contextmanager

@@ -22,8 +22,9 @@ def load(module: str) -> Any:
     return load_algorithm_module(FOLDER, module)
 
 
-def make_config(**settings: Any) -> Any:
+def make_config(layers: Any = (64, 64), **settings: Any) -> Any:
     """Makes a2c's config, by default for four numbers and two actions."""
+    settings["network"] = {"layers": tuple(layers)}
     if "action_size" not in settings:
         settings.setdefault("num_actions", 2)
     return load("config").Config(**settings)

@@ -120,7 +120,7 @@ def test_make_run_s_procfile_trains_and_ends_by_itself(tmp_path: Path) -> None:
         assert honcho.wait(100) == 0, honcho
         assert_ended_well(honcho, copy, tmp_path)
         for client in ("env[12]",):
-            assert re.search(rf"{client}.*CartPole-v0: ", honcho.output)
+            assert re.search(rf"{client}.*CartPole-v1: ", honcho.output)
         processes.assert_nothing_left()
 
         # Once more: it says that nothing is left to do, and ends while the others still load.
@@ -154,7 +154,7 @@ def test_ctrl_c_at_any_moment_ends_honcho_without_a_kill(
         honcho = start_honcho(processes, Copy(CARTPOLE, tmp_path, budget=10**9))
         # In the middle of loading TensorFlow, or while it learns.
         early = number == signal.SIGTERM
-        honcho.wait_for("building the initial values" if early else r"rlx.*episode 1, score")
+        honcho.wait_for("building the initial values" if early else "ps.*step [1-9]")
         honcho.send(number)
         honcho.wait(100)
         assert "SIGKILL" not in honcho.output, honcho

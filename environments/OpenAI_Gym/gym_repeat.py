@@ -1,0 +1,36 @@
+"""Action repeat: one action of the agent is several steps of the environment."""
+
+from typing import Any
+
+import gymnasium as gym
+
+
+class ActionRepeat(gym.Wrapper):
+    """Repeats each action, adds up the rewards, and stops at the episode's end.
+
+    The agent sees the observation after the last repeat. For whom steps the wrapper, one action is
+    one step; a time limit inside of it counts the environment's own steps.
+    """
+
+    def __init__(self, env: gym.Env, actrep: int) -> None:
+        """Wraps an environment.
+
+        Args:
+          env: taken over.
+          actrep: steps per action.
+        """
+        super().__init__(env)
+        self._actrep = actrep
+        if fps := env.metadata.get("render_fps"):
+            # A frame is drawn per action: the window keeps the pace of the environment's own time.
+            self.metadata = {**env.metadata, "render_fps": fps / actrep}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Steps up to `actrep` times; returns what the last step did and the sum of rewards."""
+        total = 0.0
+        for _ in range(self._actrep):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info

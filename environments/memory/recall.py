@@ -1,0 +1,115 @@
+"""Recall: a cue is shown, then nothing for a while, then the agent is asked for it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from relaax_like.client import Transition
+from relaax_like.client.values import UserSpace
+from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.spaces import Box, Discrete
+
+DELAY = 8
+CUES = 2
+
+
+class RecallSlots:
+    """k games of recall, stepped together; an `EnvironmentSlots`.
+
+    An observation is `[cues + 1]` float32. An episode's first one shows the cue, one-hot in the
+    first `cues` places. `delay` blank ones follow, all zeros. The last one is the go signal, 1 in
+    the last place. The action that answers it is right when it is the cue: reward and success 1,
+    else 0. Actions before it do nothing. The end is a termination, after `delay + 2` steps.
+
+    Attributes:
+      slots: k.
+      observation_space: `[cues + 1]` of 0 to 1.
+      action_space: one of `cues`.
+    """
+
+    def __init__(
+        self, slots: int = 1, *, delay: int = DELAY, cues: int = CUES, seed: int | None = None
+    ) -> None:
+        """Makes the games; `reset` begins them.
+
+        Args:
+          slots: k.
+          delay: blank steps between cue and go signal, 0 or more.
+          cues: different cues, 2 or more; drawn uniformly.
+          seed: of all cues that are drawn.
+
+        Raises:
+          ConfigError: a number out of range.
+        """
+        least_of = {"slots": (slots, 1), "delay": (delay, 0), "cues": (cues, 2)}
+        if seed is not None:
+            least_of["seed"] = (seed, 0)
+        for name, (value, least) in least_of.items():
+            # True is an int too.
+            if type(value) is not int or value < least:
+                raise ConfigError(f"{name}: {value!r}, expected an integer of {least} or more")
+        self.slots = slots
+        self.observation_space: UserSpace = Box(
+            dtype="float32",
+            shape=(cues + 1,),
+            low=np.zeros(cues + 1, np.float32),
+            high=np.ones(cues + 1, np.float32),
+        )
+        self.action_space: UserSpace = Discrete(n=cues)
+        self._cues = cues
+        self._go_at = delay + 1
+        self._rng = np.random.default_rng(seed)
+        self._cue = np.zeros(slots, np.int64)  # [k]
+        self._time = np.zeros(slots, np.int64)  # [k], steps since the cue
+
+    def reset(self, mask: np.ndarray | None = None) -> np.ndarray:
+        """Begins new episodes in the slots in `mask`, `[k]` bool; None: in all."""
+        chosen = np.arange(self.slots) if mask is None else np.flatnonzero(mask)
+        self._cue[chosen] = self._rng.integers(self._cues, size=len(chosen))
+        self._time[chosen] = 0
+        return self._look()
+
+    def step(self, actions: Any) -> Transition:
+        """Steps all slots; those whose episode ends are reset in the same call."""
+        ended = self._time == self._go_at
+        right = ended & (np.asarray(actions) == self._cue)
+        self._time += 1
+        over = bool(ended.any())
+        return Transition(
+            observations=self.reset(ended) if over else self._look(),
+            rewards=right.astype(np.float64),
+            terminated=ended,
+            truncated=np.zeros(self.slots, np.bool_),
+            # Blank: all that there was to see has been seen.
+            final_observations=np.zeros((self.slots, self._cues + 1), np.float32) if over else None,
+            success=np.where(ended, right, -1).astype(np.int8) if over else None,
+        )
+
+    def close(self) -> None:
+        """Lets go of nothing."""
+
+    def _look(self) -> np.ndarray:
+        """Returns what is seen now, `[k, cues + 1]`."""
+        seen = np.zeros((self.slots, self._cues + 1), np.float32)
+        starting = np.flatnonzero(self._time == 0)
+        seen[starting, self._cue[starting]] = 1
+        seen[self._time == self._go_at, -1] = 1
+        return seen
+
+
+def make_recall(args: Mapping[str, Any], slots: int, seed: int | None) -> RecallSlots:
+    """Makes the games that a user describes.
+
+    Args:
+      args: `delay` and `cues`, both optional.
+      slots: k.
+      seed: as `RecallSlots`.
+
+    Raises:
+      ConfigError: another argument, or a value that does not fit.
+    """
+    unknown = [name for name in args if name not in ("delay", "cues")]
+    if unknown:
+        raise ConfigError(f"argument {unknown[0]!r} is unknown, expected delay or cues")
+    return RecallSlots(slots, seed=seed, **args)

@@ -1,0 +1,27 @@
+"""The environments as objects, for training in one process (`relaax train`, `relaax eval`)."""
+
+from typing import Any
+
+from relaax_like.wire.errors import ConfigError
+
+from .recall import RecallSlots, make_recall
+
+
+def make_slots(environment: Any, seed: int) -> RecallSlots:
+    """Makes the environments that an experiment's section `environment` describes.
+
+    Args:
+      environment: the section: `slots`, `args`.
+      seed: of the cues.
+
+    Raises:
+      ConfigError: an argument that does not fit, or a key that the program has no flag for.
+    """
+    for key, default in (("env", None), ("actrep", 1), ("rnd", 0), ("limit", None)):
+        value = getattr(environment, key)
+        if value != default:
+            raise ConfigError(
+                f"environment.{key}: {value!r} came, but the program memory has no --{key}; remove "
+                "the key"
+            )
+    return make_recall(environment.args, environment.slots, seed)

@@ -1,0 +1,137 @@
+"""OnlineHelper: an agent's side of one ComputationTask; recent experience, used once."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from relaax_like.bridge.service import Episode
+from relaax_like.computation.data_processor import ComputationDataProcessor
+from relaax_like.computation.prediction import Prediction, Request
+from relaax_like.experience.rollout import RolloutBuffer
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class OnlineHelper:
+    """Asks one task for actions, and hands it each whole rollout once.
+
+    While a rollout is being learned from, the agent may act on, for `ahead` rollouts more; then it
+    is to wait, but not for longer than `max_wait_sec`: when the parameter server hangs, it goes on
+    with the values at hand, and rollouts are discarded and counted until the ones under way have
+    come back. Not thread-safe, but for what the processor calls back.
+
+    Attributes:
+      discarded_rollouts: whole rollouts that were thrown away.
+
+    Args:
+      processor: of the task; predicts and learns.
+      slots: k.
+      steps: T.
+      ahead: rollouts that may be under way while the agent acts on. 0: each is learned from before
+        the next action, as a serial run that is to be repeatable needs it.
+      on_learned: called, from another thread, when a rollout has been learned from.
+      max_wait_sec: longest wait for that.
+    """
+
+    def __init__(
+        self,
+        processor: ComputationDataProcessor,
+        slots: int,
+        steps: int,
+        *,
+        ahead: int = 0,
+        on_learned: Callable[[], None] | None = None,
+        max_wait_sec: float = 2.0,
+    ):
+        self.discarded_rollouts = 0
+        self._processor = processor
+        self._slots = slots
+        self._ahead = ahead
+        self._on_learned = on_learned
+        self._max_wait_sec = max_wait_sec
+        self._buffer = RolloutBuffer(steps, slots)
+        self._episodes: list[Episode] = []
+        # Two counters, each with one writer: what is under way needs no lock.
+        self._submitted = 0
+        self._learned = 0
+        self._wait_until = 0.0
+
+    @property
+    def waiting(self) -> bool:
+        """True while so many rollouts are under way that the agent should not act on."""
+        return self._submitted - self._learned > self._ahead and time.monotonic() < self._wait_until
+
+    @property
+    def unfinished_steps(self) -> int:
+        """Steps of all slots that are stored and not yet learned from."""
+        return self._buffer.length * self._slots
+
+    def make_init_states(self) -> dict[str, np.ndarray]:
+        """Returns the memory at the start of an episode: zeros, name -> `[k, ...]`."""
+        return {
+            name: np.zeros((self._slots, *shape), np.float32)
+            for name, shape in self._processor.state_shapes.items()
+        }
+
+    def predict(self, inputs: Arrays, states: Arrays, exploit: bool = False) -> Prediction:
+        """Chooses actions for one environment's arrays, without a slot axis."""
+        request = Request(_add_axis(inputs), _add_axis(states), exploit)
+        prediction = self._processor.predict([request])[0]
+        return Prediction(
+            {name: array[0] for name, array in prediction.actions.items()},
+            {name: array[0] for name, array in prediction.next_states.items()},
+            prediction.log_prob[0],
+            prediction.version,
+        )
+
+    def add_actions(self, inputs: Arrays, states: Arrays, prediction: Prediction) -> None:
+        """Stores what was seen, remembered (before the step) and done; `[k, ...]`."""
+        self._buffer.add_actions(
+            inputs, prediction.actions, prediction.log_prob, states, prediction.version
+        )
+
+    def add_outcome(
+        self,
+        rewards: np.ndarray,
+        next_alive: np.ndarray,
+        next_inputs: Arrays,
+        final_inputs: Arrays | None,
+        episodes: Sequence[Episode] = (),
+    ) -> None:
+        """Stores what the actions led to; see `RolloutBuffer.add_outcome`.
+
+        A rollout that is whole now is submitted, with the episodes that ended in it.
+        """
+        self._episodes.extend(episodes)
+        rollout = self._buffer.add_outcome(rewards, next_alive, next_inputs, final_inputs)
+        if rollout is None:
+            return
+        ended, self._episodes = self._episodes, []
+        if self._submitted - self._learned > self._ahead:  # the wait was in vain
+            self.discarded_rollouts += 1
+            self._processor.report(ended, 0)
+            return
+        self._submitted += 1
+        self._wait_until = time.monotonic() + self._max_wait_sec
+        self._processor.submit(rollout, ended, self._note_learned)
+
+    def refresh(self) -> None:
+        """Asks for newer values without waiting for them; for agents that do not learn."""
+        self._processor.refresh_soon()
+
+    def close(self) -> None:
+        """Forgets the unfinished rollout; episodes that ended in it still count."""
+        if self._episodes:
+            self._processor.report(self._episodes, self.unfinished_steps)
+        self._episodes = []
+        self._buffer.discard()
+
+    def _note_learned(self) -> None:
+        self._learned += 1
+        if self._on_learned is not None:
+            self._on_learned()
+
+
+def _add_axis(arrays: Arrays) -> Arrays:
+    return {name: np.asarray(array)[None] for name, array in arrays.items()}

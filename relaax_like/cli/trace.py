@@ -1,0 +1,33 @@
+"""`relaax trace`: where a run's time went, for people and for Perfetto."""
+
+from pathlib import Path
+
+from relaax_like.launch.chrome_trace import write_chrome_trace
+from relaax_like.launch.trace import (
+    compute_report,
+    find_bottleneck,
+    find_trace_folder,
+    format_report,
+    load_traces,
+)
+
+
+def show_trace(run_dir: Path, output: Path | None) -> int:
+    """Merges the traces of a run into one file, and prints the table and what limits the run."""
+    folder = find_trace_folder(run_dir)
+    traces, skipped = load_traces(folder)
+    for line in skipped:
+        print(f"skipped {line}")
+    output = output or folder / "trace.json.gz"
+    events = write_chrome_trace(traces, output)
+    report = compute_report(traces)
+    print(f"{len(traces)} processes, {report.window_sec:.1f} s in which all roles were at work")
+    for trace in traces:
+        if trace.overwritten:
+            print(
+                f"{trace.path.name}: its oldest {trace.overwritten:,} spans were overwritten by "
+                f"newer ones; {len(trace.spans):,} are left"
+            )
+    print(f"{events:,} events in {output}: open it in https://ui.perfetto.dev")
+    print(f"\n{format_report(report)}\n\n{find_bottleneck(report)}")
+    return 0

@@ -1,0 +1,138 @@
+"""ActorCritic: the Model of a policy and a value function, built from the YAML's settings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from relaax_like.computation.model import Model, Specs, Tensors
+from relaax_like.config.actor_critic import ActorCriticConfig
+from relaax_like.nn.action_heads import (
+    make_action_spec,
+    make_distribution,
+    make_numpy_distribution,
+    num_parameters,
+)
+from relaax_like.nn.distributions import Distribution
+from relaax_like.nn.layers import Parameter, Values
+from relaax_like.nn.networks import Network, make_network
+from relaax_like.nn.normalization import Normalizer
+from relaax_like.wire.spaces import OBSERVATION
+
+POLICY, VALUE, TRUNK = "policy", "value", "trunk"
+
+
+@dataclass(frozen=True)
+class Unrolled:
+    """What an actor-critic makes of a rollout `[T, k, ...]`.
+
+    Attributes:
+      distribution: of `action`, over the T * k rows.
+      values: V, `[T, k] float32`.
+      states: the memory after each step, name -> `[T, k, size]`.
+    """
+
+    distribution: Distribution
+    values: tf.Tensor
+    states: Tensors
+
+
+class ActorCritic(Model):
+    """A policy and a value function: two networks, or two linear heads on one trunk.
+
+    Made of our layers alone, so that it acts in NumPy, unless it has convolutions. Where layers are
+    recurrent, each network remembers for itself.
+    """
+
+    def __init__(self, config: ActorCriticConfig, seed: int = 0):
+        super().__init__(name="actor_critic")
+        self._config = config
+        self._space = config.action_space
+        shape = config.input_shape
+        outputs = num_parameters(self._space, separate_log_std=True)
+        self.xla = not config.network.begins_with_convolution
+        self.normalizer = Normalizer(OBSERVATION, shape) if config.normalize_observations else None
+        self.trunk: Network | None = None
+        network = config.network
+        if config.shared_network:
+            self.trunk = make_network(TRUNK, network, shape, None, seed=seed)
+            shape = (self.trunk.features,)
+            network = network.model_copy(update={"layers": ()})
+        self.actor = make_network(POLICY, network, shape, outputs, seed=seed, output_gain=0.01)
+        self.critic = make_network(VALUE, network, shape, 1, seed=seed + 1000)
+        self.log_std: Parameter | None = None
+        if config.action_size is not None:
+            initial = np.full(config.action_size, config.log_std_init, np.float32)
+            self.log_std = Parameter("log_std", initial)
+        named = {TRUNK: self.trunk, POLICY: self.actor, VALUE: self.critic}
+        self._remembering = [n for n, part in named.items() if part and part.state_size]
+        self._state_sizes = {n: named[n].state_size for n in self._remembering}  # type: ignore[union-attr]
+
+    def get_input_specs(self) -> Specs:
+        """One observation: flat, or an image."""
+        dtype = "float32" if self._config.image is None else "uint8"
+        return [(OBSERVATION, {"shape": self._config.input_shape, "dtype": dtype})]
+
+    def get_state_specs(self) -> Specs:
+        """The memory of each recurrent network."""
+        return [(name, {"shape": [size]}) for name, size in self._state_sizes.items()]
+
+    def get_action_specs(self) -> Specs:
+        """One action."""
+        return [("action", make_action_spec(self._space))]
+
+    def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Any], Tensors]:
+        """Returns the distribution of `action`; in NumPy for arrays."""
+        x, next_states = self._look(inputs, states)
+        parameters, state = self.actor(x, states.get(POLICY))
+        if state is not None:
+            next_states[POLICY] = state
+        if VALUE in self._state_sizes:  # remembers on its own, also while nothing is learned
+            next_states[VALUE] = self.critic(x, states[VALUE])[1]
+        return {"action": self._make_distribution(parameters)}, next_states
+
+    def value(self, inputs: Tensors, states: Tensors) -> tf.Tensor:
+        """Returns V(observation), `[B] float32`; states are the memory before it."""
+        x, _ = self._look(inputs, states)
+        return self.critic(x, states.get(VALUE))[0][..., 0]
+
+    def unroll(self, inputs: Tensors, states: Tensors, begins: tf.Tensor) -> Unrolled:
+        """Goes through a rollout.
+
+        Args:
+          inputs: name -> `[T, k, ...]`.
+          states: the memory before the first step, name -> `[k, size]`.
+          begins: whether an episode begins at t, `[T, k] bool`.
+        """
+        all_states: dict[str, tf.Tensor | None] = {}
+        x = self._normalize(inputs[OBSERVATION])
+        if self.trunk is not None:
+            x, all_states[TRUNK] = self.trunk.unroll(x, states.get(TRUNK), begins)
+        parameters, all_states[POLICY] = self.actor.unroll(x, states.get(POLICY), begins)
+        values, all_states[VALUE] = self.critic.unroll(x, states.get(VALUE), begins)
+        rows = tf.reshape(parameters, [-1, parameters.shape[-1]])
+        return Unrolled(
+            self._make_distribution(rows),
+            values[..., 0],
+            {name: state for name, state in all_states.items() if state is not None},
+        )
+
+    def _look(
+        self, inputs: Mapping[str, Values], states: Mapping[str, Values]
+    ) -> tuple[Values, dict[str, Values]]:
+        x = self._normalize(inputs[OBSERVATION])
+        if self.trunk is None:
+            return x, {}
+        x, state = self.trunk(x, states.get(TRUNK))
+        return x, {} if state is None else {TRUNK: state}
+
+    def _normalize(self, x: Values) -> Values:
+        return x if self.normalizer is None else self.normalizer(x)
+
+    def _make_distribution(self, parameters: Values) -> Any:
+        log_std = None if self.log_std is None else self.log_std(parameters)
+        in_numpy = isinstance(parameters, np.ndarray)
+        make = make_numpy_distribution if in_numpy else make_distribution
+        return make(self._space, parameters, log_std)

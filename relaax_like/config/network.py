@@ -1,0 +1,159 @@
+"""Settings of a network: its layers, as the YAML file lists them.
+
+    network:
+      layers: [nature, 512, {lstm: 256}]
+      activation: tanh
+
+| layer | what it is |
+|---|---|
+| `512` or `{dense: 512}` | dense, of so many units |
+| `{conv: {filters: 32, kernel: 8, stride: 4}}` | convolution, square kernel, no padding |
+| `a3c` | 16 8x8/4, 32 4x4/2, dense 256: Mnih et al. 2016, section 8 |
+| `nature` | 32 8x8/4, 64 4x4/2, 64 3x3/1, dense 512: Mnih et al. 2015, Methods |
+| `impala` | residual, 16, 32, 32 channels, dense 256: Espeholt et al. 2018, figure 3 |
+| `{lstm: 256}`, `{gru: 256}` | recurrent, of so many units |
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PlainSerializer, PlainValidator, field_validator
+
+from relaax_like.config.base import Settings
+from relaax_like.config.problems import describe_value
+
+_EXPECTED = (
+    "expected a number of units, a3c, nature, impala, or one of {dense: UNITS}, "
+    "{conv: {filters: F, kernel: K, stride: S}}, {lstm: UNITS}, {gru: UNITS}"
+)
+
+
+@dataclass(frozen=True)
+class DenseConfig:
+    """A dense layer with the network's activation."""
+
+    units: int
+
+
+@dataclass(frozen=True)
+class ConvConfig:
+    """A convolution with the network's activation: a square kernel, no padding."""
+
+    filters: int
+    kernel: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class ConvStackConfig:
+    """Convolutions and a dense layer of a paper, relu inside."""
+
+    name: Literal["a3c", "nature", "impala"]
+
+
+@dataclass(frozen=True)
+class RecurrentConfig:
+    """A layer that remembers."""
+
+    cell: Literal["lstm", "gru"]
+    units: int
+
+
+LayerConfig = DenseConfig | ConvConfig | ConvStackConfig | RecurrentConfig
+
+
+def _parse_layer(value: Any) -> LayerConfig:
+    match value:
+        case DenseConfig() | ConvConfig() | ConvStackConfig() | RecurrentConfig():
+            return value
+        case bool():
+            pass
+        case int():
+            return DenseConfig(_parse_size(value, "units"))
+        case "a3c" | "nature" | "impala":
+            return ConvStackConfig(value)
+        case {"dense": units} if len(value) == 1:
+            return DenseConfig(_parse_size(units, "dense"))
+        case {"conv": sizes} if len(value) == 1:
+            return _parse_conv(sizes)
+        case {"lstm": units} if len(value) == 1:
+            return RecurrentConfig("lstm", _parse_size(units, "lstm"))
+        case {"gru": units} if len(value) == 1:
+            return RecurrentConfig("gru", _parse_size(units, "gru"))
+        case Mapping():
+            keys = ", ".join(map(str, value)) or "none"
+            raise ValueError(f"a section with the keys {keys} came, {_EXPECTED}")
+    raise ValueError(f"{describe_value(value)} came, {_EXPECTED}")
+
+
+def _parse_conv(sizes: Any) -> ConvConfig:
+    keys = ("filters", "kernel", "stride")
+    if not isinstance(sizes, Mapping):
+        raise ValueError(f"conv: {describe_value(sizes)} came, expected {', '.join(keys)}")
+    if set(sizes) != set(keys):
+        came = ", ".join(map(str, sizes)) or "none"
+        raise ValueError(f"conv: the keys {came} came, expected {', '.join(keys)}")
+    return ConvConfig(**{key: _parse_size(sizes[key], f"conv.{key}") for key in keys})
+
+
+def _parse_size(value: Any, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}: {describe_value(value)} came, expected an integer, 1 or more")
+    return value
+
+
+def _layer_to_yaml(layer: LayerConfig) -> Any:
+    match layer:
+        case DenseConfig(units):
+            return units
+        case ConvConfig():
+            return {"conv": asdict(layer)}
+        case ConvStackConfig(name):
+            return name
+        case RecurrentConfig(cell, units):
+            return {cell: units}
+
+
+def _describe_layer(layer: LayerConfig) -> str:
+    text = _layer_to_yaml(layer)
+    return next(iter(text)) if isinstance(text, dict) else str(text)
+
+
+class NetworkConfig(Settings):
+    """Section `network` of an algorithm's settings."""
+
+    # First the one next to the input; at most one is recurrent, and convolutions come first.
+    layers: tuple[
+        Annotated[LayerConfig, PlainValidator(_parse_layer), PlainSerializer(_layer_to_yaml)], ...
+    ] = Field(default=(DenseConfig(64), DenseConfig(64)))
+    # Of dense and conv layers; a3c, nature and impala have relu inside, lstm and gru their own.
+    activation: Literal["tanh", "relu"] = "tanh"
+
+    @field_validator("layers")
+    @classmethod
+    def _validate_order(cls, layers: tuple[LayerConfig, ...]) -> tuple[LayerConfig, ...]:
+        flat: str | None = None
+        recurrent: str | None = None
+        for index, layer in enumerate(layers):
+            here = f"layer {index} ({_describe_layer(layer)})"
+            if flat is not None and isinstance(layer, ConvConfig | ConvStackConfig):
+                raise ValueError(
+                    f"{here} is a convolution and comes after {flat}, whose output is no image; "
+                    "expected convolutions first"
+                )
+            if recurrent is not None and isinstance(layer, RecurrentConfig):
+                raise ValueError(
+                    f"{here} is recurrent, as is {recurrent}; expected at most one recurrent layer"
+                )
+            if isinstance(layer, RecurrentConfig):
+                recurrent = here
+            if not isinstance(layer, ConvConfig):
+                flat = here
+        return layers
+
+    @property
+    def begins_with_convolution(self) -> bool:
+        """Whether the input must be an image, `[height, width, channels]`."""
+        # Convolutions come first or not at all.
+        return bool(self.layers) and isinstance(self.layers[0], ConvConfig | ConvStackConfig)

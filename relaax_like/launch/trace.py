@@ -1,0 +1,407 @@
+"""`relaax trace`: reads the traces of a run, tells where the time went, and what limits the run."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from relaax_like.launch.process import TRACE_FOLDER
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.tracing import (
+    CPU,
+    ENVIRONMENT_VARIABLE,
+    START,
+    SUFFIX,
+    ProcessTrace,
+    read_trace,
+)
+
+# A thread that is busy for so much of the time limits the others.
+_LIMITING = 0.7
+# Of a machine's cores in use: more threads would only take the time from each other.
+_FULL = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanTime:
+    """Time in the spans of one name, in one kind of thread. Shares are of one thread's time.
+
+    Attributes:
+      name: of the spans.
+      calls: how many.
+      total_sec: spans within it included.
+      share: the same as a share of the window.
+      own_share: spans within it not counted.
+      p50_us: median duration.
+      p99_us: 99th percentile.
+    """
+
+    name: str
+    calls: int
+    total_sec: float
+    share: float
+    own_share: float
+    p50_us: float
+    p99_us: float
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is time in which the thread had nothing to do."""
+        return is_waiting(self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadTime:
+    """Time of one kind of thread: those of one name, but for numbers, in all processes of a role.
+
+    Attributes:
+      role: of the processes.
+      thread: their common name, "main" for the main thread.
+      count: threads.
+      spans: by `own_share`, the largest first.
+    """
+
+    role: str
+    thread: str
+    count: int
+    spans: tuple[SpanTime, ...]
+
+    @property
+    def busy(self) -> float:
+        """Share of the window in spans other than waiting ones, the mean over the threads."""
+        return sum(span.own_share for span in self.spans if not span.waits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CounterValues:
+    """Values of one counter in all processes of a role.
+
+    Attributes:
+      role: of the processes.
+      name: of the counter.
+      samples: how many values.
+      mean: of the values.
+      p99: 99th percentile.
+    """
+
+    role: str
+    name: str
+    samples: int
+    mean: float
+    p99: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Where the time of a run went.
+
+    Attributes:
+      window_sec: time in which all roles were at work; all shares are of it.
+      threads: the busiest first within each role.
+      counters: of all roles.
+      cpu: share of its cores that the traced processes of the fullest machine used; 0: not known.
+      cores: of that machine.
+    """
+
+    window_sec: float
+    threads: tuple[ThreadTime, ...]
+    counters: tuple[CounterValues, ...]
+    cpu: float
+    cores: int
+
+
+def is_waiting(name: str) -> bool:
+    """Tells whether a span of this name is time in which its thread had nothing to do."""
+    return name == "idle" or name.startswith("wait")
+
+
+def find_trace_folder(folder: Path) -> Path:
+    """Returns the folder with the traces: the run's `trace`, or the one given.
+
+    Raises:
+      ConfigError: there are none.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder; name the run_dir of the experiment")
+    for candidate in (folder / TRACE_FOLDER, folder):
+        if any(candidate.glob(f"*{SUFFIX}")):
+            return candidate
+    raise ConfigError(
+        f"{folder}: has no traces; make some with `relaax run CONFIG --trace`, or with "
+        f"{ENVIRONMENT_VARIABLE}=FOLDER in the environment of each process"
+    )
+
+
+def load_traces(folder: Path) -> tuple[list[ProcessTrace], list[str]]:
+    """Reads all traces of a folder.
+
+    Returns:
+      The traces that have spans in them, and one line for each file that was skipped: why.
+
+    Raises:
+      ConfigError: nothing is left.
+    """
+    traces, skipped = [], []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            trace = read_trace(path)
+        except InvalidInputError as error:
+            skipped.append(str(error))
+            continue
+        if len(trace.spans):
+            traces.append(trace)
+        else:
+            skipped.append(f"{path}: the process has recorded no span")
+    if not traces:
+        raise ConfigError(
+            f"{folder}: nothing usable: {'; '.join(skipped)}; remove the folder and trace again"
+        )
+    return traces, skipped
+
+
+def compute_report(traces: Sequence[ProcessTrace]) -> Report:
+    """Computes where the time went, from one trace or more, each with a span at least."""
+    start, stop = _find_window(traces)
+    seconds = (stop - start) / 1e9
+    kinds: dict[tuple[str, str], list[_ThreadSpans]] = {}
+    for trace in traces:
+        for thread in _split_threads(trace, start, stop):
+            kinds.setdefault((trace.role, thread.kind), []).append(thread)
+    threads = [
+        ThreadTime(role=role, thread=kind, count=len(members), spans=_sum_up(members, seconds))
+        for (role, kind), members in kinds.items()
+    ]
+    cpu, cores = _measure_cpu(traces, start, stop)
+    return Report(
+        window_sec=seconds,
+        threads=tuple(sorted(threads, key=lambda thread: (thread.role, -thread.busy))),
+        counters=tuple(_sum_up_counters(traces, start, stop)),
+        cpu=cpu,
+        cores=cores,
+    )
+
+
+def format_report(report: Report) -> str:
+    """Lays the times out as a table, and the counters as another."""
+    lines = [
+        f"{'thread':24} {'span':28} {'calls':>9} {'total s':>8} {'share':>6} {'own':>5} "
+        f"{'p50 us':>9} {'p99 us':>9}"
+    ]
+    role = ""
+    for thread in report.threads:
+        if thread.role != role:
+            role = thread.role
+            lines.append(role)
+        times = f" x {thread.count}" if thread.count > 1 else ""
+        name = f"  {thread.thread}{times}"
+        lines.append(f"{name:24} {'(busy)':28} {'':9} {'':8} {'':6} {thread.busy:5.0%}")
+        lines += [
+            f"{'':24} {span.name:28} {span.calls:9,} {span.total_sec:8.2f} {span.share:6.0%} "
+            f"{span.own_share:5.0%} {span.p50_us:9,.0f} {span.p99_us:9,.0f}"
+            for span in thread.spans
+        ]
+    if report.counters:
+        lines += ["", f"{'role':24} {'counter':28} {'samples':>9} {'mean':>15} {'p99':>11}"]
+        lines += [
+            f"{c.role:24} {c.name:28} {c.samples:9,} {c.mean:15,.2f} {c.p99:11,.2f}"
+            for c in report.counters
+        ]
+    return "\n".join(lines)
+
+
+def find_bottleneck(report: Report) -> str:
+    """Returns one sentence: what limits the run, or that nothing stands out."""
+    top = max(report.threads, key=lambda thread: thread.busy)
+    full = f"{report.cpu:.0%} of the machine's {report.cores} cores"
+    if top.busy >= _LIMITING:
+        part = f"; {full} are in use, so some of it is waiting for a core"
+        tail = part if report.cpu >= _FULL else ""
+        return f"{_describe_limit(top, report)}{tail}."
+    what = f"the busiest, {_subject(top)}, for {top.busy:.0%} of the time{_mostly(top)}"
+    if report.cpu >= _FULL:
+        return f"The machine limits the run: {full} are in use; {what}."
+    return (
+        f"Nothing is busy all the time: {what}; the roles wait for each other in turns, which more "
+        "environments or slots at once would fill, or for something that has no span."
+    )
+
+
+def _describe_limit(top: ThreadTime, report: Report) -> str:
+    subject = _subject(top)
+    busy = f"busy {top.busy:.0%} of the time{_mostly(top)}"
+    if top.role == "environment":
+        loops = [t for t in report.threads if (t.role, t.thread) == ("rlx server", "main")]
+        waits = f", while {_subject(loops[0])} waits {1 - loops[0].busy:.0%} of it" if loops else ""
+        return f"The environments limit the run: they are {busy}{waits}"
+    if top.thread == "training":
+        return f"Agents wait for gradients: {subject} is {busy}"
+    return f"{subject[0].upper()}{subject[1:]} limits the run: it is {busy}"
+
+
+def _subject(thread: ThreadTime) -> str:
+    if thread.role == "environment":
+        return "the environments"
+    if (thread.role, thread.thread) == ("rlx server", "main"):
+        return "the rlx server's event loop"
+    of = "" if thread.role == "train" else f"{thread.role}'s "
+    return f"the {of}{thread.thread} thread"
+
+
+def _mostly(thread: ThreadTime) -> str:
+    for span in thread.spans:
+        if not span.waits:
+            return f", mostly in {span.name!r} ({span.own_share:.0%})"
+    return ""
+
+
+@dataclass(frozen=True)
+class _ThreadSpans:
+    """Spans of one thread: `name` indexes `names`; times in ns, [N] each.
+
+    `inside_ns` and `own_ns` are what lies in the window, `whole_ns` the whole length.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    name: np.ndarray
+    inside_ns: np.ndarray
+    own_ns: np.ndarray
+    whole_ns: np.ndarray
+
+
+def _find_window(traces: Sequence[ProcessTrace]) -> tuple[int, int]:
+    """Returns the time in which all roles were at work, in ns since 1970.
+
+    A ring that was full knows nothing of the time before its oldest span.
+    """
+    begins: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    for trace in traces:
+        passive = [i for i, name in enumerate(trace.names) if is_waiting(name) or name == START]
+        work = trace.spans[~np.isin(trace.spans["name"], passive)]
+        if len(work):
+            begin, end = int(work["start"][0]), int(work["end"].max())
+            begins[trace.role] = min(begins.get(trace.role, begin), begin)
+            ends[trace.role] = max(ends.get(trace.role, end), end)
+    full = [int(trace.spans["start"][0]) for trace in traces if trace.overwritten]
+    start, stop = max([*begins.values(), *full], default=0), min(ends.values(), default=0)
+    if start < stop:
+        return start, stop
+    # Roles that never worked at the same time: all that there is.
+    start = min(int(trace.spans["start"][0]) for trace in traces)
+    return start, max(start + 1, *(int(trace.spans["end"].max()) for trace in traces))
+
+
+def _split_threads(trace: ProcessTrace, start: int, stop: int) -> Iterator[_ThreadSpans]:
+    spans = trace.spans[(trace.spans["end"] > start) & (trace.spans["start"] < stop)]
+    for thread in np.unique(spans["thread"]).tolist():
+        mine = spans[spans["thread"] == thread]
+        starts, ends = np.maximum(mine["start"], start), np.minimum(mine["end"], stop)
+        yield _ThreadSpans(
+            name_kind(trace.threads[thread]),
+            trace.names,
+            mine["name"],
+            ends - starts,
+            compute_own_times(starts, ends),
+            mine["end"] - mine["start"],
+        )
+
+
+def name_kind(thread: str) -> str:
+    """Returns a thread's name without numbers: threads of one pool have one kind."""
+    if thread == "MainThread":
+        return "main"
+    if match := re.fullmatch(r"Thread-\d+ \((.+)\)", thread):
+        return match[1]
+    return re.sub(r"([-_]\d+)+$", "", thread)
+
+
+def compute_own_times(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Returns each span's time without the spans directly within it.
+
+    Args:
+      starts: [N] int64, sorted; of spans with the same start the longest comes first.
+      ends: [N] int64.
+    """
+    own = (ends - starts).tolist()
+    begin, end = starts.tolist(), ends.tolist()
+    around: list[int] = []
+    for i in range(len(own)):
+        while around and end[around[-1]] <= begin[i]:
+            around.pop()
+        if around:
+            own[around[-1]] -= min(end[i], end[around[-1]]) - begin[i]
+        around.append(i)
+    return np.array(own, np.int64)
+
+
+def _sum_up(threads: Sequence[_ThreadSpans], window_sec: float) -> tuple[SpanTime, ...]:
+    times = []
+    names = {thread.names[i] for thread in threads for i in np.unique(thread.name)}
+    for name in names:
+        inside, own, whole = [], [], []
+        for thread in threads:
+            if name not in thread.names:
+                continue
+            mine = thread.name == thread.names.index(name)
+            inside.append(thread.inside_ns[mine])
+            own.append(thread.own_ns[mine])
+            whole.append(thread.whole_ns[mine])
+        durations = np.concatenate(whole) / 1e3
+        total_sec = float(np.concatenate(inside).sum()) / 1e9
+        p50, p99 = np.percentile(durations, (50, 99)).tolist()
+        times.append(
+            SpanTime(
+                name=name,
+                calls=len(durations),
+                total_sec=total_sec,
+                share=total_sec / window_sec / len(threads),
+                own_share=float(np.concatenate(own).sum()) / 1e9 / window_sec / len(threads),
+                p50_us=p50,
+                p99_us=p99,
+            )
+        )
+    return tuple(sorted(times, key=lambda time: -time.own_share))
+
+
+def _take_counter(trace: ProcessTrace, name: str) -> np.ndarray:
+    counters = trace.counters
+    return counters[(counters["name"] == trace.names.index(name)) & np.isfinite(counters["value"])]
+
+
+def _sum_up_counters(
+    traces: Sequence[ProcessTrace], start: int, stop: int
+) -> Iterator[CounterValues]:
+    values: dict[tuple[str, str], list[np.ndarray]] = {}
+    for trace in traces:
+        for i in np.unique(trace.counters["name"]).tolist():
+            mine = _take_counter(trace, trace.names[i])
+            inside = (mine["time"] >= start) & (mine["time"] <= stop)
+            values.setdefault((trace.role, trace.names[i]), []).append(mine["value"][inside])
+    for (role, name), parts in sorted(values.items()):
+        joined = np.concatenate(parts)
+        if len(joined):
+            yield CounterValues(
+                role=role,
+                name=name,
+                samples=len(joined),
+                mean=float(joined.mean()),
+                p99=float(np.percentile(joined, 99)),
+            )
+
+
+def _measure_cpu(traces: Sequence[ProcessTrace], start: int, stop: int) -> tuple[float, int]:
+    """Returns the share of its cores in use on the fullest machine, and how many it has."""
+    used: dict[tuple[str, int], float] = {}
+    for trace in traces:
+        if CPU in trace.names and trace.cores:
+            samples = _take_counter(trace, CPU)
+            # A value holds for the time since the one before.
+            times = np.clip(samples["time"], start, stop)
+            used_ns = float((samples["value"][1:] * np.diff(times)).sum())
+            machine = (trace.host, trace.cores)
+            used[machine] = used.get(machine, 0.0) + used_ns / (stop - start)
+    shares = [(cpu / cores, cores) for (_, cores), cpu in used.items()]
+    return max(shares, default=(0.0, 0))

@@ -1,0 +1,57 @@
+"""Normalizer: brings observations to mean 0 and deviation 1 by running statistics."""
+
+import numpy as np
+import tensorflow as tf
+
+from relaax_like.nn.layers import Layer, Values
+
+EPSILON = 1e-8
+# Normalised observations lie within so many deviations.
+CLIP = 10.0
+
+
+class Normalizer(Layer):
+    """y = clip((x - mean) / sqrt(variance + 1e-8), -10, 10).
+
+    variance = m2 / count; before any data it is 1, and the mean 0.
+
+    Its variables are no parameters: the parameter server merges what the agents have seen (count,
+    mean and sum of squared deviations) and sends them with the values.
+
+    Args:
+      name: of the statistic; the variables are `NAME.count`, `NAME.mean` and `NAME.m2`.
+      shape: of one observation.
+    """
+
+    def __init__(self, name: str, shape: tuple[int, ...]):
+        super().__init__()
+        self.statistic = name
+        self.count = self._make_variable(f"{name}.count", ())
+        self.mean = self._make_variable(f"{name}.mean", shape)
+        self.m2 = self._make_variable(f"{name}.m2", shape)
+        self._bound: object = None
+        self._shift: Values = None
+        self._scale: Values = None
+
+    @staticmethod
+    def _make_variable(name: str, shape: tuple[int, ...]) -> tf.Variable:
+        return tf.Variable(np.zeros(shape), dtype=tf.float64, trainable=False, name=name)
+
+    def __call__(self, x: Values) -> Values:
+        """Maps `[..., *shape]` to the same shape, float32."""
+        if isinstance(x, np.ndarray):
+            if self._bound is not self.arrays:
+                self._bind()
+            y = (x - self._shift) * self._scale
+            return np.minimum(np.maximum(y, -CLIP, out=y), CLIP, out=y)
+        variance = tf.where(self.count > 0, self.m2 / tf.maximum(self.count, 1.0), 1.0)
+        scale = tf.cast(tf.math.rsqrt(variance + EPSILON), tf.float32)
+        shifted = tf.cast(x, tf.float32) - tf.cast(self.mean, tf.float32)
+        return tf.clip_by_value(shifted * scale, -CLIP, CLIP)
+
+    def _bind(self) -> None:
+        count, mean, m2 = (self.arrays[name] for name in ("count", "mean", "m2"))
+        variance = m2 / count if count > 0 else np.ones_like(m2)
+        self._shift = mean.astype(np.float32)
+        self._scale = (1 / np.sqrt(variance + EPSILON)).astype(np.float32)
+        self._bound = self.arrays

@@ -1,0 +1,44 @@
+"""`relaax run`: the command of an environment's process. covers F15, R17"""
+
+import sys
+from pathlib import Path
+
+import pytest
+from support.cluster import BARE
+
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.run import make_client_argv
+
+
+def make_flags(folder: Path, environment: str) -> list[str]:
+    """Returns all that follows the program."""
+    file = folder / "experiment.yaml"
+    file.write_text(f"algorithm: {{path: '{BARE}'}}\nenvironment: {{{environment}}}\n")
+    experiment = load_experiment(file)
+    assert experiment.environment is not None
+    python, program, *flags = make_client_argv(experiment, experiment.environment)
+    assert python == sys.executable
+    assert Path(program) == experiment.environment_program
+    return flags
+
+
+@pytest.mark.parametrize(
+    ("environment", "want"),
+    [
+        ("program: OpenAI_Gym, env: CartPole-v0", "--env CartPole-v0"),
+        ("program: OpenAI_Gym, env: A-v0, actrep: 1, slots: 1, rnd: 0", "--env A-v0"),
+        (
+            "program: OpenAI_Gym, env: A-v0, actrep: 4, slots: 8, rnd: 2, limit: 50",
+            "--env A-v0 --num-envs 8 --actrep 4 --rnd 2 --limit 50",
+        ),
+        (
+            "program: memory, slots: 16, args: {delay: 4, cues: 3}",
+            "--num-envs 16 --env-arg delay=4 --env-arg cues=3",
+        ),
+    ],
+)
+def test_the_program_is_told_what_is_not_the_default(
+    tmp_path: Path, environment: str, want: str
+) -> None:
+    flags = make_flags(tmp_path, environment)
+    assert flags == ["--rlx-server", "localhost:7001", *want.split()]
