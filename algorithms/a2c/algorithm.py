@@ -50,7 +50,7 @@ class A2C(Algorithm):
         log_ratios = tf.reshape(log_prob, tf.shape(alive)) - actions[LOG_PROB]
         corrections = compute_vtrace(
             log_ratios,
-            rewards["reward"][..., 0],
+            config.reward_scale * rewards["reward"][..., 0],
             seen.values,
             tf.reshape(next_values, tf.shape(alive)),
             alive,

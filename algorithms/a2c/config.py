@@ -15,6 +15,8 @@ class Config(ActorCriticConfig):
     gamma: float = Field(default=0.99, ge=0, le=1)
     # 1: all of the rollout's rewards; 0: one step and the value.
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
+    # Rewards are multiplied by it; values and costs are then of that scale.
+    reward_scale: float = Field(default=1.0, gt=0)
     entropy_coefficient: float = Field(default=0.0, ge=0)
     value_coefficient: float = Field(default=0.5, ge=0)
     # Global norm to which a gradient is scaled down; null: never.

@@ -31,7 +31,8 @@ class OnlineHelper:
       ahead: rollouts that may be under way while the agent acts on. 0: each is learned from before
         the next action, as a serial run that is to be repeatable needs it.
       on_learned: called, from another thread, when a rollout has been learned from.
-      max_wait_sec: longest wait for that.
+      max_wait_sec: longest wait for that; None: 2 s, or a minute where `ahead` is 0, as a run that
+        is to be repeatable loses nothing to a slow moment.
     """
 
     def __init__(
@@ -42,14 +43,14 @@ class OnlineHelper:
         *,
         ahead: int = 0,
         on_learned: Callable[[], None] | None = None,
-        max_wait_sec: float = 2.0,
+        max_wait_sec: float | None = None,
     ):
         self.discarded_rollouts = 0
         self._processor = processor
         self._slots = slots
         self._ahead = ahead
         self._on_learned = on_learned
-        self._max_wait_sec = max_wait_sec
+        self._max_wait_sec = (2.0 if ahead else 60.0) if max_wait_sec is None else max_wait_sec
         self._buffer = RolloutBuffer(steps, slots)
         self._episodes: list[Episode] = []
         # Two counters, each with one writer: what is under way needs no lock.

@@ -250,8 +250,8 @@ def test_a_recurrent_policy_recalls_what_it_saw_two_steps_ago(shared):
     config = make_config(
         layers=({"lstm": 16},),
         shared_network=shared,
-        rollout_steps=6,
-        learning_rate=1e-2,
+        rollout_steps=12,
+        learning_rate=3e-3,
         gamma=0.9,
     )
     chooser, random = Chooser(config, slots=16), np.random.default_rng(0)
