@@ -20,7 +20,7 @@ CODE = [
 GENERATED = re.compile(r"_pb2(_grpc)?\.py$")
 # Where TensorFlow may be imported: Model, Algorithm, the layers, and the border to NumPy.
 TENSORFLOW = (
-    r"relaax_like/computation/(model|actor_critic|algorithm|computation_task|acting)\.py",
+    r"relaax_like/computation/(model|actor_critic|algorithm|computation_task|updates|acting)\.py",
     r"relaax_like/nn/.*\.py",
     r"algorithms/[^/]+/(model|algorithm)\.py",
 )

@@ -15,6 +15,7 @@ from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.rlx_server.server import RlxServer, ServerThread
 from relaax_like.rlx_server.session import Session
 from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.framing import pack_frame
 from relaax_like.wire.ndarray import message_to_ndarray
 from relaax_like.wire.spaces import Box, Discrete, space_to_message
 
@@ -22,8 +23,20 @@ CONFIG = make_config(layers=(8,), rollout_steps=4)
 
 
 @contextlib.contextmanager
-def serve(server, config=CONFIG):
-    host = BatchHost(config, lambda: make_processor(config, server))
+def serve(server, config=CONFIG, rollouts=None):
+    """Serves a2c; each submitted rollout is put into `rollouts`, too."""
+
+    def make():
+        processor = make_processor(config, server)
+        submit = processor.submit
+        if rollouts is not None:
+            processor.submit = lambda rollout, *rest: (
+                rollouts.append(rollout),
+                submit(rollout, *rest),
+            )
+        return processor
+
+    host = BatchHost(config, make)
 
     def make_session(name):
         options = {"max_slots": 8, "max_message_bytes": 1 << 20, "score_lines": False}
@@ -163,3 +176,73 @@ def test_reward_and_reset_and_act_work_on_batch_agents(port):
         assert [e.score for e in answer.actions.episodes] == [2.0]
         assert not answer.actions.actions
         assert read_actions(client.ask(make_step(observations=observe(1)))).shape == (1,)
+
+
+def test_statistics_of_what_training_clients_saw_reach_the_parameter_server():
+    config = make_config(layers=(8,), rollout_steps=4, normalize_observations=True)
+    with serve_a2c(config) as backend, serve(backend, config) as port:
+        with RawClient(port) as client, RawClient(port) as watcher:
+            greet(client, 2)
+            greet(watcher, mode=rlx_pb2.EXPLOIT)
+            rows = np.random.default_rng(0).normal(5.0, 3.0, (5, 2, 4)).astype(np.float32)
+            client.ask(make_step(observations={"observation": array(rows[0])}))
+            watcher.ask(make_step(observations=observe(1, value=1e6)))
+            for t in range(1, 5):
+                step(watcher, observations=observe(1, value=1e6))
+                step(client, 2, observations={"observation": array(rows[t])})
+            step(client, 2)  # after the rollout has been learned from
+        count, mean, m2 = backend.manifest.view_statistic(backend.pull().values.flat, "observation")
+    seen = rows[:4].reshape(-1, 4).astype(np.float64)
+    assert count == 8
+    np.testing.assert_allclose(mean, seen.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(m2, ((seen - seen.mean(0)) ** 2).sum(0), rtol=1e-9)
+
+
+def test_the_model_sees_the_newest_observations_of_the_episode_at_hand():
+    config = make_config(layers=(8,), rollout_steps=4, observation_history=2)
+    rollouts = []
+    with serve_a2c(config) as backend, serve(backend, config, rollouts) as port:
+        with RawClient(port) as client:
+            greet(client)
+            client.ask(make_step(observations=observe(1, value=1)))
+            step(client, observations=observe(1, value=2))
+            step(
+                client,
+                observations=observe(1, value=10),
+                truncated=array([1], "bool"),
+                final_observations=observe(1, value=3),
+            )
+            step(client, observations=observe(1, value=11))
+            step(client, observations=observe(1, value=12))
+    (rollout,) = rollouts
+    seen = rollout.inputs["observation"][:, 0, ::4]
+    np.testing.assert_array_equal(seen, [[1, 1], [1, 2], [10, 10], [10, 11]])
+    after = rollout.next_inputs["observation"][:, 0, ::4]
+    np.testing.assert_array_equal(after, [[1, 2], [2, 3], [10, 11], [11, 12]])
+
+
+def test_a_frame_may_come_in_pieces_and_several_at_once(port):
+    with RawClient(port) as client:
+        greet(client)
+        first = make_step(observations=observe(1)).SerializeToString()
+        for byte in pack_frame(first):
+            client.socket.sendall(bytes([byte]))
+        assert read_actions(client.receive()).shape == (1,)
+        scalars = rlx_pb2.ClientMessage()
+        scalars.scalars.scalars.add(name="x" * 200, y=1.0)
+        many = pack_frame(scalars.SerializeToString()) * 90
+        next_step = make_next(1, observations=observe(1)).SerializeToString()
+        client.socket.sendall(many + pack_frame(next_step) + many)
+        assert read_actions(client.receive()).shape == (1,)
+        assert read_actions(step(client)).shape == (1,)
+
+
+def test_a_message_larger_than_the_buffer_is_read_whole():
+    config = make_config(layers=(4,), rollout_steps=4, state_size=30_000)
+    with serve_a2c(config) as backend, serve(backend, config) as port, RawClient(port) as client:
+        greet(client, 2, (30_000,))
+        values = np.arange(60_000, dtype=np.float32).reshape(2, -1)
+        observations = {"observation": array(values)}
+        assert read_actions(client.ask(make_step(observations=observations))).shape == (2,)
+        for _ in range(3):
+            assert read_actions(step(client, 2, observations=observations)).shape == (2,)

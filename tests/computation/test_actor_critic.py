@@ -1,0 +1,131 @@
+"""The actor-critic model: NumPy and TensorFlow, step by step and unrolled. covers F2, F4, F7, F25"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.batch import make_algorithm, make_config
+
+from relaax_like.computation.acting import CompiledActor, NumpyActor, make_actor
+from relaax_like.computation.model import get_variables, order_variables
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.spaces import Box, Discrete
+
+STEPS, SLOTS = 5, 3
+VARIANTS = {
+    "two networks": {},
+    "one trunk": {"shared_network": True},
+    "two lstms": {"layers": (8, {"lstm": 5})},
+    "one gru": {"layers": ({"gru": 5}, 8), "shared_network": True},
+    "normalised": {"normalize_observations": True},
+    "continuous": {"action_size": 2, "layers": ({"lstm": 4},)},
+}
+
+
+def make_model(**settings):
+    model = make_algorithm(make_config(**{"layers": (8,), **settings})).model
+    random = np.random.default_rng(0)
+    for variable in model.trainable_variables:  # the policy begins nearly uniform
+        variable.assign(variable + 0.3 * random.standard_normal(variable.shape))
+    if model.normalizer is not None:
+        model.normalizer.count.assign(10.0)
+        model.normalizer.mean.assign(random.standard_normal(4))
+        model.normalizer.m2.assign(random.uniform(1, 40, 4))
+    return model
+
+
+def make_inputs(seed=1):
+    random = np.random.default_rng(seed)
+    return random.standard_normal((STEPS, SLOTS, 4)).astype(np.float32)
+
+
+def make_states(model):
+    random = np.random.default_rng(2)
+    return {
+        name: random.uniform(-1, 1, (SLOTS, *props["shape"])).astype(np.float32)
+        for name, props in model.get_state_specs()
+    }
+
+
+def to_tensors(arrays):
+    return {name: tf.constant(array) for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
+def test_numpy_and_tensorflow_choose_alike(settings):
+    model = make_model(**settings)
+    actor = NumpyActor(model, seed=0)
+    actor.set_values([v.numpy() for v in order_variables(model)], 3)
+    inputs, states = {"observation": make_inputs()[0]}, make_states(model)
+    prediction = actor.act(inputs, states)
+    distributions, next_states = model.policy(to_tensors(inputs), to_tensors(states))
+    log_prob = distributions["action"].log_prob(tf.constant(prediction.actions["action"]))
+    np.testing.assert_allclose(prediction.log_prob, log_prob, atol=1e-5)
+    assert prediction.next_states.keys() == next_states.keys() == states.keys()
+    for name, state in next_states.items():
+        np.testing.assert_allclose(prediction.next_states[name], state, atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
+def test_a_rollout_gives_what_single_steps_give(settings):
+    model = make_model(**settings)
+    x, states = make_inputs(), to_tensors(make_states(model))
+    begins = np.zeros((STEPS, SLOTS), bool)
+    begins[2, 1] = begins[4, 0] = True
+    seen = model.unroll({"observation": tf.constant(x)}, states, tf.constant(begins))
+    modes = tf.reshape(
+        seen.distribution.mode(), [STEPS, SLOTS, *seen.distribution.mode().shape[1:]]
+    )
+    for t in range(STEPS):
+        keep = 1.0 - begins[t].astype(np.float32)[:, None]
+        states = {name: state * keep for name, state in states.items()}
+        inputs = {"observation": tf.constant(x[t])}
+        np.testing.assert_allclose(seen.values[t], model.value(inputs, states), atol=1e-5)
+        distributions, states = model.policy(inputs, states)
+        np.testing.assert_allclose(modes[t], distributions["action"].mode(), atol=1e-5)
+        for name, state in states.items():
+            np.testing.assert_allclose(seen.states[name][t], state, atol=1e-5)
+
+
+def test_an_image_goes_through_convolutions_in_a_compiled_call():
+    config = make_config(layers=("a3c",), image=(84, 84, 1), observation_history=4)
+    algorithm = make_algorithm(config)
+    actor = make_actor(algorithm, seed=0)
+    assert isinstance(actor, CompiledActor)
+    images = np.random.default_rng(0).integers(256, size=(3, 84, 84, 4)).astype(np.uint8)
+    prediction = actor.act({"observation": images}, {}, exploit=True)
+    alone = [actor.act({"observation": image[None]}, {}, exploit=True) for image in images]
+    assert prediction.actions["action"].shape == (3,)
+    np.testing.assert_allclose(prediction.log_prob, [one.log_prob[0] for one in alone], atol=1e-5)
+
+
+def test_statistics_follow_the_parameters_and_are_none():
+    model = make_model(normalize_observations=True)
+    kinds = [variable.kind for variable in get_variables(model)]
+    assert kinds[-3:] == ["statistic"] * 3
+    assert set(kinds[:-3]) == {"trainable"}
+    names = [variable.name for variable in get_variables(model)]
+    assert names[-3:] == ["observation.count", "observation.mean", "observation.m2"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layers": ("nature",)}, "set image"),
+        ({"image": (84, 84, 4)}, "no convolution"),
+        ({"layers": ("nature",), "image": (84, 84, 4), "normalize_observations": True}, "without"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_config(**settings)
+
+
+def test_images_of_another_shape_or_type_are_refused_with_the_cure():
+    config = make_config(layers=("nature",), image=(84, 84, 4))
+    action = {"action": Discrete(n=2)}
+    fits = Box(dtype="uint8", shape=(84, 84, 4))
+    config.validate_spaces({"observation": fits}, action)
+    with pytest.raises(InvalidInputError, match=r"set it to the environment's"):
+        config.validate_spaces({"observation": Box(dtype="uint8", shape=(64, 64, 4))}, action)
+    with pytest.raises(InvalidInputError, match=r"uint8"):
+        config.validate_spaces({"observation": Box(dtype="float32", shape=(84, 84, 4))}, action)
