@@ -11,7 +11,7 @@ GRPC_TOOLS := grpcio-tools==1.74.0
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install run test check format lint types protos protos-current bench clean
+.PHONY: help install run test check format lint types protos protos-current bench bench-peers clean
 
 help:  ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -72,5 +72,8 @@ protos-current: $(PROTOC_VENV)/.installed
 bench: install  ## Measure the hot paths.
 	$(BIN)/python -m benchmarks.run
 
+bench-peers: install  ## Measure Stable-Baselines3 beside us, in .venv-peers.
+	$(BIN)/python -m benchmarks.peers.run
+
 clean:  ## Remove what the targets above have made.
-	rm -rf $(VENV) $(PROTOC_VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(PROTOC_VENV) .venv-peers build *.egg-info .mypy_cache .ruff_cache .pytest_cache

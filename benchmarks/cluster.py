@@ -1,22 +1,54 @@
-"""A parameter server and an rlx server as processes, for benchmarks."""
+"""A parameter server and an rlx server as processes, and load for them, for benchmarks."""
 
 import contextlib
+import json
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import psutil
+
+# From the moment when all clients are connected: so long they play before anything is counted. The
+# gradient of each number of packed rollouts is compiled when it has come some times, and all who
+# wait for theirs stand still for a second or two. With 64 clients that went on for 28 s.
+WARM_UP_SEC = 40.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Servers:
+    """Both servers.
+
+    Attributes:
+      address: of the rlx server.
+      rlx_server: its process id.
+      parameter_server: its process id.
+    """
+
+    address: str
+    rlx_server: int
+    parameter_server: int
 
 
 @contextlib.contextmanager
 def run_servers(config: Path, *sets: str) -> Iterator[str]:
+    """Starts both as `start_servers` does; gives the rlx server's address, once it listens."""
+    with start_servers(config, *sets) as servers:
+        yield servers.address
+
+
+@contextlib.contextmanager
+def start_servers(config: Path, *sets: str) -> Iterator[Servers]:
     """Starts both on free ports, with a budget that no benchmark uses up.
 
-    Gives the rlx server's address, once it listens.
+    Gives them once they listen.
     """
-    ps, rlx = (f"localhost:{port}" for port in _find_free_ports(2))
+    ps, rlx = (f"localhost:{port}" for port in find_free_ports(2))
     with tempfile.TemporaryDirectory() as folder:
         overrides = [
             f"run_dir={folder}",
@@ -36,7 +68,9 @@ def run_servers(config: Path, *sets: str) -> Iterator[str]:
         try:
             for address in (ps, rlx):
                 _wait_for_port(address)
-            yield rlx
+            yield Servers(
+                address=rlx, parameter_server=processes[0].pid, rlx_server=processes[1].pid
+            )
         finally:
             for process in processes:
                 process.terminate()
@@ -44,7 +78,76 @@ def run_servers(config: Path, *sets: str) -> Iterator[str]:
                 process.wait(20)
 
 
-def _find_free_ports(count: int) -> Sequence[int]:
+def run_loads(
+    loads: Sequence[Sequence[str]], servers: Servers, seconds: float
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Runs programs of `benchmarks.load`, which all count in the same seconds.
+
+    Args:
+      loads: the arguments of each.
+      servers: that they play against.
+      seconds: for which they count.
+
+    Returns:
+      What each printed; and what processor time was used meanwhile, see `_read_cpu`, in percent of
+      one core.
+    """
+    base = [sys.executable, "-m", "benchmarks.load"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    running: list[subprocess.Popen[str]] = []
+    try:
+        for load in loads:
+            running.append(subprocess.Popen([*base, *load], **pipes))
+        for process in running:
+            wait_for_ready(process)
+        start = time.monotonic() + WARM_UP_SEC
+        for process in running:
+            assert process.stdin is not None
+            process.stdin.write(f"{start} {seconds}\n")
+            process.stdin.flush()
+        time.sleep(start - time.monotonic())
+        before = _read_cpu(servers)
+        time.sleep(start + seconds - time.monotonic())
+        after = _read_cpu(servers)
+        results = [json.loads(process.communicate()[0]) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    return results, {name: 100 * (after[name] - before[name]) / seconds for name in before}
+
+
+def wait_for_ready(process: subprocess.Popen[str]) -> None:
+    """Waits until a program has printed `ready`.
+
+    Raises:
+      RuntimeError: it ended, or printed something else.
+    """
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if line != "ready\n":
+        raise RuntimeError(f"{process.args!r}: {line!r} came, expected 'ready'")
+
+
+def _read_cpu(servers: Servers) -> dict[str, float]:
+    """Returns processor seconds so far: of the rlx server's loop, and of the whole of each part."""
+    rlx_server = psutil.Process(servers.rlx_server)
+    times = psutil.cpu_times()
+    return {
+        # The loop runs in the main thread, whose id is that of the process.
+        "loop": next(
+            thread.user_time + thread.system_time
+            for thread in rlx_server.threads()
+            if thread.id == servers.rlx_server
+        ),
+        "rlx": sum(rlx_server.cpu_times()[:2]),
+        "ps": sum(psutil.Process(servers.parameter_server).cpu_times()[:2]),
+        "all": sum(times) - times.idle - times.iowait,
+    }
+
+
+def find_free_ports(count: int) -> Sequence[int]:
+    """Returns ports of the loopback interface that nobody listens on."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

@@ -2,19 +2,31 @@
 
 import abc
 from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from relaax_like.agent.online_helper import OnlineHelper
-from relaax_like.bridge.service import Episode
+from relaax_like.bridge.service import Episode, Metrics
 from relaax_like.computation.prediction import TASK, Prediction, Request
 from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED
+from relaax_like.wire.spaces import OBSERVATION
 
 Arrays = Mapping[str, np.ndarray]
 # Task -> name -> [k, ...].
 States = Mapping[str, Arrays]
 # Yields what a task is to predict, is sent its answer, and returns actions and next states.
 Predicting = Generator[Request, Prediction, tuple[Arrays, States]]
+
+
+class Environment(Protocol):
+    """A single environment, as gymnasium's; what `BatchAgent.run` plays with."""
+
+    def reset(self) -> tuple[Any, Mapping[str, Any]]:
+        """Begins an episode; returns its first observation, an array or named ones, and more."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Mapping[str, Any]]:
+        """Takes one action; returns observation, reward, terminated, truncated, and more."""
 
 
 class BatchAgent(abc.ABC):
@@ -28,30 +40,43 @@ class BatchAgent(abc.ABC):
         while actions is None:
             actions = agent.take(predict(agent.request()))
 
-    Requests of many agents can so be answered in one call. What the tasks predict and store is up
-    to three hooks: `_get_init_states`, `_cts_predict` and `_cts_store_data`.
+    Requests of many agents can so be answered in one call. `run` is the same for one environment
+    at hand. What the tasks predict and store is up to three hooks: `_get_init_states`,
+    `_cts_predict` and `_cts_store_data`.
 
     Attributes:
+      main_task: the task that stores every step. It alone counts the environment's steps and
+        reports the episodes. Set by the class; None: the first one.
       helpers: task -> its helper.
+      config: the algorithm's `Config`, where the agent has one.
       learning: False stores and learns nothing; predictions are the best actions then.
 
     Args:
       helpers: as the attribute.
       slots: k.
+      config: as the attribute.
       learning: as the attribute.
       reward_shaping_f: applied to `[k, r]` rewards before they are stored.
     """
+
+    main_task: str | None = None
 
     def __init__(
         self,
         helpers: Mapping[str, OnlineHelper],
         slots: int,
         *,
+        config: Any = None,
         learning: bool = True,
         reward_shaping_f: Callable[[np.ndarray], np.ndarray] | None = None,
     ):
         self.helpers = dict(helpers)
+        self.config = config
         self.learning = learning
+        self._main = self.helpers[self.main_task or next(iter(self.helpers))]
+        for helper in self.helpers.values():
+            helper.counts_steps = helper is self._main
+        self._storing = list(self.helpers.values())
         self._slots = slots
         self._shape = reward_shaping_f
         self._alive = np.full(slots, ALIVE, np.float32)
@@ -66,22 +91,32 @@ class BatchAgent(abc.ABC):
     @property
     def waiting(self) -> bool:
         """True while a task has so much to learn from that the agent should not act on."""
-        return any(helper.waiting for helper in self.helpers.values())
+        return any(helper.waiting for helper in self._storing)
 
     @property
     def discarded_rollouts(self) -> int:
         """Whole rollouts that were thrown away, as nobody learned from them in time."""
-        return sum(helper.discarded_rollouts for helper in self.helpers.values())
+        return sum(helper.discarded_rollouts for helper in self._storing)
+
+    def metrics(self) -> Metrics:
+        """Returns the recorder."""
+        return self._main.metrics()
 
     # The hooks.
 
     def _get_init_states(self) -> States:
-        """Returns the memory at the start of an episode: task -> name -> `[k, ...]`; zeros."""
+        """Returns the memory at the start of an episode: task -> name -> `[k, ...]`; zeros.
+
+        Entries beside those of the tasks are memory of the agent itself.
+        """
         return {name: helper.make_init_states() for name, helper in self.helpers.items()}
 
     @abc.abstractmethod
     def _cts_predict(self, observations: Arrays, states: States) -> Predicting:
         """Asks the tasks: `prediction = yield self._ask(task, inputs, states[task])`.
+
+        Not every call leads to a step: what is to be remembered belongs into the memory that it
+        returns, which begins anew in slots where an episode ended.
 
         Args:
           observations: name -> `[k, ...]`.
@@ -98,9 +133,11 @@ class BatchAgent(abc.ABC):
         next_alive: np.ndarray,
         next_observations: Arrays,
         final_observations: Arrays | None,
-        episodes: Sequence[Episode],
     ) -> None:
         """Stores a step; by default, each task that was asked stores it with the same reward.
+
+        A task that is to store less, or something else, calls `add_actions` and `add_outcome` of
+        its helper at its own times, always by turns.
 
         Args:
           asked: task -> what it was asked in this step and what it answered.
@@ -108,13 +145,22 @@ class BatchAgent(abc.ABC):
           next_alive: `[k]`: 1 goes on, 0 terminated, -1 truncated.
           next_observations: name -> `[k, ...]`; where an episode ended the next one's first.
           final_observations: name -> `[k, ...]`, rows of slots that were truncated.
-          episodes: that ended with this step; reported by the first task.
         """
         for name, (request, prediction) in asked.items():
             helper = self.helpers[name]
             helper.add_actions(request.inputs, request.states, prediction)
-            helper.add_outcome(rewards, next_alive, next_observations, final_observations, episodes)
-            episodes = ()
+            helper.add_outcome(rewards, next_alive, next_observations, final_observations)
+
+    def _split(self, task: str) -> list[OnlineHelper]:
+        """Gives each slot a helper of its own, `[1, ...]`, for a task whose slots store apart.
+
+        To be called once, in the constructor, and used in `_cts_store_data` instead of the task's
+        common helper.
+        """
+        helpers = self.helpers[task].split()
+        self._storing.remove(self.helpers[task])
+        self._storing += helpers
+        return helpers
 
     def _ask(self, task: str, inputs: Arrays, states: Arrays) -> Request:
         """Returns the request to yield in `_cts_predict`."""
@@ -151,6 +197,7 @@ class BatchAgent(abc.ABC):
                     assert terminated is not None
                     assert truncated is not None
                     alive = np.where(truncated, TRUNCATED, np.where(terminated, TERMINATED, ALIVE))
+                    self._main.add_episodes(episodes)
                 self._cts_store_data(
                     self._asked,
                     rewards if self._shape is None else self._shape(rewards),
@@ -158,10 +205,9 @@ class BatchAgent(abc.ABC):
                     # What follows a terminal state is multiplied by zero: any array will do.
                     self._observations if observations is None else observations,
                     final_observations,
-                    episodes,
                 )
             elif ended is not None:
-                for helper in self.helpers.values():
+                for helper in self._storing:
                     helper.refresh()
             if ended is not None:
                 self._reset_states(ended)
@@ -195,8 +241,96 @@ class BatchAgent(abc.ABC):
 
     def close(self) -> None:
         """Forgets unfinished rollouts; episodes that ended in them are still reported."""
-        for helper in self.helpers.values():
+        for helper in self._storing:
             helper.close()
+
+    # The loop of scripts and tests, without servers.
+
+    def run(self, env: Environment, num_games: int, actrep: int = 1) -> list[float]:
+        """Plays whole episodes of one environment here, and learns from them.
+
+            with ParameterServer(store, metrics=recorder) as server:
+                host = make_agent_host(experiment, lambda name: InProcessClient(server, name))
+                host.make_agent().run(gymnasium.make("CartPole-v1"), num_games=500)
+                host.close()
+
+        Actions are handed over as the tasks choose them, observations to the tasks as they come:
+        what clips, flattens or stacks them belongs around the environment. Needs an agent of one
+        slot. The curve `success` is recorded where `info["success"]` says so at an episode's end:
+        1 for more than 0, else 0.
+
+        Args:
+          env: stepped, not closed.
+          num_games: episodes; fewer when the training has finished.
+          actrep: steps of the environment per action, rewards added up; they count as one.
+
+        Returns:
+          The total reward of each episode, not shaped. All whole rollouts have been learned from.
+        """
+        if self._slots != 1:
+            raise ValueError(f"run: the agent has {self._slots} slots, expected one")
+        totals: list[float] = []
+        while len(totals) < num_games and not (self.learning and self._main.finished):
+            totals.append(self._run_one_episode(env, actrep))
+        self._wait()
+        return totals
+
+    def _run_one_episode(self, env: Environment, actrep: int = 1) -> float:
+        """Plays one episode; returns its total reward.
+
+        FLARE's order: reset, init states; while alive and not timed out: predict, step, store; then
+        one more prediction at the final observation. FLARE stores that one too, with zero rewards,
+        since its rows carry no successor. Ours do: the last step is stored with the final
+        observation and with what ended the episode, so that the extra row would say nothing new.
+        What is predicted there, and remembered of it, is dropped.
+        """
+        observation, info = env.reset()
+        self._states = self._get_init_states()
+        self.observe(_to_rows(observation))
+        total, length, ended = 0.0, 0, False
+        while not ended:
+            action = self._choose()
+            observation, reward, terminated, truncated, info = _repeat(env, action, actrep)
+            rows, states = _to_rows(observation), self._states
+            total += reward
+            length += 1
+            ended = terminated or truncated
+            self.observe(
+                None if ended else rows,
+                np.array([[reward]]),
+                np.array([terminated]),
+                np.array([truncated]),
+                np.array([True]) if ended else None,
+                rows if ended else None,
+                [Episode(total, length)] if ended else (),
+            )
+        self._predict_once(rows, states)
+        if self.learning and info.get("success") is not None:
+            self.metrics().scalar("success", float(info["success"] > 0))
+        return total
+
+    def _choose(self) -> Any:
+        """Returns the next action of the only slot, as an environment takes it."""
+        self._wait()
+        actions = None
+        while actions is None:
+            request = self.request()
+            actions = self.take(self.helpers[request.task].answer(request))
+        rows = {name: array[0] for name, array in actions.items()}
+        return rows if len(rows) > 1 else next(iter(rows.values()))
+
+    def _wait(self) -> None:
+        for helper in self._storing:
+            helper.wait()
+
+    def _predict_once(self, observations: Arrays, states: States) -> None:
+        predicting = self._cts_predict(observations, states)
+        request = next(predicting)
+        while True:
+            try:
+                request = predicting.send(self.helpers[request.task].answer(request))
+            except StopIteration:
+                return
 
     def _reset_states(self, ended: np.ndarray) -> None:
         states = {}
@@ -215,6 +349,25 @@ class SimpleRLAgent(BatchAgent):
     def _cts_predict(self, observations: Arrays, states: States) -> Predicting:
         prediction = yield self._ask(TASK, observations, states[TASK])
         return prediction.actions, {TASK: prediction.next_states}
+
+
+def _repeat(
+    env: Environment, action: Any, times: int
+) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
+    """Takes an action up to so often; returns what `step` does, the rewards added up."""
+    reward = 0.0
+    for _ in range(times):
+        observation, part, terminated, truncated, info = env.step(action)
+        reward += float(part)
+        if terminated or truncated:
+            break
+    # Gymnasium sets both when a time limit meets a terminal state; the state decides.
+    return observation, reward, bool(terminated), bool(truncated and not terminated), info
+
+
+def _to_rows(observation: Any) -> dict[str, np.ndarray]:
+    named = observation if isinstance(observation, Mapping) else {OBSERVATION: observation}
+    return {name: np.asarray(array)[None] for name, array in named.items()}
 
 
 def _widen(mask: np.ndarray, axes: int) -> np.ndarray:

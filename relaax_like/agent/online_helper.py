@@ -1,11 +1,12 @@
 """OnlineHelper: an agent's side of one ComputationTask; recent experience, used once."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from relaax_like.bridge.service import Episode
+from relaax_like.bridge.service import Episode, Metrics
 from relaax_like.computation.data_processor import ComputationDataProcessor
 from relaax_like.computation.prediction import Prediction, Request
 from relaax_like.experience.rollout import RolloutBuffer
@@ -23,6 +24,8 @@ class OnlineHelper:
 
     Attributes:
       discarded_rollouts: whole rollouts that were thrown away.
+      counts_steps: whether its rollouts are the agent's environment steps. True unless the agent's
+        `BatchAgent` has another task to count them.
 
     Args:
       processor: of the task; predicts and learns.
@@ -46,8 +49,10 @@ class OnlineHelper:
         max_wait_sec: float | None = None,
     ):
         self.discarded_rollouts = 0
+        self.counts_steps = True
         self._processor = processor
         self._slots = slots
+        self._steps = steps
         self._ahead = ahead
         self._on_learned = on_learned
         self._max_wait_sec = (2.0 if ahead else 60.0) if max_wait_sec is None else max_wait_sec
@@ -57,6 +62,7 @@ class OnlineHelper:
         self._submitted = 0
         self._learned = 0
         self._wait_until = 0.0
+        self._progress = threading.Event()
 
     @property
     def waiting(self) -> bool:
@@ -68,6 +74,33 @@ class OnlineHelper:
         """Steps of all slots that are stored and not yet learned from."""
         return self._buffer.length * self._slots
 
+    @property
+    def finished(self) -> str:
+        """What ended the training, or "" while it goes on."""
+        return self._processor.finished
+
+    def metrics(self) -> Metrics:
+        """Returns the recorder."""
+        return self._processor.metrics()
+
+    def split(self) -> list["OnlineHelper"]:
+        """Returns a helper for each slot, to store with instead of this one.
+
+        For a task of which not all slots store the same steps; see `BatchAgent._split`.
+        """
+        return [self._make_for_slot() for _ in range(self._slots)]
+
+    def wait(self) -> None:
+        """Blocks while `waiting`; for loops that have nothing else to do."""
+        while self.waiting:
+            self._progress.clear()
+            if self.waiting:
+                self._progress.wait(0.1)
+
+    def answer(self, request: Request) -> Prediction:
+        """Has the task answer one request now, `[k, ...]`."""
+        return self._processor.predict([request])[0]
+
     def make_init_states(self) -> dict[str, np.ndarray]:
         """Returns the memory at the start of an episode: zeros, name -> `[k, ...]`."""
         return {
@@ -78,7 +111,7 @@ class OnlineHelper:
     def predict(self, inputs: Arrays, states: Arrays, exploit: bool = False) -> Prediction:
         """Chooses actions for one environment's arrays, without a slot axis."""
         request = Request(_add_axis(inputs), _add_axis(states), exploit)
-        prediction = self._processor.predict([request])[0]
+        prediction = self.answer(request)
         return Prediction(
             {name: array[0] for name, array in prediction.actions.items()},
             {name: array[0] for name, array in prediction.next_states.items()},
@@ -97,14 +130,12 @@ class OnlineHelper:
         rewards: np.ndarray,
         next_alive: np.ndarray,
         next_inputs: Arrays,
-        final_inputs: Arrays | None,
-        episodes: Sequence[Episode] = (),
+        final_inputs: Arrays | None = None,
     ) -> None:
         """Stores what the actions led to; see `RolloutBuffer.add_outcome`.
 
-        A rollout that is whole now is submitted, with the episodes that ended in it.
+        A rollout that is whole now is submitted, with the episodes that were added.
         """
-        self._episodes.extend(episodes)
         rollout = self._buffer.add_outcome(rewards, next_alive, next_inputs, final_inputs)
         if rollout is None:
             return
@@ -115,7 +146,12 @@ class OnlineHelper:
             return
         self._submitted += 1
         self._wait_until = time.monotonic() + self._max_wait_sec
-        self._processor.submit(rollout, ended, self._note_learned)
+        env_steps = rollout.env_steps if self.counts_steps else 0
+        self._processor.submit(rollout, ended, self._note_learned, env_steps)
+
+    def add_episodes(self, episodes: Sequence[Episode]) -> None:
+        """Has episodes reported that end with the step whose outcome is added next."""
+        self._episodes.extend(episodes)
 
     def refresh(self) -> None:
         """Asks for newer values without waiting for them; for agents that do not learn."""
@@ -128,8 +164,21 @@ class OnlineHelper:
         self._episodes = []
         self._buffer.discard()
 
+    def _make_for_slot(self) -> "OnlineHelper":
+        helper = OnlineHelper(
+            self._processor,
+            1,
+            self._steps,
+            ahead=self._ahead,
+            on_learned=self._on_learned,
+            max_wait_sec=self._max_wait_sec,
+        )
+        helper.counts_steps = self.counts_steps
+        return helper
+
     def _note_learned(self) -> None:
         self._learned += 1
+        self._progress.set()
         if self._on_learned is not None:
             self._on_learned()
 

@@ -105,9 +105,9 @@ class BufferingClient(ParameterServerClient):
         pending = self._statistics.get(name)
         self._statistics[name] = moments if pending is None else pending.merge(moments)
 
-    def apply_gradients(self, gradients: Sequence[np.ndarray]) -> None:
+    def apply_gradients(self, gradients: Sequence[np.ndarray], groups: Sequence[str] = ()) -> None:
         """Pushes one gradient; see `ParameterServerClient`."""
-        self._exchange(self._manifest.pack(gradients, gradient=True), want_values=False)
+        self._exchange(self._pack(gradients, groups), want_values=False, groups=groups)
 
     def get_values(self) -> list[np.ndarray]:
         """Pulls the newest values; those at hand while the server is away.
@@ -124,12 +124,14 @@ class BufferingClient(ParameterServerClient):
             self._note_away(error)
         return self._unpacked()
 
-    def push_pull(self, gradients: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+    def push_pull(
+        self, gradients: Sequence[np.ndarray] | None = None, groups: Sequence[str] = ()
+    ) -> list[np.ndarray]:
         """Pushes and pulls in one call; see `ParameterServerClient`."""
         if self._values is None:
             self.get_values()
-        flat = None if gradients is None else self._manifest.pack(gradients, gradient=True)
-        self._exchange(flat, want_values=True)
+        flat = None if gradients is None else self._pack(gradients, groups)
+        self._exchange(flat, want_values=True, groups=groups)
         return self._unpacked()
 
     def metrics(self) -> Metrics:
@@ -141,7 +143,12 @@ class BufferingClient(ParameterServerClient):
         if self._env_steps or self._episodes or self._statistics:
             self._exchange(None, want_values=False)
 
-    def _exchange(self, gradient: np.ndarray | None, want_values: bool) -> None:
+    def _pack(self, gradients: Sequence[np.ndarray], groups: Sequence[str]) -> np.ndarray:
+        return self._manifest.select_groups(groups).pack(gradients, gradient=True)
+
+    def _exchange(
+        self, gradient: np.ndarray | None, want_values: bool, groups: Sequence[str] = ()
+    ) -> None:
         self._sequence += 1
         push = Push(
             client_id=self.client_id,
@@ -154,6 +161,7 @@ class BufferingClient(ParameterServerClient):
             episodes=tuple(self._episodes),
             fingerprint=self._manifest.fingerprint,
             statistics=self._statistics,
+            groups=() if gradient is None else tuple(groups),
         )
         # The record goes as a whole: what was pending went with it, whatever the answer.
         self._env_steps, self._episodes, self._statistics = 0, [], {}

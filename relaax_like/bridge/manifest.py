@@ -1,10 +1,11 @@
 """The manifest: which named arrays lie where in the one flat vector of a run."""
 
+import functools
 import math
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -137,6 +138,24 @@ class Manifest:
             ranges[segment.group] = slice(known.start if known else start, start + segment.size)
         return ranges
 
+    def select_groups(self, groups: Sequence[str]) -> "Manifest":
+        """Returns the layout of a gradient that is for some variable groups alone.
+
+        Their segments follow each other in this manifest's order, whatever the order of the names.
+
+        Args:
+          groups: names, each once; none: all groups, the layout is this manifest.
+
+        Raises:
+          InvalidInputError: there is no such group, or one is named twice.
+        """
+        if not groups:
+            return self
+        names = frozenset(groups)
+        if len(names) < len(groups):
+            raise InvalidInputError("groups: one is named twice, expected each once", "groups")
+        return _select_groups(self, names)
+
     def pack(self, arrays: Sequence[np.ndarray], gradient: bool = False) -> np.ndarray:
         """Copies one array per segment into a new flat vector of bytes.
 
@@ -223,6 +242,23 @@ class Manifest:
     def _view(flat: np.ndarray, segment: Segment) -> np.ndarray:
         part = flat[segment.offset : segment.offset + segment.num_bytes]
         return part.view(DTYPES[segment.dtype]).reshape(segment.shape)
+
+
+@functools.lru_cache(maxsize=64)  # a push asks for the same few again and again
+def _select_groups(manifest: Manifest, groups: frozenset[str]) -> Manifest:
+    known = manifest.groups()
+    for name in sorted(groups - known.keys()):
+        raise InvalidInputError(
+            f"groups: no variable group {name[:60]!r}; this run has {', '.join(known)}. Do client "
+            "and server use the same algorithm folder?",
+            "groups",
+        )
+    segments, end = [], 0
+    for segment in manifest.trainable:
+        if segment.group in groups:
+            segments.append(replace(segment, offset=end))
+            end += segment.num_bytes
+    return Manifest(tuple(segments))
 
 
 def _validate_ranges(

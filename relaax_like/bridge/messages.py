@@ -26,6 +26,7 @@ def push_to_messages(
 ) -> Iterator[pb.PushPullRequest]:
     """Yields the header and the chunks of one push."""
     gradient = push.gradient
+    parts = iter(()) if gradient is None else chunks.split(gradient)
     yield pb.PushPullRequest(
         header=pb.PushHeader(
             client_id=push.client_id,
@@ -50,11 +51,12 @@ def push_to_messages(
                 )
                 for name, moments in push.statistics.items()
             ],
+            groups=push.groups,
+            first_chunk=next(parts, b""),
         )
     )
-    if gradient is not None:
-        for chunk in chunks.split(gradient):
-            yield pb.PushPullRequest(chunk=chunk)
+    for chunk in parts:
+        yield pb.PushPullRequest(chunk=chunk)
 
 
 def messages_to_push(
@@ -63,8 +65,8 @@ def messages_to_push(
     """Reads one push; allocates only the length that the manifest names.
 
     Raises:
-      InvalidInputError: no header, a gradient of another length or layout, a statistic that comes
-        twice or is malformed, or too much of anything.
+      InvalidInputError: no header, a gradient of another length or layout, unknown groups, a
+        statistic that comes twice or is malformed, or too much of anything.
     """
     first = next(messages, None)
     if first is None or first.WhichOneof("part") != "header":
@@ -78,8 +80,9 @@ def messages_to_push(
         )
     statistics = _messages_to_statistics(header.statistics)
     if header.gradient_bytes:
-        _validate_gradient_header(header, manifest)
-        assembler = chunks.Assembler(manifest.gradient_bytes, "gradient")
+        num_bytes = _validate_gradient_header(header, manifest)
+        assembler = chunks.Assembler(num_bytes, "gradient")
+        assembler.add(header.first_chunk)
         _add_chunks(messages, assembler)
         gradient = assembler.finish()
     elif next(messages, None) is not None:
@@ -95,6 +98,7 @@ def messages_to_push(
         episodes=tuple(Episode(e.episode_return, e.length) for e in header.episodes),
         fingerprint=header.fingerprint,
         statistics=statistics,
+        groups=tuple(header.groups),
     )
     return push, header
 
@@ -119,11 +123,14 @@ def _messages_to_statistics(deltas: Sequence[pb.StatisticDelta]) -> dict[str, Mo
     return statistics
 
 
-def _validate_gradient_header(header: pb.PushHeader, manifest: Manifest) -> None:
-    if header.gradient_bytes != manifest.gradient_bytes:
+def _validate_gradient_header(header: pb.PushHeader, manifest: Manifest) -> int:
+    """Returns the length of the gradient in bytes."""
+    num_bytes = manifest.select_groups(header.groups).gradient_bytes
+    if header.gradient_bytes != num_bytes:
+        whose = f"its groups {', '.join(header.groups)} have" if header.groups else "it has"
         raise InvalidInputError(
-            f"gradient: {header.gradient_bytes} bytes announced, the manifest has "
-            f"{manifest.gradient_bytes}: do client and server use the same model?",
+            f"gradient: {header.gradient_bytes} bytes announced, by the manifest {whose} "
+            f"{num_bytes}: do client and server use the same model?",
             "gradient_bytes",
         )
     if header.fingerprint != manifest.fingerprint:
@@ -132,6 +139,7 @@ def _validate_gradient_header(header: pb.PushHeader, manifest: Manifest) -> None
             f"{manifest.fingerprint:08x}: do client and server use the same model?",
             "fingerprint",
         )
+    return num_bytes
 
 
 def _add_chunks(messages: Iterable[pb.PushPullRequest], assembler: chunks.Assembler) -> None:
@@ -146,6 +154,7 @@ def _add_chunks(messages: Iterable[pb.PushPullRequest], assembler: chunks.Assemb
 def reply_to_messages(reply: Reply) -> Iterator[pb.PushPullReply]:
     """Yields the header and the chunks of one reply."""
     values = reply.values
+    parts = iter(()) if values is None else chunks.split(values.flat)
     yield pb.PushPullReply(
         header=pb.ReplyHeader(
             outcome=_OUTCOMES[reply.outcome],
@@ -157,11 +166,11 @@ def reply_to_messages(reply: Reply) -> Iterator[pb.PushPullReply]:
             values_bytes=0 if values is None else len(values.flat),
             values_version=0 if values is None else values.version,
             finished=reply.finished,
+            first_chunk=next(parts, b""),
         )
     )
-    if values is not None:
-        for chunk in chunks.split(values.flat):
-            yield pb.PushPullReply(chunk=chunk)
+    for chunk in parts:
+        yield pb.PushPullReply(chunk=chunk)
 
 
 def messages_to_reply(messages: Iterable[pb.PushPullReply], manifest: Manifest) -> Reply:
@@ -178,6 +187,7 @@ def messages_to_reply(messages: Iterable[pb.PushPullReply], manifest: Manifest) 
     values = None
     if header.values_bytes:
         assembler = chunks.Assembler(manifest.total_bytes, "values")
+        assembler.add(header.first_chunk)
         for message in iterator:
             assembler.add(message.chunk)
         flat = assembler.finish()

@@ -27,13 +27,15 @@ class Push:
       client_id: name of the pushing agent, unique in the run.
       incarnation: grows each time that client starts anew.
       sequence: 1, 2, 3, ... within one incarnation; a retry repeats it.
-      gradient: [gradient_bytes] uint8, the manifest's trainable part, or None.
+      gradient: [gradient_bytes] uint8, the manifest's trainable part (of `groups`), or None.
       gradient_version: version of the values that the gradient was computed at.
       gradient_epoch: epoch that those values came from; 0 when it is not known.
       env_steps: environment steps taken since the last push.
       episodes: episodes that ended since the last push.
       fingerprint: of the manifest that the gradient follows.
       statistics: name of a running statistic -> what the rows since the last push add to it.
+      groups: variable groups that the gradient is for, laid out as `Manifest.select_groups` says;
+        nothing else is moved, nor any other optimizer. Empty: all.
     """
 
     client_id: str
@@ -46,6 +48,7 @@ class Push:
     episodes: tuple[Episode, ...] = ()
     fingerprint: int = 0
     statistics: Mapping[str, Moments] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,8 +220,14 @@ class ParameterServerClient(abc.ABC):
         """
 
     @abc.abstractmethod
-    def apply_gradients(self, gradients: Sequence[np.ndarray]) -> None:
+    def apply_gradients(self, gradients: Sequence[np.ndarray], groups: Sequence[str] = ()) -> None:
         """Pushes one gradient (one float32 array per trainable variable, in manifest order).
+
+        Args:
+          gradients: the arrays.
+          groups: variable groups that they are for: arrays of these groups' variables alone, and
+            nothing else is moved, as `manifest.select_groups(groups).trainable` lists them. None
+            named: all.
 
         Raises:
           InvalidInputError: wrong count, shape or dtype, or not finite; nothing took effect.
@@ -233,8 +242,13 @@ class ParameterServerClient(abc.ABC):
         """
 
     @abc.abstractmethod
-    def push_pull(self, gradients: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
-        """Pushes a gradient (or none), steps, episodes and statistics; pulls the values with it."""
+    def push_pull(
+        self, gradients: Sequence[np.ndarray] | None = None, groups: Sequence[str] = ()
+    ) -> list[np.ndarray]:
+        """Pushes a gradient (or none), steps, episodes and statistics; pulls the values with it.
+
+        Arguments as of `apply_gradients`; all values come back, whatever was pushed.
+        """
 
     @abc.abstractmethod
     def metrics(self) -> Metrics:

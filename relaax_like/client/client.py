@@ -40,9 +40,16 @@ class OutOfOrderError(RelaaxError, RuntimeError):
     """A verb was called at the wrong time. Nothing was sent."""
 
 
+# Before the second attempt to connect.
+_FIRST_SLEEP_SEC = 0.25
+
+
 @dataclass(frozen=True, kw_only=True)
 class Retry:
     """How to wait for a server that is away.
+
+    Attempts to connect that follow each other wait shortly at first, as the server may just be
+    starting: 0.25 s at most, twice as much each time, until the bounds below hold.
 
     Attributes:
       min_sleep_sec: shortest sleep before an attempt.
@@ -282,7 +289,7 @@ class RlxClient:
             except ServerUnavailableError as error:
                 if attempt == self._retry.max_attempts:
                     raise
-                if not self._sleep_before_retry(error, stop):
+                if not self._sleep_before_retry(error, stop, _FIRST_SLEEP_SEC * 2 ** (attempt - 1)):
                     return False
             attempt += 1
 
@@ -308,8 +315,15 @@ class RlxClient:
             return True
         return False
 
-    def _sleep_before_retry(self, error: Exception | None, stop: threading.Event | None) -> bool:
+    def _sleep_before_retry(
+        self,
+        error: Exception | None,
+        stop: threading.Event | None,
+        at_most_sec: float = float("inf"),
+    ) -> bool:
         seconds = random.uniform(self._retry.min_sleep_sec, self._retry.max_sleep_sec)
+        if seconds > at_most_sec:
+            seconds = at_most_sec * random.uniform(0.5, 1.0)
         why = error or f"the connection to {self._address} was lost"
         self._report(f"{why}; trying again in {seconds:.1f} s")
         with tracing.span("wait for the server"):

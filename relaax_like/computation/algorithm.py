@@ -1,6 +1,7 @@
 """Algorithm: what to predict and what to learn with a Model."""
 
 import threading
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -13,12 +14,22 @@ class Algorithm:
     Written once; a `ComputationTask` derives the compiled forms. All arguments are dictionaries of
     tensors keyed by the model's specs, batch first. Its methods are traced: no Python side effects.
 
+    `learn_order`, `stop` and `after_update` are for updates that a `LearningTask` makes itself;
+    gradients that go to a parameter server know nothing of them.
+
+    Attributes:
+      learn_order: variable groups that are stepped one after another, all of them: `learn` is asked
+        anew for each, and sees the values that the groups before it left. Empty: one call, and all
+        groups are stepped at once.
+
     Args:
       model: the network.
       seed: of the draws in `predict`.
       max_gradient_norm: gradients are scaled down to this global norm (Pascanu et al. 2013,
         https://arxiv.org/abs/1211.5063); None leaves them as they are.
     """
+
+    learn_order: Sequence[str] = ()
 
     def __init__(self, model: Model, seed: int = 0, max_gradient_norm: float | None = None):
         self.model = model
@@ -48,5 +59,29 @@ class Algorithm:
         next_actions: Tensors,
         rewards: Tensors,
     ) -> Tensors:
-        """Returns the costs, scalars by name. Optional: not all tasks learn."""
+        """Returns the costs, scalars by name. Optional: not all tasks learn.
+
+        A cost that bears the name of a variable group reaches that group alone; all others are
+        added up and reach all groups. What is no cost but worth knowing, such as a divergence,
+        comes along through `tf.stop_gradient`.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not learn")
+
+    def stop(self, metrics: Tensors) -> tf.Tensor:
+        """Returns whether the rest of the epochs is skipped, `[] bool`; by default it never is.
+
+        Asked after each update, which stays.
+
+        Args:
+          metrics: what `learn` returned for the update's minibatch.
+        """
+        return tf.constant(False)
+
+    def after_update(self, version: tf.Tensor) -> None:
+        """Changes variables that no gradient reaches, such as a copied target; by default none.
+
+        Called after each update, before `stop` is asked.
+
+        Args:
+          version: updates so far, this one included, `[] int64`: 1 after the first.
+        """

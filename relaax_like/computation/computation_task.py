@@ -2,7 +2,8 @@
 
 import collections
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from relaax_like.bridge.manifest import Variable
 from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.model import (
     Specs,
+    Tensors,
     get_normalizers,
     get_trainable_variables,
     get_variables,
@@ -21,10 +23,15 @@ from relaax_like.computation.prediction import LOG_PROB
 from relaax_like.wire.errors import InvalidInputError
 
 Arrays = Mapping[str, np.ndarray]
+# The arguments of `Algorithm.learn`, by name.
+Batch = Mapping[str, Mapping[str, tf.Tensor]]
+CompileForm = Callable[[Batch, Sequence[tf.TensorSpec], bool], Callable[..., Any]]
 # A gradient that is compiled for one shape takes half the time of one for all shapes, and a second
 # to compile: shapes that have come so often are worth it, up to so many.
 _WORTH_COMPILING = 20
 _MAX_COMPILED = 16
+# Beside the costs where gradients are clipped: the norm before that.
+GRADIENT_NORM = "gradient norm"
 
 
 class ComputationTask:
@@ -37,9 +44,15 @@ class ComputationTask:
         task.set_values(parameter_server.push_pull(gradients))
 
     Not thread-safe; each agent has its own, or they take turns.
+
+    Args:
+      algorithm: what to predict and learn.
+      compile_in_background: gradients of a shape that comes often get a quicker form,
+        whose compiling takes a second: True goes on meanwhile. When the form is there then depends
+        on the clock, and with it the last digits: not for runs that are to be repeatable.
     """
 
-    def __init__(self, algorithm: Algorithm):
+    def __init__(self, algorithm: Algorithm, *, compile_in_background: bool = False):
         self._algorithm = algorithm
         model = algorithm.model
         self._input_specs = _to_signatures(model.get_input_specs())
@@ -67,8 +80,10 @@ class ComputationTask:
         # Guards the variables: no prediction sees half of a new set of values.
         self._lock = algorithm.lock
         self._compiled: dict[str, Callable[[list[tf.Tensor]], Any]] = {}
-        self._gradients: dict[Any, Callable[..., Any]] = {}
+        self._compiled_for_batch: dict[Any, Callable[..., Any]] = {}
         self._seen: collections.Counter[Any] = collections.Counter()
+        self._compile_in_background = compile_in_background
+        self._compiling = threading.Lock()
         self._assign = self._compile_assign()
 
     @property
@@ -153,6 +168,23 @@ class ComputationTask:
         Returns:
           One float32 array per trainable variable, in manifest order; and the costs by name.
         """
+        batch = self._make_batch(
+            inputs, next_inputs, next_alive, rewards, actions, next_actions, states, next_states
+        )
+        return self._get_compiled("gradients", batch, self._compile_gradients)(flatten(batch))
+
+    def _make_batch(
+        self,
+        inputs: Arrays,
+        next_inputs: Arrays,
+        next_alive: Arrays,
+        rewards: Arrays,
+        actions: Arrays,
+        next_actions: Arrays | None = None,
+        states: Arrays | None = None,
+        next_states: Arrays | None = None,
+    ) -> Batch:
+        """Returns the arguments of `Algorithm.learn`, checked; see `compute_gradients`."""
         action_specs = self._action_specs
         if LOG_PROB in actions:
             action_specs = {**action_specs, **self._log_prob_spec}
@@ -172,23 +204,34 @@ class ComputationTask:
             batch["next_actions"] = _select(
                 next_actions, self._action_specs, "next_actions", any_axes=True
             )
-        tensors = [tensor for part in batch.values() for tensor in part.values()]
-        return self._get_gradients(batch, tensors)(tensors)
+        return batch
 
-    def _get_gradients(
-        self, batch: Mapping[str, Any], tensors: Sequence[tf.Tensor]
-    ) -> Callable[[list[tf.Tensor]], Any]:
-        key: Any = tuple(tuple(tensor.shape) for tensor in tensors)
-        if key not in self._gradients and self._algorithm.model.xla:
+    def _get_compiled(
+        self, form: Any, batch: Batch, compile_form: CompileForm, worth: int = _WORTH_COMPILING
+    ) -> Callable[..., Any]:
+        """Returns what `compile_form` made for batches like this one.
+
+        Args:
+          form: names it.
+          batch: of `_make_batch`.
+          compile_form: called with batch, signatures of its tensors, and whether XLA compiles it.
+          worth: how often a shape must have come to be compiled for it alone.
+        """
+        tensors = flatten(batch)
+        key: Any = (form, *(tuple(tensor.shape) for tensor in tensors))
+        if key not in self._compiled_for_batch and self._algorithm.model.xla:
             self._seen[key] += 1
-            if self._seen[key] == _WORTH_COMPILING and len(self._gradients) < _MAX_COMPILED:
+            if self._seen[key] == worth and len(self._compiled_for_batch) < _MAX_COMPILED:
                 specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-                self._gradients[key] = self._compile_gradients(batch, specs, xla=True)
+                if self._compile_in_background:
+                    self._start_compiling(key, lambda: compile_form(batch, specs, True), tensors)
+                else:
+                    self._compiled_for_batch[key] = compile_form(batch, specs, True)
             if len(self._seen) > 10_000:  # lengths that hardly ever come again
                 self._seen.clear()
-        if key not in self._gradients:
-            key = tuple(len(shape) for shape in key)
-        if key not in self._gradients:
+        if key not in self._compiled_for_batch:
+            key = (form, *(len(shape) for shape in key[1:]))
+        if key not in self._compiled_for_batch:
             # Only what the model's specs say is fixed.
             specs = []
             for part, parts in batch.items():
@@ -197,8 +240,19 @@ class ComputationTask:
                     free = [None] * (len(tensor.shape) - fixed)
                     shape = free + tensor.shape.as_list()[len(free) :]
                     specs.append(tf.TensorSpec(shape, tensor.dtype))
-            self._gradients[key] = self._compile_gradients(batch, specs, xla=False)
-        return self._gradients[key]
+            self._compiled_for_batch[key] = compile_form(batch, specs, False)
+        return self._compiled_for_batch[key]
+
+    def _start_compiling(
+        self, key: Any, compile_form: Callable[[], Callable[..., Any]], tensors: list[tf.Tensor]
+    ) -> None:
+        def compile_and_try() -> None:
+            with self._compiling:  # one after another: agents need the processor, too
+                form = compile_form()
+                form(tensors)  # the first call compiles; nobody looks at what it computes
+                self._compiled_for_batch[key] = form
+
+        threading.Thread(target=compile_and_try, name="compiling", daemon=True).start()
 
     def _compile(self, method: Callable[..., Any]) -> Callable[[list[tf.Tensor]], Any]:
         """Returns one compiled call of `algorithm.predict` or its like, on a flat list of tensors.
@@ -237,7 +291,7 @@ class ComputationTask:
         return tf.function(assign, input_signature=specs).get_concrete_function()
 
     def _compile_gradients(
-        self, batch: Mapping[str, Any], specs: Sequence[tf.TensorSpec], xla: bool
+        self, batch: Batch, specs: Sequence[tf.TensorSpec], xla: bool
     ) -> Callable[[list[tf.Tensor]], Any]:
         """Returns one compiled call from a batch with these names to gradients and costs.
 
@@ -247,9 +301,7 @@ class ComputationTask:
         names: list[str] = []
 
         def flat(*tensors: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            rest = iter(tensors)
-            parts = {part: {name: next(rest) for name in batch[part]} for part in batch}
-            gradients, costs = self._trace_gradients(parts)
+            gradients, costs = self._trace_gradients(unflatten(batch, tensors))
             names[:] = costs
             vector = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
             return vector, tf.stack([tf.cast(cost, tf.float32) for cost in costs.values()])
@@ -267,26 +319,58 @@ class ComputationTask:
 
         return call
 
-    def _trace_gradients(self, batch: Mapping[str, Any]) -> tuple[list[tf.Tensor], dict[str, Any]]:
-        groups: dict[str, list[tf.Variable]] = {}  # in manifest order
-        for variable, group in zip(self._trainable, self._groups, strict=True):
-            groups.setdefault(group, []).append(variable)
+    def _trace_gradients(
+        self, batch: Batch, only: str | None = None
+    ) -> tuple[list[tf.Tensor], dict[str, Any]]:
+        """Returns gradients of all variable groups, or of one, in manifest order; and the costs."""
+        groups = self._group_variables()
+        wanted = groups if only is None else {only: groups[only]}
         with contextlib.ExitStack() as stack:
             # One tape per group: XLA cannot follow loops on a tape that is asked more than once.
-            tapes = {g: tf.GradientTape(watch_accessed_variables=False) for g in groups}
+            tapes = {g: tf.GradientTape(watch_accessed_variables=False) for g in wanted}
             for group, tape in tapes.items():
-                stack.enter_context(tape).watch(groups[group])
+                stack.enter_context(tape).watch(wanted[group])
             costs = dict(self._algorithm.learn(**batch))
             common = [cost for name, cost in costs.items() if name not in groups]
-            totals = {g: tf.add_n([*common, *([costs[g]] if g in costs else [])]) for g in groups}
+            _validate_costs(costs, common, wanted)
+            totals = {g: tf.add_n([*common, *([costs[g]] if g in costs else [])]) for g in wanted}
         gradients: list[tf.Tensor] = []
         for group, tape in tapes.items():
-            gradients += tape.gradient(totals[group], groups[group], unconnected_gradients="zero")
+            gradients += tape.gradient(totals[group], wanted[group], unconnected_gradients="zero")
         clip = self._algorithm.max_gradient_norm
         if clip is not None:
             gradients, norm = tf.clip_by_global_norm(gradients, clip)
-            costs["gradient norm"] = norm
+            costs[GRADIENT_NORM] = norm
         return gradients, costs
+
+    def _group_variables(self) -> dict[str, list[tf.Variable]]:
+        """Returns the trainable variables of each group, in manifest order."""
+        groups: dict[str, list[tf.Variable]] = {}
+        for variable, group in zip(self._trainable, self._groups, strict=True):
+            groups.setdefault(group, []).append(variable)
+        return groups
+
+
+def flatten(batch: Batch) -> list[tf.Tensor]:
+    """Returns all tensors of a batch, one after another."""
+    return [tensor for part in batch.values() for tensor in part.values()]
+
+
+def unflatten(batch: Batch, tensors: Sequence[tf.Tensor]) -> Batch:
+    """Returns tensors under the names that they have in a batch."""
+    rest = iter(tensors)
+    return {part: {name: next(rest) for name in parts} for part, parts in batch.items()}
+
+
+def _validate_costs(costs: Tensors, common: Sequence[tf.Tensor], groups: Iterable[str]) -> None:
+    missing = [group for group in groups if group not in costs and not common]
+    if missing:
+        # A ValueError comes out of a trace as it is.
+        raise ValueError(
+            f"no cost reaches variable group {missing[0]!r}: learn returned "
+            f"{', '.join(costs) or 'none'}; return a cost of that name, or one of no group's "
+            "name, which reaches all"
+        )
 
 
 def _to_signatures(specs: Specs) -> dict[str, tf.TensorSpec]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import Episode, ParameterServerClient
+from relaax_like.bridge.service import Episode, Metrics, ParameterServerClient
 from relaax_like.computation.prediction import LOG_PROB, Prediction, Request
 from relaax_like.experience.rollout import Rollout, concatenate
 from relaax_like.wire import tracing
@@ -39,7 +39,7 @@ class _Work:
     rollout: Rollout | None
     episodes: Sequence[Episode]
     on_done: Callable[[], None]
-    env_steps: int = 0
+    env_steps: int
 
 
 @dataclass
@@ -69,6 +69,7 @@ class ComputationDataProcessor:
       actor: computes actions.
       parameter_server: where gradients go to; used by the training thread alone.
       max_packed: most rollouts in one gradient, a power of two.
+      curves: what the names of its costs' curves begin with.
     """
 
     def __init__(
@@ -77,11 +78,13 @@ class ComputationDataProcessor:
         actor: "Actor",
         parameter_server: ParameterServerClient,
         max_packed: int = 16,
+        curves: str = "Optimizer",
     ):
         self._task = task
         self._actor = actor
         self._parameter_server = parameter_server
         self._max_packed = max_packed
+        self._curves = curves
         # Bounded by its users: each agent has at most one piece of work in it.
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._training_loop, name="training", daemon=True)
@@ -104,6 +107,10 @@ class ComputationDataProcessor:
     def finished(self) -> str:
         """What ended the training, or "" while it goes on."""
         return self._parameter_server.finished
+
+    def metrics(self) -> Metrics:
+        """Returns the recorder."""
+        return self._parameter_server.metrics()
 
     def start(self) -> None:
         """Fetches the values and starts to learn.
@@ -133,7 +140,11 @@ class ComputationDataProcessor:
         return [prediction for prediction in predictions if prediction is not None]
 
     def submit(
-        self, rollout: Rollout, episodes: Sequence[Episode], on_done: Callable[[], None]
+        self,
+        rollout: Rollout,
+        episodes: Sequence[Episode],
+        on_done: Callable[[], None],
+        env_steps: int | None = None,
     ) -> None:
         """Hands a rollout over to be learned from.
 
@@ -142,8 +153,11 @@ class ComputationDataProcessor:
           episodes: that ended during it.
           on_done: called from the training thread when the values that it led to are in force (or
             when it could not be used).
+          env_steps: to be counted with it: 0 where another task counts the agent's steps; None: all
+            of the rollout's.
         """
-        self._queue.put(_Work(rollout, episodes, on_done))
+        steps = rollout.env_steps if env_steps is None else env_steps
+        self._queue.put(_Work(rollout, episodes, on_done, steps))
 
     def report(self, episodes: Sequence[Episode], env_steps: int) -> None:
         """Counts episodes and steps that no gradient was made of."""
@@ -152,7 +166,7 @@ class ComputationDataProcessor:
     def refresh(self, on_done: Callable[[], None]) -> None:
         """Asks for the newest values; `on_done` is called when they are in force."""
         self._next_refresh = time.monotonic() + _REFRESH_SEC
-        self._queue.put(_Work(None, (), on_done))
+        self._queue.put(_Work(None, (), on_done, 0))
 
     def refresh_soon(self) -> None:
         """Asks for the newest values, unless somebody just has. Called by one thread."""
@@ -199,7 +213,7 @@ class ComputationDataProcessor:
             self._note_failure(error)
             # The steps were taken all the same: a training that diverges ends with its budget.
             if batch[0].rollout is not None:
-                self._parameter_server.increment_global_t(batch[0].rollout.env_steps)
+                self._parameter_server.increment_global_t(batch[0].env_steps)
 
     def _note_failure(self, error: Exception) -> None:
         now = time.monotonic()
@@ -252,7 +266,7 @@ class ComputationDataProcessor:
             rows = rollout.inputs[name].reshape(-1, *self.input_shapes[name])
             self._parameter_server.add_statistics(name, Moments.of(rows))
         self._add_episodes(batch)
-        self._parameter_server.increment_global_t(rollout.env_steps)
+        self._parameter_server.increment_global_t(sum(work.env_steps for work in batch))
         staleness = self._parameter_server.version - float(rollout.versions.mean())
         values = self._parameter_server.push_pull(gradients)
         mark = tracing.end("push-pull", mark)
@@ -278,7 +292,7 @@ class ComputationDataProcessor:
             return
         for name, total in means.sums.items():
             if np.isfinite(total):
-                self._parameter_server.metrics().scalar(f"Optimizer/{name}", total / means.count)
+                self.metrics().scalar(f"{self._curves}/{name}", total / means.count)
         self._means = _Means(since=now)
 
 

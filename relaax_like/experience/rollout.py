@@ -105,6 +105,7 @@ class RolloutBuffer:
           rewards: [k, r].
           next_alive: [k]: 1, 0 or -1.
           next_inputs: name -> [k, ...]; where an episode ended the next one's first observation.
+            Inputs that it lacks, as they are no observations, count as unchanged.
           final_inputs: name -> [k, ...], last observations of the slots that were truncated.
 
         Returns:
@@ -139,8 +140,8 @@ class RolloutBuffer:
         self._finals = {}
 
     def _take(self, next_inputs: Arrays) -> Rollout:
-        for name, array in next_inputs.items():
-            self._inputs[name][self._steps] = array
+        for name, array in self._inputs.items():
+            array[-1] = next_inputs.get(name, array[-2])
         rollout = Rollout(
             inputs={name: array[:-1] for name, array in self._inputs.items()},
             next_inputs={name: self._shift(name) for name in self._inputs},
@@ -162,7 +163,7 @@ class RolloutBuffer:
         array = array.copy()
         for t, finals in self._finals.items():
             ended = self._next_alive[t] != ALIVE
-            array[t, ended] = finals[name][ended]
+            array[t, ended] = finals.get(name, self._inputs[name][t])[ended]
         return array
 
 

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 _INITIAL_VALUES_TIMEOUT_SEC = 300.0
 # After the end, agents have this long to ask once more and hear of it.
 _FINISH_GRACE_SEC = 3.0
+# When all agents have heard: until they have told their environments.
+_TOLD_SEC = 0.5
 # Between attempts to save the trained weights, when the disk is full or the folder unwritable.
 _SAVE_RETRY_SEC = 5.0
 
@@ -104,7 +106,8 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         watch_progress(server, shutdown, settings.progress_interval_sec)
         if server.status().finished:
             _save_finished(server, shutdown)
-            shutdown.requested.wait(_FINISH_GRACE_SEC)
+            server.wait_told(_FINISH_GRACE_SEC)
+            shutdown.requested.wait(_TOLD_SEC)
         grpc_server.stop(grace=1.0).wait()
     finally:
         server.close(save=True)

@@ -45,6 +45,7 @@ _METRICS_EVERY_SEC = 1.0
 # How long the tutorial's plain calls, which carry no deadline, may take.
 _PLAIN_CALL_SEC = 60.0
 _PLAIN_CLIENT = "plain"
+_TOLD_POLL_SEC = 0.02
 FINISHED = "training has finished"
 
 
@@ -163,6 +164,7 @@ class ParameterServer(ParameterServerBackend):
         self._means = _Means(since=self._started)
         self._finished = ""
         self._finished_event = threading.Event()
+        self._told: set[str] = set()  # clients whose reply said that the training has ended
 
         self._queue: queue.Queue[_Record | None] = queue.Queue(queue_size)
         self._intake_lock = threading.Lock()  # guards _closed: nothing is queued after the end mark
@@ -265,6 +267,8 @@ class ParameterServer(ParameterServerBackend):
             _validate_client_id(client_id)
             self._statistics.see_client(client_id)
         values, global_t = self._store.read()
+        if self._finished and client_id:
+            self._told.add(client_id)
         return Reply(
             version=values.version,
             global_t=global_t,
@@ -302,6 +306,18 @@ class ParameterServer(ParameterServerBackend):
         """Waits until the training has ended; returns what ended it, or "" after the time."""
         self._finished_event.wait(timeout_sec)
         return self._finished
+
+    def wait_told(self, timeout_sec: float) -> None:
+        """Waits until all present clients have been told that the training has ended.
+
+        Where no client is there yet, it waits for the whole time: some may be on their way.
+        """
+        deadline = time.monotonic() + timeout_sec
+        while time.monotonic() < deadline:
+            present = self._statistics.client_ids
+            if present and present <= self._told:
+                return
+            time.sleep(_TOLD_POLL_SEC)
 
     # The tutorial's plain calls. They carry no id: each call takes effect once.
 
@@ -427,6 +443,12 @@ class ParameterServer(ParameterServerBackend):
         _validate_episodes(push.episodes)
         self._validate_statistics(push.statistics)
         if push.gradient is None:
+            if push.groups:
+                raise _Refused(
+                    "unknown group",
+                    f"groups: {', '.join(push.groups)[:60]}, but no gradient; leave them out",
+                    "groups",
+                )
             return None
         if push.fingerprint != self.manifest.fingerprint:
             raise _Refused(
@@ -436,7 +458,11 @@ class ParameterServer(ParameterServerBackend):
                 "fingerprint",
             )
         _validate_count("gradient_version", push.gradient_version, 0)
-        return self._validate_gradient(push.gradient)
+        try:
+            layout = self.manifest.select_groups(push.groups)
+        except InvalidInputError as error:
+            raise _Refused("unknown group", str(error), error.field) from None
+        return self._validate_gradient(push.gradient, layout)
 
     def _validate_statistics(self, statistics: Mapping[str, Moments]) -> None:
         for name, moments in statistics.items():
@@ -445,16 +471,16 @@ class ParameterServer(ParameterServerBackend):
             except InvalidInputError as error:
                 raise _Refused("bad statistic", str(error), error.field) from None
 
-    def _validate_gradient(self, gradient: np.ndarray) -> np.ndarray:
+    def _validate_gradient(self, gradient: np.ndarray, layout: Manifest) -> np.ndarray:
         try:
-            flat = view_gradient(gradient, self.manifest)
+            flat = view_gradient(gradient, layout)
         except InvalidInputError as error:
             raise _Refused("wrong length", str(error), error.field) from None
         # One pass tells NaN, infinity, and numbers whose square a float32 slot could not hold.
         with np.errstate(all="ignore"):
             if math.isfinite(np.dot(flat, flat)):
                 return flat
-        name = find_not_finite(flat, self.manifest)
+        name = find_not_finite(flat, layout)
         if name:
             raise _Refused("not finite", f"{name}: the gradient has NaN or infinity in it", name)
         raise _Refused(
@@ -513,7 +539,7 @@ class ParameterServer(ParameterServerBackend):
         staleness = self._store.version - push.gradient_version
         with self._record_lock:
             # The only step that can fail comes first.
-            self._store.apply(record.gradient, push.env_steps, push.statistics)
+            self._store.apply(record.gradient, push.env_steps, push.statistics, push.groups)
             self._statistics.add(push.env_steps, push.episodes)
             self._records += 1
             self._check_finished()

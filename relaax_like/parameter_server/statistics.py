@@ -106,9 +106,14 @@ class Statistics:
     @property
     def clients(self) -> int:
         """Clients that were seen in the last 15 s."""
+        return len(self.client_ids)
+
+    @property
+    def client_ids(self) -> set[str]:
+        """Names of the clients that were seen in the last 15 s."""
         with self._lock:
             oldest = self._clock() - _CLIENT_SEC
-            return sum(seen >= oldest for seen in self._clients.values())
+            return {name for name, seen in self._clients.items() if seen >= oldest}
 
     @property
     def refused(self) -> dict[str, int]:

@@ -8,12 +8,12 @@ while a slow reader keeps an old version, one more is allocated.
 
 import difflib
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relaax_like.bridge.manifest import TARGET, Manifest
+from relaax_like.bridge.manifest import DEFAULT_GROUP, TARGET, Manifest
 from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import Values
 from relaax_like.config.optimizer import OptimizerConfig
@@ -110,7 +110,8 @@ class Store:
         Args:
           manifest: the layout.
           initial_flat: [total_bytes] uint8, copied.
-          optimizers: one for each group of the manifest.
+          optimizers: one for each group of the manifest. For the group TASK/NAME of a task it may
+            also be that of NAME, or else "default", which then serves several groups.
 
         Raises:
           ConfigError: nothing is trainable, a group without an optimizer, an optimizer without a
@@ -118,9 +119,8 @@ class Store:
           InvalidInputError: `initial_flat` has a wrong length, or is not finite, or a running
             statistic in it is out of range.
         """
-        _validate_groups(manifest, optimizers)
         self.manifest = manifest
-        self._groups = _make_groups(manifest, optimizers)
+        self._groups = _make_groups(manifest, _assign_optimizers(manifest, optimizers))
         self._pool = BufferPool(manifest.total_bytes)
         slot_elements = sum(len(group.slots) * group.size for group in self._groups)
         self._slot_pool = BufferPool(max(4 * slot_elements, 1))
@@ -164,28 +164,33 @@ class Store:
         gradient: np.ndarray | bytes | None,
         env_steps: int = 0,
         statistics: Mapping[str, Moments] | None = None,
+        groups: Sequence[str] = (),
     ) -> int:
         """Takes one optimizer step, merges statistics, counts environment steps: all together.
 
-        The learning rate is that of `global_t` before `env_steps` are counted.
+        The learning rate is that of `global_t` before `env_steps` are counted. Groups that are not
+        named keep weights, slots and step numbers, bit by bit: with Adam, a zero gradient would
+        move them.
 
         Args:
           gradient: [gradient_bytes] uint8, its float32 view, or bytes; None: no optimizer step.
           env_steps: 0 or more.
           statistics: what to merge into running statistics, by name, as
             `Manifest.validate_moments` allows it; None: nothing.
+          groups: that the gradient is for, laid out as `Manifest.select_groups` says; none: all.
 
         Returns:
           The version afterwards.
 
         Raises:
-          InvalidInputError: the gradient has a wrong length; nothing has changed.
+          InvalidInputError: the gradient has a wrong length, or there is no such group; nothing has
+            changed.
         """
         current = self._current
         if gradient is not None:
-            gradient = view_gradient(gradient, self.manifest)
+            gradient = view_gradient(gradient, self.manifest.select_groups(groups))
         if gradient is not None or statistics:
-            current = self._step(current, gradient, statistics or {})
+            current = self._step(current, gradient, statistics or {}, groups)
         # Readers see the old version until this one assignment.
         self._current = replace(current, global_t=current.global_t + int(env_steps))
         return current.values.version
@@ -255,7 +260,11 @@ class Store:
         return self._slot_pool.publish(buffer)[: self._num_slot_bytes].view(np.float32)
 
     def _step(
-        self, current: _Version, gradient: np.ndarray | None, statistics: Mapping[str, Moments]
+        self,
+        current: _Version,
+        gradient: np.ndarray | None,
+        statistics: Mapping[str, Moments],
+        groups: Sequence[str],
     ) -> _Version:
         """Computes the next version in buffers that nobody sees yet."""
         values = self._pool.take()
@@ -264,7 +273,8 @@ class Store:
             values[...] = current.values.flat
         else:
             values[trainable:] = current.values.flat[trainable:]
-            current = self._optimize(current, gradient, values[:trainable].view(np.float32))
+            new = values[:trainable].view(np.float32)
+            current = self._optimize(current, gradient, new, groups)
         self._merge_statistics(values, statistics)
         version = current.values.version + 1
         return replace(current, values=Values(version=version, flat=self._pool.publish(values)))
@@ -275,22 +285,31 @@ class Store:
             merged = Moments(float(count), mean, m2).merge(delta)
             count[...], mean[...], m2[...] = merged.count, merged.mean, merged.m2
 
-    def _optimize(self, current: _Version, gradient: np.ndarray, new: np.ndarray) -> _Version:
+    def _optimize(
+        self, current: _Version, gradient: np.ndarray, new: np.ndarray, groups: Sequence[str]
+    ) -> _Version:
         """Writes the weights after one optimizer step to `new`; returns the rest of the step."""
         slots = self._slot_pool.take()
         old = current.values.flat[: self.manifest.gradient_bytes].view(np.float32)
         new_slots = slots[: self._num_slot_bytes].view(np.float32)
-        steps = {name: step + 1 for name, step in current.steps.items()}
+        steps = dict(current.steps)
+        start = 0  # of the group's part in the gradient
         for group in self._groups:
+            if groups and group.name not in groups:
+                new[group.elements] = old[group.elements]
+                group.view_slots(new_slots)[...] = group.view_slots(current.slots)
+                continue
+            steps[group.name] += 1
             rate = compute_learning_rate(group.config, current.global_t)
             group.step(
                 old[group.elements],
-                gradient[group.elements],
+                gradient[start : start + group.size],
                 group.view_slots(current.slots),
                 new[group.elements],
                 group.view_slots(new_slots),
                 compute_coefficients(group.config, rate, steps[group.name]),
             )
+            start += group.size
         return replace(current, slots=self._publish_slots(slots), steps=steps)
 
 
@@ -344,16 +363,29 @@ def _make_groups(
     return tuple(groups)
 
 
-def _validate_groups(manifest: Manifest, optimizers: Mapping[str, OptimizerConfig]) -> None:
+def _assign_optimizers(
+    manifest: Manifest, optimizers: Mapping[str, OptimizerConfig]
+) -> dict[str, OptimizerConfig]:
+    """Returns the optimizer of each group.
+
+    Raises:
+      ConfigError: see `Store`.
+    """
     groups = manifest.groups()
     if not manifest.gradient_bytes:
         raise ConfigError("there is no trainable variable: a run needs at least one")
-    for group in groups.keys() - optimizers.keys():
-        raise ConfigError(
-            f"variable group {group!r} has no optimizer{_nearest(group, optimizers)}; configure "
-            f"one for it; there are optimizers for: {', '.join(optimizers) or 'none'}"
-        )
-    for name in optimizers.keys() - groups.keys():
+    chosen = {}
+    for group in groups:
+        _, slash, own = group.partition("/")
+        names = (group, own, DEFAULT_GROUP) if slash else (group,)
+        chosen[group] = next((name for name in names if name in optimizers), "")
+        if not chosen[group]:
+            raise ConfigError(
+                f"variable group {group!r} has no optimizer{_nearest(group, optimizers)}; "
+                "configure one for it; there are optimizers for: "
+                f"{', '.join(optimizers) or 'none'}"
+            )
+    for name in optimizers.keys() - set(chosen.values()):
         raise ConfigError(
             f"optimizer for {name!r}, but no variable is in that group{_nearest(name, groups)}; "
             f"the groups are {', '.join(groups)}"
@@ -364,6 +396,7 @@ def _validate_groups(manifest: Manifest, optimizers: Mapping[str, OptimizerConfi
                 f"{segment.name}: variables of kind target are not mixed by the server yet; keep "
                 "the target network in the learner"
             )
+    return {group: optimizers[name] for group, name in chosen.items()}
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:

@@ -26,6 +26,7 @@ _LINGER_SEC = 2.0
 # Room for a message of most clients; larger ones make room for themselves.
 _INPUT_BYTES = 1 << 15
 _ABORT_SEC = 10.0
+_MAX_UNWANTED = 4 << 20
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -48,6 +49,7 @@ class Connection(asyncio.BufferedProtocol):
         # The socket is read into it: bytes [_start, _end) have come and were not looked at yet.
         self._input = bytearray(_INPUT_BYTES)
         self._start = self._end = 0
+        self._unwanted = 0
         self._queue: deque[Body] = deque()
         self._busy = False
         self._closing = False
@@ -80,6 +82,10 @@ class Connection(asyncio.BufferedProtocol):
         self._end += nbytes
         if self._closing:
             self._start = self._end = 0
+            # What it had under way is read, so that it can read our last word; no more than that.
+            self._unwanted += nbytes
+            if self._unwanted > _MAX_UNWANTED:
+                self.abort()
             return
         mark = tracing.begin()
         try:
@@ -168,6 +174,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing or self._transport is None:
             return
         logger.warning("%s: %s: %s", self.session.client_name, error.code, error)
+        if self.session.greeted:
+            self._server.note_failure(self.session.client_name)
         self._transport.write(pack_frame(error_to_bytes(error)))
         self._close_soon()
 
@@ -221,12 +229,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def _receive_in_thread(self, body: bytes) -> None:
         loop = self._server.loop
+        greeted = self.session.greeted
         try:
             with tracing.span("agent step"):
                 answer = self.session.receive(body)
         except ProtocolError as error:
             loop.call_soon_threadsafe(self.fail, error)
             return
+        if not greeted:
+            # One that comes back at once with the same nonsense is not to keep the others waiting.
+            time.sleep(self._server.get_greeting_delay(self.session.client_name))
         if isinstance(answer, bytes):
             loop.call_soon_threadsafe(self.send_answer, answer)
         else:

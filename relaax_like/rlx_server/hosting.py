@@ -3,7 +3,7 @@
 import abc
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from relaax_like.agent.agent import Agent
@@ -13,7 +13,7 @@ from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.service import ParameterServerClient
 from relaax_like.computation.data_processor import ComputationDataProcessor
-from relaax_like.computation.prediction import TASK, Prediction, Request
+from relaax_like.computation.prediction import Prediction, Request
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.exploit import ReadOnlyClient
 from relaax_like.rlx_server.plain_slots import PlainSlots
@@ -77,11 +77,13 @@ class AgentHost(abc.ABC):
 
 
 class BatchHost(AgentHost):
-    """Makes batch-native agents, which share one model, one processor and one set of values.
+    """Makes batch-native agents, which share one model and one processor for each task.
 
     Args:
-      config: the algorithm's `Config`; names `rollout_steps`.
-      make_processor: opens the shared processor, on the first client; not started yet.
+      config: the algorithm's `Config`; names `rollout_steps`, a number, or one for each task.
+      make_processors: opens the shared processors, task -> processor, on the first client; not
+        started yet.
+      agent_class: of the agents.
       rollouts_ahead: see `OnlineHelper`.
 
     Attributes:
@@ -91,14 +93,17 @@ class BatchHost(AgentHost):
     def __init__(
         self,
         config: Any,
-        make_processor: Callable[[], ComputationDataProcessor],
+        make_processors: Callable[[], Mapping[str, ComputationDataProcessor]],
+        agent_class: type[BatchAgent] = SimpleRLAgent,
         rollouts_ahead: int = 0,
     ):
         self._config = config
+        self._agent_class = agent_class
         self._rollouts_ahead = rollouts_ahead
-        self._make_processor = make_processor
-        self._lock = threading.Lock()  # guards the making of _processor
-        self._processor: ComputationDataProcessor | None = None
+        self._make_processors = make_processors
+        self._lock = threading.Lock()  # guards the making of _processors
+        self._processors: Mapping[str, ComputationDataProcessor] = {}
+        self._predict: Callable[[Sequence[Request]], list[Prediction]] = self._predict_by_task
         self.on_ready: Callable[[], None] = lambda: None
 
     def make_slot_agents(
@@ -112,27 +117,19 @@ class BatchHost(AgentHost):
     ) -> SlotAgents:
         """Builds one agent for all slots."""
         _validate_spaces(self._config, observation_spaces, action_spaces)
-        processor = self._get_processor()
-
-        def make_agent(on_ready: Callable[[], None]) -> BatchAgent:
-            helper = OnlineHelper(
-                processor,
-                slots,
-                self._config.rollout_steps,
-                ahead=self._rollouts_ahead,
-                on_learned=on_ready,
-            )
-            return SimpleRLAgent({TASK: helper}, slots, learning=not exploit)
-
+        processors = self._get_processors()
         length = self._config.observation_history
         history = ObservationHistory(length, slots) if length > 1 else None
+        # Inputs that are none of the client's are made by the agent.
         shapes = {
             name: (*shape[:-1], shape[-1] // length) if history else shape
+            for processor in processors.values()
             for name, shape in processor.input_shapes.items()
+            if name in observation_spaces
         }
         return BatchSlots(
-            make_agent,
-            processor,
+            lambda on_ready: self.make_agent(slots, not exploit, on_ready),
+            processors[self._main_task],
             action_spaces,
             shapes,
             lambda: self.on_ready(),
@@ -140,34 +137,100 @@ class BatchHost(AgentHost):
             history,
         )
 
+    def make_agent(
+        self,
+        slots: int = 1,
+        learning: bool = True,
+        on_learned: Callable[[], None] | None = None,
+    ) -> BatchAgent:
+        """Builds an agent by itself; for scripts, which call its `run`.
+
+        Args:
+          slots: k.
+          learning: see `BatchAgent`.
+          on_learned: see `OnlineHelper`.
+
+        Raises:
+          ServerUnavailableError: the parameter server cannot be reached.
+        """
+        helpers = {
+            task: OnlineHelper(
+                processor,
+                slots,
+                _get_rollout_steps(self._config, task),
+                ahead=self._rollouts_ahead,
+                on_learned=on_learned,
+            )
+            for task, processor in self._get_processors().items()
+        }
+        return self._agent_class(helpers, slots, config=self._config, learning=learning)
+
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
-        """Answers the requests of all agents in one call."""
-        assert self._processor is not None
-        return self._processor.predict(requests)
+        """Answers the requests of all agents, in one call for each task."""
+        return self._predict(requests)
 
     def close(self) -> None:
-        """Stops learning, after the gradient at hand."""
-        if self._processor is not None:
-            self._processor.stop()
+        """Stops learning, after the gradients at hand."""
+        # All at once: each may have to wait for the parameter server.
+        stops = [threading.Thread(target=p.stop) for p in self._processors.values()]
+        for stop in stops:
+            stop.start()
+        for stop in stops:
+            stop.join()
 
-    def _get_processor(self) -> ComputationDataProcessor:
+    def _predict_by_task(self, requests: Sequence[Request]) -> list[Prediction]:
+        answers: dict[int, Prediction] = {}
+        for task in dict.fromkeys(request.task for request in requests):
+            if task not in self._processors:
+                raise RelaaxError(
+                    f"class {self._agent_class.__name__} asked for task {task!r}, which is none of "
+                    f"the algorithm's tasks {', '.join(self._processors)}"
+                )
+            chosen = [i for i, request in enumerate(requests) if request.task == task]
+            parts = self._processors[task].predict([requests[i] for i in chosen])
+            answers.update(zip(chosen, parts, strict=True))
+        return [answers[i] for i in range(len(requests))]
+
+    @property
+    def _main_task(self) -> str:
+        return self._agent_class.main_task or next(iter(self._processors))
+
+    def _get_processors(self) -> Mapping[str, ComputationDataProcessor]:
         # Hellos must not queue up behind each other while the parameter server is away.
         if not self._lock.acquire(timeout=_START_WAIT_SEC):
             raise ServerUnavailableError("the parameter server has not answered yet; come back")
         try:
-            if self._processor is None:
-                processor = self._make_processor()
-                processor.start()
-                self._processor = processor
-            processor = self._processor
+            if not self._processors:
+                self._processors = self._start_processors()
+            processors = self._processors
         finally:
             self._lock.release()
-        if processor.finished:
+        if processors[self._main_task].finished:
             # The parameter server may have been started anew since, with a larger budget.
-            refreshed = threading.Event()
-            processor.refresh(refreshed.set)
-            refreshed.wait(_START_WAIT_SEC)
-        return processor
+            for processor in processors.values():
+                refreshed = threading.Event()
+                processor.refresh(refreshed.set)
+                refreshed.wait(_START_WAIT_SEC)
+        return processors
+
+    def _start_processors(self) -> Mapping[str, ComputationDataProcessor]:
+        processors = dict(self._make_processors())
+        main = self._agent_class.main_task
+        if main is not None and main not in processors:
+            raise RelaaxError(
+                f"class {self._agent_class.__name__}: main_task is {main!r}, which is none of the "
+                f"algorithm's tasks {', '.join(processors)}"
+            )
+        try:
+            for processor in processors.values():
+                processor.start()
+        except BaseException:
+            for processor in processors.values():
+                processor.stop()
+            raise
+        if len(processors) == 1:
+            self._predict = next(iter(processors.values())).predict
+        return processors
 
 
 class PlainHost(AgentHost):
@@ -211,6 +274,18 @@ class PlainHost(AgentHost):
             return agent
 
         return PlainSlots(make_agent, clients, observation_spaces, action_spaces)
+
+
+def _get_rollout_steps(config: Any, task: str) -> int:
+    steps = config.rollout_steps
+    if not isinstance(steps, Mapping):
+        return steps
+    if task not in steps:
+        raise RelaaxError(
+            f"algorithm.rollout_steps: nothing for task {task!r}, only for {', '.join(steps)}; "
+            "name a number for it"
+        )
+    return steps[task]
 
 
 def _validate_spaces(config: Any, observation_spaces: Spaces, action_spaces: Spaces) -> None:

@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 # A client that leaves answers unread for so long is cut off.
 _UNREAD_SEC = 30.0
+# A client whose session failed in the last seconds waits so long for the answer to its hello.
+_FAILURE_SEC = 10.0
+_GREETING_DELAY_SEC = 0.5
 # Longest wait for sessions to close; the runner kills 5 s after it asked.
 _STOP_SEC = 3.0
 
@@ -75,11 +78,21 @@ class RlxServer:
         self._pending: list[Connection] = []
         self._waiting: set[Connection] = set()
         self._flush_scheduled = False
+        self._failures: dict[str, float] = {}
 
     @property
     def clients(self) -> int:
         """Connections at this moment."""
         return self.admission.clients
+
+    def note_failure(self, client_name: str) -> None:
+        """Remembers a client whose session failed, for its next hello."""
+        self._failures[client_name] = time.monotonic()
+
+    def get_greeting_delay(self, client_name: str) -> float:
+        """Returns how many seconds a client of that name waits for the answer to hello."""
+        failed = self._failures.get(client_name, float("-inf"))
+        return _GREETING_DELAY_SEC if time.monotonic() - failed < _FAILURE_SEC else 0.0
 
     async def start(self, host: str, port: int) -> int:
         """Binds and begins to serve; returns the real port.
@@ -204,6 +217,7 @@ class RlxServer:
 
     def _sweep_once(self) -> None:
         now = time.monotonic()
+        self._failures = {n: t for n, t in self._failures.items() if now - t < _FAILURE_SEC}
         self._wake()  # sessions whose wait has lasted too long
         for connection in list(self.connections):
             unread = connection.unread_since

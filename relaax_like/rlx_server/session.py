@@ -4,8 +4,9 @@ import dataclasses
 import enum
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 from google.protobuf.message import DecodeError
 
 from relaax_like.bridge.service import Metrics
@@ -122,6 +123,7 @@ class Session:
         self._episodes = 0
         self._meter = EpisodeMeter(0)
         self._latency = MeanMetric(metrics, "server latency")
+        self._success = MeanMetric(metrics, "success")
         self._transition: Transition | None = None
         self._received_at = 0.0
 
@@ -249,6 +251,8 @@ class Session:
             episodes = self._meter.add(transition.rewards, transition.ended)
             if episodes:
                 transition = dataclasses.replace(transition, episodes=episodes)
+                if transition.success is not None and not greeting.exploit:
+                    self._note_success(episodes, transition.success)
         self._transition = transition
         if isinstance(agents, BatchAgents):
             agents.observe(transition)
@@ -276,6 +280,11 @@ class Session:
         answer = reply.SerializeToString()
         self._latency.add(time.perf_counter() - self._received_at)
         return answer
+
+    def _note_success(self, episodes: Sequence[SlotEpisode], success: np.ndarray) -> None:
+        for episode in episodes:
+            if success[episode.slot] >= 0:  # it was said
+                self._success.add(float(success[episode.slot]))
 
     def _log_episode(self, episode: SlotEpisode) -> None:
         self._episodes += 1

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from relaax_like.v1 import ndarray_pb2 as relaax__like_dot_v1_dot_ndarray__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%relaax_like/v1/parameter_server.proto\x12\trelaax.v1\x1a\x1crelaax_like/v1/ndarray.proto\"z\n\x07Segment\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x05\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\r\n\x05group\x18\x05 \x01(\t\x12$\n\x04kind\x18\x06 \x01(\x0e\x32\x16.relaax.v1.SegmentKind\"r\n\x08Manifest\x12$\n\x08segments\x18\x01 \x03(\x0b\x32\x12.relaax.v1.Segment\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x04\x12\x16\n\x0egradient_bytes\x18\x03 \x01(\x04\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\r\"\x14\n\x12GetManifestRequest\"1\n\x07\x45pisode\x12\x16\n\x0e\x65pisode_return\x18\x01 \x01(\x01\x12\x0e\n\x06length\x18\x02 \x01(\x04\"o\n\x0eStatisticDelta\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x01\x12 \n\x04mean\x18\x03 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12\x1e\n\x02m2\x18\x04 \x01(\x0b\x32\x12.relaax.v1.NdArray\"\xb8\x02\n\nPushHeader\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x16\n\x0egradient_bytes\x18\x04 \x01(\x04\x12\x18\n\x10gradient_version\x18\x05 \x01(\x04\x12\x11\n\tenv_steps\x18\x06 \x01(\x04\x12$\n\x08\x65pisodes\x18\x07 \x03(\x0b\x32\x12.relaax.v1.Episode\x12\x13\n\x0bwant_values\x18\x08 \x01(\x08\x12\x14\n\x0chave_version\x18\t \x01(\x04\x12\x13\n\x0b\x66ingerprint\x18\n \x01(\r\x12\x16\n\x0egradient_epoch\x18\x0b \x01(\x04\x12-\n\nstatistics\x18\x0c \x03(\x0b\x32\x19.relaax.v1.StatisticDelta\"S\n\x0fPushPullRequest\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.relaax.v1.PushHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xdf\x01\n\x0bReplyHeader\x12#\n\x07outcome\x18\x01 \x01(\x0e\x32\x12.relaax.v1.Outcome\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12)\n\ndurability\x18\x03 \x01(\x0e\x32\x15.relaax.v1.Durability\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x10\n\x08global_t\x18\x05 \x01(\x04\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x14\n\x0cvalues_bytes\x18\x07 \x01(\x04\x12\x16\n\x0evalues_version\x18\x08 \x01(\x04\x12\x10\n\x08\x66inished\x18\t \x01(\t\"R\n\rPushPullReply\x12(\n\x06header\x18\x01 \x01(\x0b\x32\x16.relaax.v1.ReplyHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"H\n\x0bPullRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x14\n\x0chave_version\x18\x02 \x01(\x04\x12\x10\n\x08have_any\x18\x03 \x01(\x08\"\x12\n\x10GetStatusRequest\"\xcf\x03\n\x06Status\x12\x10\n\x08global_t\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x12\n\nuptime_sec\x18\x04 \x01(\x01\x12\x19\n\x11\x65nv_steps_per_sec\x18\x05 \x01(\x01\x12\x18\n\x0bmean_return\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x17\n\x0freturn_episodes\x18\x07 \x01(\x04\x12\x10\n\x08\x65pisodes\x18\x08 \x01(\x04\x12\x0f\n\x07\x63lients\x18\t \x01(\x04\x12\x10\n\x08\x66inished\x18\n \x01(\t\x12\x1e\n\x11snapshot_global_t\x18\x0b \x01(\x04H\x01\x88\x01\x01\x12\x16\n\x0e\x63heckpoint_dir\x18\x0c \x01(\t\x12/\n\x07refused\x18\r \x03(\x0b\x32\x1e.relaax.v1.Status.RefusedEntry\x12)\n\ndurability\x18\x0e \x01(\x0e\x32\x15.relaax.v1.Durability\x12\x12\n\nparameters\x18\x0f \x01(\x04\x1a.\n\x0cRefusedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x0e\n\x0c_mean_returnB\x14\n\x12_snapshot_global_t*^\n\x0bSegmentKind\x12\x18\n\x14SEGMENT_KIND_INVALID\x10\x00\x12\r\n\tTRAINABLE\x10\x01\x12\n\n\x06TARGET\x10\x02\x12\r\n\tSTATISTIC\x10\x03\x12\x0b\n\x07\x43OUNTER\x10\x04*R\n\x07Outcome\x12\x13\n\x0fOUTCOME_INVALID\x10\x00\x12\x0b\n\x07NOTHING\x10\x01\x12\x0b\n\x07\x41PPLIED\x10\x02\x12\x0b\n\x07PENDING\x10\x03\x12\x0b\n\x07\x44ROPPED\x10\x04*?\n\nDurability\x12\x16\n\x12\x44URABILITY_INVALID\x10\x00\x12\x0c\n\x08SNAPSHOT\x10\x01\x12\x0b\n\x07JOURNAL\x10\x02\x32\x93\x02\n\x0fParameterServer\x12\x41\n\x0bGetManifest\x12\x1d.relaax.v1.GetManifestRequest\x1a\x13.relaax.v1.Manifest\x12\x44\n\x08PushPull\x12\x1a.relaax.v1.PushPullRequest\x1a\x18.relaax.v1.PushPullReply(\x01\x30\x01\x12:\n\x04Pull\x12\x16.relaax.v1.PullRequest\x1a\x18.relaax.v1.PushPullReply0\x01\x12;\n\tGetStatus\x12\x1b.relaax.v1.GetStatusRequest\x1a\x11.relaax.v1.Statusb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%relaax_like/v1/parameter_server.proto\x12\trelaax.v1\x1a\x1crelaax_like/v1/ndarray.proto\"z\n\x07Segment\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x05\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\r\n\x05group\x18\x05 \x01(\t\x12$\n\x04kind\x18\x06 \x01(\x0e\x32\x16.relaax.v1.SegmentKind\"r\n\x08Manifest\x12$\n\x08segments\x18\x01 \x03(\x0b\x32\x12.relaax.v1.Segment\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x04\x12\x16\n\x0egradient_bytes\x18\x03 \x01(\x04\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\r\"\x14\n\x12GetManifestRequest\"1\n\x07\x45pisode\x12\x16\n\x0e\x65pisode_return\x18\x01 \x01(\x01\x12\x0e\n\x06length\x18\x02 \x01(\x04\"o\n\x0eStatisticDelta\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x01\x12 \n\x04mean\x18\x03 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12\x1e\n\x02m2\x18\x04 \x01(\x0b\x32\x12.relaax.v1.NdArray\"\xdd\x02\n\nPushHeader\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x16\n\x0egradient_bytes\x18\x04 \x01(\x04\x12\x18\n\x10gradient_version\x18\x05 \x01(\x04\x12\x11\n\tenv_steps\x18\x06 \x01(\x04\x12$\n\x08\x65pisodes\x18\x07 \x03(\x0b\x32\x12.relaax.v1.Episode\x12\x13\n\x0bwant_values\x18\x08 \x01(\x08\x12\x14\n\x0chave_version\x18\t \x01(\x04\x12\x13\n\x0b\x66ingerprint\x18\n \x01(\r\x12\x16\n\x0egradient_epoch\x18\x0b \x01(\x04\x12-\n\nstatistics\x18\x0c \x03(\x0b\x32\x19.relaax.v1.StatisticDelta\x12\x0e\n\x06groups\x18\r \x03(\t\x12\x13\n\x0b\x66irst_chunk\x18\x0e \x01(\x0c\"S\n\x0fPushPullRequest\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.relaax.v1.PushHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xf4\x01\n\x0bReplyHeader\x12#\n\x07outcome\x18\x01 \x01(\x0e\x32\x12.relaax.v1.Outcome\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12)\n\ndurability\x18\x03 \x01(\x0e\x32\x15.relaax.v1.Durability\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x10\n\x08global_t\x18\x05 \x01(\x04\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\x12\x14\n\x0cvalues_bytes\x18\x07 \x01(\x04\x12\x16\n\x0evalues_version\x18\x08 \x01(\x04\x12\x10\n\x08\x66inished\x18\t \x01(\t\x12\x13\n\x0b\x66irst_chunk\x18\n \x01(\x0c\"R\n\rPushPullReply\x12(\n\x06header\x18\x01 \x01(\x0b\x32\x16.relaax.v1.ReplyHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"H\n\x0bPullRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x14\n\x0chave_version\x18\x02 \x01(\x04\x12\x10\n\x08have_any\x18\x03 \x01(\x08\"\x12\n\x10GetStatusRequest\"\xcf\x03\n\x06Status\x12\x10\n\x08global_t\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x12\n\nuptime_sec\x18\x04 \x01(\x01\x12\x19\n\x11\x65nv_steps_per_sec\x18\x05 \x01(\x01\x12\x18\n\x0bmean_return\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x17\n\x0freturn_episodes\x18\x07 \x01(\x04\x12\x10\n\x08\x65pisodes\x18\x08 \x01(\x04\x12\x0f\n\x07\x63lients\x18\t \x01(\x04\x12\x10\n\x08\x66inished\x18\n \x01(\t\x12\x1e\n\x11snapshot_global_t\x18\x0b \x01(\x04H\x01\x88\x01\x01\x12\x16\n\x0e\x63heckpoint_dir\x18\x0c \x01(\t\x12/\n\x07refused\x18\r \x03(\x0b\x32\x1e.relaax.v1.Status.RefusedEntry\x12)\n\ndurability\x18\x0e \x01(\x0e\x32\x15.relaax.v1.Durability\x12\x12\n\nparameters\x18\x0f \x01(\x04\x1a.\n\x0cRefusedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x0e\n\x0c_mean_returnB\x14\n\x12_snapshot_global_t*^\n\x0bSegmentKind\x12\x18\n\x14SEGMENT_KIND_INVALID\x10\x00\x12\r\n\tTRAINABLE\x10\x01\x12\n\n\x06TARGET\x10\x02\x12\r\n\tSTATISTIC\x10\x03\x12\x0b\n\x07\x43OUNTER\x10\x04*R\n\x07Outcome\x12\x13\n\x0fOUTCOME_INVALID\x10\x00\x12\x0b\n\x07NOTHING\x10\x01\x12\x0b\n\x07\x41PPLIED\x10\x02\x12\x0b\n\x07PENDING\x10\x03\x12\x0b\n\x07\x44ROPPED\x10\x04*?\n\nDurability\x12\x16\n\x12\x44URABILITY_INVALID\x10\x00\x12\x0c\n\x08SNAPSHOT\x10\x01\x12\x0b\n\x07JOURNAL\x10\x02\x32\x93\x02\n\x0fParameterServer\x12\x41\n\x0bGetManifest\x12\x1d.relaax.v1.GetManifestRequest\x1a\x13.relaax.v1.Manifest\x12\x44\n\x08PushPull\x12\x1a.relaax.v1.PushPullRequest\x1a\x18.relaax.v1.PushPullReply(\x01\x30\x01\x12:\n\x04Pull\x12\x16.relaax.v1.PullRequest\x1a\x18.relaax.v1.PushPullReply0\x01\x12;\n\tGetStatus\x12\x1b.relaax.v1.GetStatusRequest\x1a\x11.relaax.v1.Statusb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,12 +34,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STATUS_REFUSEDENTRY']._loaded_options = None
   _globals['_STATUS_REFUSEDENTRY']._serialized_options = b'8\001'
-  _globals['_SEGMENTKIND']._serialized_start=1778
-  _globals['_SEGMENTKIND']._serialized_end=1872
-  _globals['_OUTCOME']._serialized_start=1874
-  _globals['_OUTCOME']._serialized_end=1956
-  _globals['_DURABILITY']._serialized_start=1958
-  _globals['_DURABILITY']._serialized_end=2021
+  _globals['_SEGMENTKIND']._serialized_start=1836
+  _globals['_SEGMENTKIND']._serialized_end=1930
+  _globals['_OUTCOME']._serialized_start=1932
+  _globals['_OUTCOME']._serialized_end=2014
+  _globals['_DURABILITY']._serialized_start=2016
+  _globals['_DURABILITY']._serialized_end=2079
   _globals['_SEGMENT']._serialized_start=82
   _globals['_SEGMENT']._serialized_end=204
   _globals['_MANIFEST']._serialized_start=206
@@ -51,21 +51,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATISTICDELTA']._serialized_start=395
   _globals['_STATISTICDELTA']._serialized_end=506
   _globals['_PUSHHEADER']._serialized_start=509
-  _globals['_PUSHHEADER']._serialized_end=821
-  _globals['_PUSHPULLREQUEST']._serialized_start=823
-  _globals['_PUSHPULLREQUEST']._serialized_end=906
-  _globals['_REPLYHEADER']._serialized_start=909
-  _globals['_REPLYHEADER']._serialized_end=1132
-  _globals['_PUSHPULLREPLY']._serialized_start=1134
-  _globals['_PUSHPULLREPLY']._serialized_end=1216
-  _globals['_PULLREQUEST']._serialized_start=1218
-  _globals['_PULLREQUEST']._serialized_end=1290
-  _globals['_GETSTATUSREQUEST']._serialized_start=1292
-  _globals['_GETSTATUSREQUEST']._serialized_end=1310
-  _globals['_STATUS']._serialized_start=1313
-  _globals['_STATUS']._serialized_end=1776
-  _globals['_STATUS_REFUSEDENTRY']._serialized_start=1692
-  _globals['_STATUS_REFUSEDENTRY']._serialized_end=1738
-  _globals['_PARAMETERSERVER']._serialized_start=2024
-  _globals['_PARAMETERSERVER']._serialized_end=2299
+  _globals['_PUSHHEADER']._serialized_end=858
+  _globals['_PUSHPULLREQUEST']._serialized_start=860
+  _globals['_PUSHPULLREQUEST']._serialized_end=943
+  _globals['_REPLYHEADER']._serialized_start=946
+  _globals['_REPLYHEADER']._serialized_end=1190
+  _globals['_PUSHPULLREPLY']._serialized_start=1192
+  _globals['_PUSHPULLREPLY']._serialized_end=1274
+  _globals['_PULLREQUEST']._serialized_start=1276
+  _globals['_PULLREQUEST']._serialized_end=1348
+  _globals['_GETSTATUSREQUEST']._serialized_start=1350
+  _globals['_GETSTATUSREQUEST']._serialized_end=1368
+  _globals['_STATUS']._serialized_start=1371
+  _globals['_STATUS']._serialized_end=1834
+  _globals['_STATUS_REFUSEDENTRY']._serialized_start=1750
+  _globals['_STATUS_REFUSEDENTRY']._serialized_end=1796
+  _globals['_PARAMETERSERVER']._serialized_start=2082
+  _globals['_PARAMETERSERVER']._serialized_end=2357
 # @@protoc_insertion_point(module_scope)

@@ -96,7 +96,7 @@ class StatisticDelta(_message.Message):
     def __init__(self, name: _Optional[str] = ..., count: _Optional[float] = ..., mean: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., m2: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
 
 class PushHeader(_message.Message):
-    __slots__ = ("client_id", "incarnation", "sequence", "gradient_bytes", "gradient_version", "env_steps", "episodes", "want_values", "have_version", "fingerprint", "gradient_epoch", "statistics")
+    __slots__ = ("client_id", "incarnation", "sequence", "gradient_bytes", "gradient_version", "env_steps", "episodes", "want_values", "have_version", "fingerprint", "gradient_epoch", "statistics", "groups", "first_chunk")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +109,8 @@ class PushHeader(_message.Message):
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     incarnation: int
     sequence: int
@@ -121,7 +123,9 @@ class PushHeader(_message.Message):
     fingerprint: int
     gradient_epoch: int
     statistics: _containers.RepeatedCompositeFieldContainer[StatisticDelta]
-    def __init__(self, client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., gradient_bytes: _Optional[int] = ..., gradient_version: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., want_values: bool = ..., have_version: _Optional[int] = ..., fingerprint: _Optional[int] = ..., gradient_epoch: _Optional[int] = ..., statistics: _Optional[_Iterable[_Union[StatisticDelta, _Mapping]]] = ...) -> None: ...
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    first_chunk: bytes
+    def __init__(self, client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., gradient_bytes: _Optional[int] = ..., gradient_version: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., want_values: bool = ..., have_version: _Optional[int] = ..., fingerprint: _Optional[int] = ..., gradient_epoch: _Optional[int] = ..., statistics: _Optional[_Iterable[_Union[StatisticDelta, _Mapping]]] = ..., groups: _Optional[_Iterable[str]] = ..., first_chunk: _Optional[bytes] = ...) -> None: ...
 
 class PushPullRequest(_message.Message):
     __slots__ = ("header", "chunk")
@@ -132,7 +136,7 @@ class PushPullRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[PushHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class ReplyHeader(_message.Message):
-    __slots__ = ("outcome", "reason", "durability", "version", "global_t", "epoch", "values_bytes", "values_version", "finished")
+    __slots__ = ("outcome", "reason", "durability", "version", "global_t", "epoch", "values_bytes", "values_version", "finished", "first_chunk")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +146,7 @@ class ReplyHeader(_message.Message):
     VALUES_BYTES_FIELD_NUMBER: _ClassVar[int]
     VALUES_VERSION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     reason: str
     durability: Durability
@@ -151,7 +156,8 @@ class ReplyHeader(_message.Message):
     values_bytes: int
     values_version: int
     finished: str
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., durability: _Optional[_Union[Durability, str]] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ..., epoch: _Optional[int] = ..., values_bytes: _Optional[int] = ..., values_version: _Optional[int] = ..., finished: _Optional[str] = ...) -> None: ...
+    first_chunk: bytes
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., durability: _Optional[_Union[Durability, str]] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ..., epoch: _Optional[int] = ..., values_bytes: _Optional[int] = ..., values_version: _Optional[int] = ..., finished: _Optional[str] = ..., first_chunk: _Optional[bytes] = ...) -> None: ...
 
 class PushPullReply(_message.Message):
     __slots__ = ("header", "chunk")

@@ -22,7 +22,7 @@ class RecordingProcessor:
         self.refreshes = 0
         self.state_shapes = state_shapes or {}
 
-    def submit(self, rollout, episodes, on_done):
+    def submit(self, rollout, episodes, on_done, env_steps):
         self.submitted.append((rollout, list(episodes), on_done))
 
     def report(self, episodes, env_steps):

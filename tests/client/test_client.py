@@ -387,10 +387,14 @@ def test_sleeps_are_drawn_between_the_bounds(monkeypatch: pytest.MonkeyPatch) ->
             retry=Retry(max_attempts=200),
             report=lines.append,
         )
-    assert len(set(slept)) > 100
-    assert min(slept) >= 1
-    assert max(slept) <= 10
-    assert max(slept) - min(slept) > 5
+    # A server that is just starting is found soon.
+    assert 0.125 <= slept[0] <= 0.25
+    assert 0.25 <= slept[1] <= 0.5
+    later = slept[6:]
+    assert len(set(later)) > 100
+    assert min(later) >= 1
+    assert max(later) <= 10
+    assert max(later) - min(later) > 5
 
 
 @pytest.mark.parametrize("bounds", [(-1, 1), (2, 1), (float("nan"), 1)])

@@ -3,6 +3,7 @@
 # covers F11, F16, R19, R30
 
 import contextlib
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from support.batch import make_config, make_processor, serve_a2c
 from support.rlx import RawClient, array, make_next, make_step
 
 from relaax_like.bridge.service import NullMetrics
+from relaax_like.computation.prediction import TASK
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.rlx_server.server import RlxServer, ServerThread
@@ -36,7 +38,7 @@ def serve(server, config=CONFIG, rollouts=None):
             )
         return processor
 
-    host = BatchHost(config, make)
+    host = BatchHost(config, lambda: {TASK: make()})
 
     def make_session(name):
         options = {"max_slots": 8, "max_message_bytes": 1 << 20, "score_lines": False}
@@ -230,7 +232,7 @@ def test_a_frame_may_come_in_pieces_and_several_at_once(port):
         assert read_actions(client.receive()).shape == (1,)
         scalars = rlx_pb2.ClientMessage()
         scalars.scalars.scalars.add(name="x" * 200, y=1.0)
-        many = pack_frame(scalars.SerializeToString()) * 90
+        many = pack_frame(scalars.SerializeToString()) * 45
         next_step = make_next(1, observations=observe(1)).SerializeToString()
         client.socket.sendall(many + pack_frame(next_step) + many)
         assert read_actions(client.receive()).shape == (1,)
@@ -246,3 +248,18 @@ def test_a_message_larger_than_the_buffer_is_read_whole():
         assert read_actions(client.ask(make_step(observations=observations))).shape == (2,)
         for _ in range(3):
             assert read_actions(step(client, 2, observations=observations)).shape == (2,)
+
+
+def test_a_client_whose_session_failed_waits_for_its_next_greeting_and_no_other_does(port):
+    def greet_timed(name):
+        with RawClient(port) as client:
+            start = time.monotonic()
+            greet(client, client_name=name)
+            took = time.monotonic() - start
+            client.ask(make_step(observations=observe(1, value=float("nan"))))
+            return took
+
+    with RawClient(port) as first:  # loads the model
+        greet(first)
+    took = [greet_timed(name) for name in ("bad", "bad", "good")]
+    assert took[1] > 0.4 > max(took[0], took[2])

@@ -1,0 +1,1 @@
+"""Comparisons with other libraries, each installed into an environment of its own."""

@@ -1,0 +1,126 @@
+"""One of several tasks' view of the parameter server: its own variables, and no others."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from relaax_like.bridge.manifest import TRAINABLE, Manifest
+from relaax_like.bridge.moments import Moments
+from relaax_like.bridge.service import Metrics, ParameterServerClient
+from relaax_like.wire.errors import InvalidInputError
+
+
+class TaskClient(ParameterServerClient):
+    """Wraps a client: values and gradients are those of one task, in the task's own order.
+
+    A push names the task's variable groups, so that it moves no other task's variables, nor what
+    an optimizer remembers of them. A pull brings the whole vector over the wire.
+
+        client = TaskClient(stub, ["goal/W", "goal/b"], {})
+        w, b = client.push_pull([gradient_of_w, gradient_of_b])
+
+    Args:
+      client: of the run; used by this task alone, and closed with it.
+      names: of the task's variables in the run's manifest, in the task's order: what is learned,
+        then running statistics.
+      statistics: the task's name of a running statistic -> its name in the run.
+
+    Raises:
+      InvalidInputError: the run has no such variable, or a group of theirs has others in it, too.
+    """
+
+    def __init__(
+        self, client: ParameterServerClient, names: Sequence[str], statistics: Mapping[str, str]
+    ):
+        self._client = client
+        self._statistics = statistics
+        segments = client.manifest.segments
+        places = {segment.name: index for index, segment in enumerate(segments)}
+        for name in names:
+            if name not in places:
+                raise InvalidInputError(
+                    f"{name}: the run has no such variable, it has {', '.join(list(places)[:8])}; "
+                    "start it from the initial values of the same algorithm folder",
+                    name,
+                )
+        self._places = [places[name] for name in names]
+        own = [segments[place] for place in self._places if segments[place].kind == TRAINABLE]
+        self._groups = tuple(dict.fromkeys(segment.group for segment in own))
+        order = {segment.name: index for index, segment in enumerate(own)}
+        layout = client.manifest.select_groups(self._groups).trainable if own else ()
+        for segment in layout:
+            if segment.name not in order:
+                raise InvalidInputError(
+                    f"{segment.name}: in the same variable group as the task's {own[0].name}, but "
+                    "none of its variables: a gradient would move it; start the run from initial "
+                    "values that give each task groups of its own",
+                    segment.name,
+                )
+        # Where in the task's gradients each array of a push lies.
+        self._order = [order[segment.name] for segment in layout]
+
+    @property
+    def manifest(self) -> Manifest:
+        """The layout of the whole run."""
+        return self._client.manifest
+
+    @property
+    def version(self) -> int:
+        """Version of the values that this client holds."""
+        return self._client.version
+
+    @property
+    def global_t(self) -> int:
+        """Newest known environment steps of all clients, own unsent ones included."""
+        return self._client.global_t
+
+    @property
+    def finished(self) -> str:
+        """What ended the training, or "" while it goes on."""
+        return self._client.finished
+
+    def increment_global_t(self, n: int = 1) -> int:
+        """Counts steps; see `ParameterServerClient`."""
+        return self._client.increment_global_t(n)
+
+    def add_episode(self, episode_return: float, length: int) -> None:
+        """Reports a finished training episode; sent with the next push."""
+        self._client.add_episode(episode_return, length)
+
+    def add_statistics(self, name: str, moments: Moments) -> None:
+        """Adds rows to a running statistic of the task; see `ParameterServerClient`."""
+        self._client.add_statistics(self._statistics.get(name, name), moments)
+
+    def apply_gradients(self, gradients: Sequence[np.ndarray], groups: Sequence[str] = ()) -> None:
+        """Pushes one gradient of the task's variables; `groups` are always the task's own."""
+        self._client.apply_gradients(self._arrange(gradients), self._groups)
+
+    def get_values(self) -> list[np.ndarray]:
+        """Pulls the newest values of the task's variables."""
+        return self._select(self._client.get_values())
+
+    def push_pull(
+        self, gradients: Sequence[np.ndarray] | None = None, groups: Sequence[str] = ()
+    ) -> list[np.ndarray]:
+        """Pushes as `apply_gradients` (or no gradient), pulls as `get_values`."""
+        if gradients is None:
+            return self._select(self._client.push_pull())
+        return self._select(self._client.push_pull(self._arrange(gradients), self._groups))
+
+    def metrics(self) -> Metrics:
+        """Returns the recorder."""
+        return self._client.metrics()
+
+    def close(self) -> None:
+        """Closes the wrapped client."""
+        self._client.close()
+
+    def _arrange(self, gradients: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if len(gradients) != len(self._order):
+            raise InvalidInputError(
+                f"{len(gradients)} gradients came, the task has {len(self._order)} variables"
+            )
+        return [gradients[index] for index in self._order]
+
+    def _select(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [values[place] for place in self._places]

@@ -1,0 +1,115 @@
+"""What an algorithm folder's files make of it. covers F10, F14, R9"""
+
+import shutil
+import types
+
+import pytest
+from support.cluster import BARE, POLICY_GRADIENT
+from support.hierarchy import FOLDER
+
+from relaax_like.agent.batch_agent import SimpleRLAgent
+from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
+from relaax_like.launch.agents import make_agent_host
+from relaax_like.launch.initial_values_main import make_initial_values
+from relaax_like.rlx_server.hosting import BatchHost, PlainHost
+from relaax_like.wire.errors import ConfigError
+
+ONE_TASK = """
+from .more import LinearPolicy, Reinforce
+
+def make_algorithm(config, model, seed):
+    return Reinforce(model, seed)
+"""
+ONE_MODEL = """
+from .more import LinearPolicy
+
+def make_model(config, seed):
+    return LinearPolicy("observation", "action", seed)
+"""
+OWN_AGENT = """
+from relaax_like.agent.batch_agent import SimpleRLAgent
+
+class Agent(SimpleRLAgent):
+    pass
+"""
+
+
+def make_experiment(folder):
+    config = load_algorithm_module(folder, "config").Config()
+    return types.SimpleNamespace(algorithm_folder=folder, algorithm=config, seed=0)
+
+
+def make_host(folder):
+    return make_agent_host(make_experiment(folder), lambda name: None)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of the hierarchical one."""
+    shutil.copytree(FOLDER, tmp_path / "own", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "own"
+
+
+@pytest.fixture
+def one_task(folder):
+    """A folder of one task, whose agent is its own."""
+    (folder / "algorithm.py").rename(folder / "more.py")
+    (folder / "algorithm.py").write_text(ONE_TASK)
+    (folder / "model.py").write_text(ONE_MODEL)
+    (folder / "agent.py").write_text(OWN_AGENT)
+    return folder
+
+
+@pytest.mark.parametrize("path", [BARE, POLICY_GRADIENT], ids=["user's", "built-in"])
+def test_a_plain_agent_class_makes_plain_agents(path):
+    assert isinstance(make_host(path), PlainHost)
+
+
+def test_a_folder_without_an_agent_has_the_simple_one():
+    folder = find_algorithm("a2c", BARE)
+    config = load_algorithm_module(folder, "config").Config(num_actions=2)
+    experiment = types.SimpleNamespace(algorithm_folder=folder, algorithm=config)
+    host = make_agent_host(experiment, lambda name: None)  # type: ignore[arg-type]
+    assert isinstance(host, BatchHost)
+    assert host._agent_class is SimpleRLAgent
+
+
+def test_an_agent_of_several_tasks_is_batch_native():
+    host = make_host(FOLDER)
+    assert isinstance(host, BatchHost)
+    assert host._agent_class is load_algorithm_module(FOLDER, "agent").Agent
+
+
+def test_an_agent_of_one_task_may_be_one_s_own(one_task):
+    host = make_host(one_task)
+    assert isinstance(host, BatchHost)
+    assert host._agent_class is load_algorithm_module(one_task, "agent").Agent
+    variables = make_initial_values(make_experiment(one_task))
+    assert [(v.name, v.group) for v in variables] == [
+        ("logits.W", "default"),
+        ("logits.b", "default"),
+    ]
+
+
+def test_several_tasks_without_an_agent_are_refused_with_the_cure(folder):
+    (folder / "agent.py").unlink()
+    with pytest.raises(ConfigError, match=r"make_algorithms, but there is no agent\.py; write one"):
+        make_host(folder)
+
+
+def test_a_run_of_several_tasks_starts_from_all_their_models():
+    names = [variable.name for variable in make_initial_values(make_experiment(FOLDER))]
+    assert names == [f"{task}/logits.{part}" for task in ("goal", "control") for part in "Wb"]
+
+
+@pytest.mark.parametrize("name", ["make_initial_values", "make_model"])
+def test_make_initial_values_decides_and_make_model_does_not(folder, name):
+    (folder / "model.py").write_text(f"def {name}(config, seed):\n    return ['mine']\n")
+    variables = make_initial_values(make_experiment(folder))
+    assert (variables == ["mine"]) == (name == "make_initial_values")
+
+
+def test_a_folder_with_nothing_to_start_from_is_refused(folder):
+    (folder / "algorithm.py").write_text("")
+    with pytest.raises(ConfigError, match="nothing to start from"):
+        make_initial_values(make_experiment(folder))

@@ -1,0 +1,218 @@
+"""Agents of several tasks behind real sockets; the curve of success. covers F10, F11, F13, F26"""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from support.bridge import make_backend, serve
+from support.hierarchy import FOLDER, CueSlots, load, make_host
+from support.hierarchy import serve as serve_tasks
+from support.rlx import RawClient, array, make_next, make_start, serve_rlx
+
+from relaax_like.bridge.control import BridgeControl
+from relaax_like.bridge.service import Metrics
+from relaax_like.client.client import RlxClient
+from relaax_like.client.interactor import Interactor
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.agents import make_agent_host
+from relaax_like.launch.parameter_server import make_parameter_server
+from relaax_like.launch.rlx_server import make_rlx_server
+from relaax_like.rlx_server import session
+from relaax_like.rlx_server.server import ServerThread
+from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.errors import RelaaxError
+
+
+class Recorder(Metrics):
+    def __init__(self):
+        self.points = {}
+
+    def scalar(self, name, y, x=None):
+        self.points.setdefault(name, []).append(y)
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    file = tmp_path / "experiment.yaml"
+    file.write_text(
+        f"run_dir: {tmp_path}/run\n"
+        f"algorithm: {{path: '{FOLDER}', max_global_step: 60000}}\n"
+        "learner: {target_return: 5.5, target_episodes: 50}\n"
+        "relaax-rlx-server: {score_lines: false, min_free_memory_mb: 0}\n"
+    )
+    return load_experiment(file)
+
+
+def test_a_hierarchy_learns_from_two_clients_over_the_network(experiment):
+    recorder = Recorder()
+    runs = []
+
+    def play(port, slots, seed):
+        env = CueSlots(slots, seed)
+        with RlxClient(
+            f"127.0.0.1:{port}", env.observation_space, env.action_space, slots=slots
+        ) as client:
+            runs.append(Interactor(env, client).run())
+
+    # The initial values come from a process of their own, as in a real run.
+    with (
+        make_parameter_server(experiment, (), recorder) as backend,
+        serve(backend) as address,
+        BridgeControl().connect(address) as link,
+    ):
+        names = [(s.name, s.group) for s in backend.manifest.segments]
+        host = make_agent_host(
+            experiment,
+            lambda name: link.parameter_server_stub(name, recorder),
+            "server",
+            rollouts_ahead=1,
+        )
+        rlx = make_rlx_server(experiment.rlx_server, host, recorder)
+        with ServerThread(rlx, "127.0.0.1", 0) as running:
+            players = [
+                threading.Thread(target=play, args=(running.port, slots, slots)) for slots in (2, 5)
+            ]
+            for player in players:
+                player.start()
+            for player in players:
+                player.join(60)
+            exploited = play_exploiting(running.port)
+        host.close()
+        status = backend.status()
+    assert names == [
+        ("goal/logits.W", "goal/default"),
+        ("goal/logits.b", "goal/default"),
+        ("control/logits.W", "control/default"),
+        ("control/logits.b", "control/default"),
+    ]
+    assert "reached the target 5.5" in status.finished  # no policy of one task alone is above 0
+    assert [run.finished for run in runs] == [status.finished] * 2
+    # Every step once, whichever tasks learned from it; those of unfinished rollouts are not sent.
+    assert sum(run.steps for run in runs) - 8 * 7 * 3 <= status.global_t
+    assert status.global_t <= sum(run.steps for run in runs)
+    for task in ("goal", "control"):
+        assert f"Optimizer/{task}/policy cost" in recorder.points
+    assert np.mean(exploited) > 0.9
+
+
+def play_exploiting(port):
+    """Returns the mean rewards per step of whole episodes."""
+    env, scores = CueSlots(3, 9), []
+    with RlxClient(
+        f"127.0.0.1:{port}", env.observation_space, env.action_space, slots=3, exploit=True
+    ) as client:
+        Interactor(
+            env, client, max_episodes=20, on_episode=lambda e: scores.append(e.score / e.length)
+        ).run()
+    return scores
+
+
+def test_the_tasks_of_all_agents_are_asked_in_one_call_each():
+    config = load("config").Config()
+    with serve_tasks(config) as backend:
+        host = make_host(config, backend)
+        agents = [host.make_agent(slots) for slots in (1, 3, 2)]
+        sizes = []
+        for task, processor in host._processors.items():
+            actor = processor._actor
+            act = actor.act
+
+            def count(inputs, states, exploit=False, task=task, act=act):
+                sizes.append((task, len(next(iter(inputs.values())))))
+                return act(inputs, states, exploit)
+
+            actor.act = count
+        for agent, slots in zip(agents, (1, 3, 2), strict=True):
+            agent.observe({"observation": np.zeros((slots, 2), np.float32)})
+        left = agents
+        while left:
+            answers = host.predict([agent.request() for agent in left])
+            taken = [agent.take(a) for agent, a in zip(left, answers, strict=True)]
+            left = [agent for agent, actions in zip(left, taken, strict=True) if actions is None]
+        assert sizes == [("goal", 6), ("control", 6)]
+        host.close()
+
+
+@pytest.mark.parametrize(
+    ("rollout_steps", "main_task", "want"),
+    [
+        ({"control": 8}, "control", "rollout_steps: nothing for task 'goal', only for control"),
+        ({"goal": 4, "control": 8}, "act", "main_task is 'act', which is none of .* goal, control"),
+    ],
+    ids=["no schedule", "no such task"],
+)
+def test_what_an_algorithm_folder_got_wrong_is_said(monkeypatch, rollout_steps, main_task, want):
+    config = load("config").Config(rollout_steps=rollout_steps)
+    monkeypatch.setattr(load("agent").Agent, "main_task", main_task)
+    with serve_tasks(config) as backend:
+        host = make_host(config, backend)
+        with pytest.raises(RelaaxError, match=want):
+            host.make_agent()
+        host.close()
+
+
+def test_a_task_whose_values_cannot_be_fetched_leaves_no_thread_of_another(monkeypatch):
+    config = load("config").Config()
+    with serve_tasks(config) as backend:
+        host = make_host(config, backend)
+        make = host._make_processors
+
+        def make_broken():
+            processors = make()
+            monkeypatch.setattr(processors["control"], "start", fail)
+            return processors
+
+        def fail():
+            raise RelaaxError("away")
+
+        host._make_processors = make_broken
+        with pytest.raises(RelaaxError, match="away"):
+            host.make_agent()
+        assert not [t for t in threading.enumerate() if t.name == "training"]
+        host._make_processors = make
+        host.make_agent()
+        host.close()
+
+
+# Success.
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    make = session.MeanMetric
+    monkeypatch.setattr(session, "MeanMetric", lambda metrics, name: make(metrics, name, 0.0))
+
+
+def end(terminated, success):
+    return make_next(2, terminated=array(terminated, "bool"), success=array(success, "int8"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "want"), [(rlx_pb2.TRAIN, [1.0, 0.0, 1.0]), (rlx_pb2.EXPLOIT, None)]
+)
+def test_success_is_recorded_where_an_episode_ended_and_somebody_said(hurried, mode, want):
+    recorder = Recorder()
+    with make_backend() as backend:
+        with serve_rlx(backend, metrics=recorder) as port, RawClient(port) as client:
+            client.greet(slots=2, mode=mode)
+            client.ask(make_start(2))
+            client.ask(end([0, 0], [1, 1]))  # nothing has ended
+            client.ask(end([1, 0], [1, -1]))
+            client.ask(end([1, 1], [-1, 0]))
+            client.ask(end([0, 1], [0, 1]))
+            client.ask(make_next(2, terminated=array([1, 1], "bool")))
+    assert recorder.points.get("success") == want
+
+
+def test_success_is_the_mean_of_the_episodes_since_the_last_point(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    recorder = Recorder()
+    mean = session.MeanMetric(recorder, "success")
+    for value in (1, 0, 0):
+        mean.add(value)
+    now[0] += 1.0
+    mean.add(1)
+    mean.add(1)
+    assert recorder.points == {"success": [0.5]}
