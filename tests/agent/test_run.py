@@ -50,6 +50,9 @@ class CountingProcessor:
         self.submitted.append((rollout, list(episodes), env_steps))
         on_done()
 
+    def report(self, episodes, env_steps):
+        assert episodes == []
+
     def refresh_soon(self):
         pass
 
@@ -305,6 +308,39 @@ def test_the_agent_waits_for_every_task():
     assert agent.waiting
     done[0]()
     assert not agent.waiting
+
+
+class SplitAgent(SimpleRLAgent):
+    """Stores in its first slot only."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.apart = self._split(TASK)
+
+    def _cts_store_data(self, asked, rewards, next_alive, next_observations, finals):
+        request, prediction = asked[TASK]
+        inputs = {name: array[:1] for name, array in request.inputs.items()}
+        following = {name: array[:1] for name, array in next_observations.items()}
+        self.apart[0].add_actions(inputs, {}, prediction.rows(0, 1))
+        self.apart[0].add_outcome(rewards[:1], next_alive[:1], following)
+
+
+def test_slots_that_store_apart_are_waited_for_and_counted_apart():
+    processor = CountingProcessor()
+    done = []
+    processor.submit = lambda rollout, episodes, on_done, env_steps: done.append(rollout)
+    helper = OnlineHelper(processor, 2, 1, max_wait_sec=60)
+    agent = SplitAgent({TASK: helper}, 2)
+    observations = {"observation": np.zeros((2, 1))}
+    agent.observe(observations)
+    for _ in range(2):
+        agent.request()
+        agent.take(Prediction({"action": np.arange(2)}, {}, np.zeros(2, np.float32), 0))
+        agent.observe(observations, np.ones((2, 1)))
+        assert agent.waiting
+    (rollout,) = done
+    assert rollout.actions["action"].shape == (1, 1)
+    assert agent.discarded_rollouts == 1
 
 
 # The hierarchical agent.

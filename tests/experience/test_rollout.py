@@ -90,3 +90,20 @@ def test_several_agents_rollouts_stand_side_by_side():
 def test_an_outcome_without_actions_is_a_defect():
     with pytest.raises(AssertionError):
         RolloutBuffer(1, 1).add_outcome(np.zeros((1, 1)), np.ones(1), {})
+
+
+@pytest.mark.parametrize("next_alive", [ALIVE, TRUNCATED])
+def test_inputs_that_are_no_observations_stay_as_they_were(next_alive):
+    buffer = RolloutBuffer(steps=3, slots=1)
+    for t in range(3):
+        inputs = {"x": np.full((1, 1), t), "goal": np.full((1, 1), 10 + t)}
+        buffer.add_actions(inputs, {}, np.zeros(1), {}, 0)
+        alive = next_alive if t == 0 else ALIVE
+        finals = {"x": np.full((1, 1), -7)} if alive == TRUNCATED else None
+        following = {"x": np.full((1, 1), t + 1)}
+        rollout = buffer.add_outcome(np.zeros((1, 1)), np.array([alive]), following, finals)
+    cut_off = next_alive == TRUNCATED
+    np.testing.assert_array_equal(rollout.next_inputs["x"][:, 0, 0], [-7 if cut_off else 1, 2, 3])
+    np.testing.assert_array_equal(
+        rollout.next_inputs["goal"][:, 0, 0], [10 if cut_off else 11, 12, 12]
+    )

@@ -5,12 +5,15 @@ import types
 
 import pytest
 from support.cluster import BARE, POLICY_GRADIENT
-from support.hierarchy import FOLDER
+from support.hierarchy import FOLDER, CueSlots, serve
+from support.hierarchy import make_host as make_hierarchy
 
 from relaax_like.agent.batch_agent import SimpleRLAgent
+from relaax_like.client.interactor import Interactor
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
 from relaax_like.launch.agents import make_agent_host
 from relaax_like.launch.initial_values_main import make_initial_values
+from relaax_like.launch.local import LocalAgents
 from relaax_like.rlx_server.hosting import BatchHost, PlainHost
 from relaax_like.wire.errors import ConfigError
 
@@ -28,6 +31,7 @@ def make_model(config, seed):
 """
 OWN_AGENT = """
 from relaax_like.agent.batch_agent import SimpleRLAgent
+from relaax_like.client.interactor import Interactor
 
 class Agent(SimpleRLAgent):
     pass
@@ -113,3 +117,18 @@ def test_a_folder_with_nothing_to_start_from_is_refused(folder):
     (folder / "algorithm.py").write_text("")
     with pytest.raises(ConfigError, match="nothing to start from"):
         make_initial_values(make_experiment(folder))
+
+
+def test_the_serial_loop_asks_all_tasks_and_counts_every_step_once():
+    config = load_algorithm_module(FOLDER, "config").Config()
+    with serve(config) as server:
+        slots = CueSlots(3, 0)
+        agents = LocalAgents(slots, make_hierarchy(config, server))
+        summary = Interactor(slots, agents, max_steps=240).run()
+        agents.close()
+        steps = server._store.export_state().steps
+    assert summary.steps == 240
+    # Rollouts of 8 steps of 3 slots: the last one is whole with the step after it.
+    assert server.global_t in (216, 240)
+    assert steps["control/default"] == server.global_t // 24
+    assert steps["goal/default"] > 3
