@@ -84,6 +84,8 @@ class ComputationTask:
         self._seen: collections.Counter[Any] = collections.Counter()
         self._compile_in_background = compile_in_background
         self._compiling = threading.Lock()
+        self._compilers: list[threading.Thread] = []
+        self._closing = False
         self._assign = self._compile_assign()
 
     @property
@@ -248,11 +250,23 @@ class ComputationTask:
     ) -> None:
         def compile_and_try() -> None:
             with self._compiling:  # one after another: agents need the processor, too
+                if self._closing:
+                    return
                 form = compile_form()
                 form(tensors)  # the first call compiles; nobody looks at what it computes
                 self._compiled_for_batch[key] = form
 
-        threading.Thread(target=compile_and_try, name="compiling", daemon=True).start()
+        self._compilers = [thread for thread in self._compilers if thread.is_alive()]
+        self._compilers.append(
+            threading.Thread(target=compile_and_try, name="compiling", daemon=True)
+        )
+        self._compilers[-1].start()
+
+    def close(self) -> None:
+        """Waits for what is being compiled: a process must not end in the middle of it."""
+        self._closing = True
+        for thread in self._compilers:
+            thread.join()
 
     def _compile(self, method: Callable[..., Any]) -> Callable[[list[tf.Tensor]], Any]:
         """Returns one compiled call of `algorithm.predict` or its like, on a flat list of tensors.

@@ -126,6 +126,7 @@ class ComputationDataProcessor:
         self._queue.put(None)
         if self._thread.is_alive():
             self._thread.join(_STOP_SEC)
+        self._task.close()
         self._parameter_server.close()
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
