@@ -20,7 +20,7 @@ sys.path.append(str(ROOT / "deploy"))
 from check_images import copy_build_context
 
 ENVIRONMENTS = ("OpenAI_Gym", "bandit", "memory")
-ALGORITHMS = ("a2c", "policy_gradient", "policy_gradient_tutorial")
+ALGORITHMS = ("policy_gradient", "policy_gradient_tutorial")
 
 
 @pytest.fixture(scope="module")

@@ -123,7 +123,7 @@ def run_script(folder: Path, *arguments: str, **env: str) -> subprocess.Complete
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("localhost:7001",), ("a:1", "CartPole-v0", "dispaly"), ("a:1", "b", "display", "x")],
+    [(), ("localhost:7001",), ("a:1", "CartPole-v1", "dispaly"), ("a:1", "b", "display", "x")],
     ids=["nothing", "no environment", "mistyped display", "too much"],
 )
 def test_wrong_arguments_of_the_script_are_told(arguments: tuple[str, ...], tmp_path: Path) -> None:
@@ -145,12 +145,12 @@ def test_the_script_starts_a_client_that_accepts_its_flags(tmp_path: Path) -> No
     assert (done.returncode, done.stderr) == (0, "")
     (line,) = done.stdout.splitlines()
     parsed = parse_client_line(line, "none")
-    assert (parsed.rlx_server, parsed.env) == ("rlx-server:7001", "CartPole-v0")
+    assert (parsed.rlx_server, parsed.env) == ("rlx-server:7001", "CartPole-v1")
     assert not parsed.display
 
 
 def test_with_display_it_is_drawn_on_a_screen_that_vnc_shows(tmp_path: Path) -> None:
-    arguments = ("server:7001", "CartPole-v0", "display")
+    arguments = ("server:7001", "CartPole-v1", "display")
     done = run_script(tmp_path, *arguments, DISPLAY_NUMBER=":42")
     assert (done.returncode, done.stderr) == (0, "")
     lines = {line.split()[0]: line for line in done.stdout.splitlines()}
