@@ -243,7 +243,7 @@ class ParameterServer(ParameterServerBackend):
         self._enqueue(record)
         try:
             with tracing.span("wait for apply"):
-                return record.reply.result(timeout_sec)
+                return self._note_told(push, record.reply.result(timeout_sec))
         except TimeoutError:
             if record.reply.cancel():
                 self._statistics.count_refused("timeout")
@@ -252,7 +252,12 @@ class ParameterServer(ParameterServerBackend):
                     "withdrawn; nothing took effect"
                 ) from None
         # Taken in the last moment: what it did is known in a few milliseconds.
-        return record.reply.result()
+        return self._note_told(push, record.reply.result())
+
+    def _note_told(self, push: Push, reply: Reply) -> Reply:
+        if reply.finished:
+            self._told.add(push.client_id)
+        return reply
 
     def count_refused(self, reason: str) -> None:
         """Counts a push that was refused before it came to `push`."""

@@ -150,3 +150,18 @@ def test_stop_ends_the_thread_and_may_be_repeated(times):
         for _ in range(times):
             processor.stop()
     assert not [t for t in threading.enumerate() if t.name == "training"]
+
+
+def test_a_form_compiled_in_the_background_gives_the_same_numbers_and_is_waited_for_at_the_end():
+    task = ComputationTask(make_algorithm(CONFIG), compile_in_background=True)
+    rollout = make_rollout(3, seed=0)
+    first = compute_gradients(task, rollout)
+    for _ in range(30):  # often enough to be worth compiling
+        compute_gradients(task, rollout)
+    compilers = [t for t in threading.enumerate() if t.name == "compiling"]
+    assert compilers
+    compilers[0].join()
+    for before, after in zip(first, compute_gradients(task, rollout), strict=True):
+        np.testing.assert_allclose(before, after, atol=1e-6)
+    task.close()
+    assert not [t for t in threading.enumerate() if t.name == "compiling"]

@@ -843,3 +843,22 @@ def test_a_snapshot_folder_that_was_removed_under_the_server_is_made_again(tmp_p
         saved = server.save_checkpoint()
         assert saved is not None
         assert saved.is_dir()
+
+
+def test_the_end_waits_until_all_present_clients_have_been_told_and_no_longer() -> None:
+    with run_server(max_global_step=10) as server:
+        for name in ("one", "two"):
+            server.pull(name)
+        server.push(Push(client_id="one", env_steps=10))  # its reply says that it has ended
+        told = threading.Event()
+
+        def wait() -> None:
+            server.wait_told(60.0)
+            told.set()
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        assert not told.wait(0.2)  # nobody has told two
+        server.pull("two")
+        assert told.wait(10.0)
+        waiting.join()

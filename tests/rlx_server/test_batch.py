@@ -263,3 +263,12 @@ def test_a_client_whose_session_failed_waits_for_its_next_greeting_and_no_other_
         greet(first)
     took = [greet_timed(name) for name in ("bad", "bad", "good")]
     assert took[1] > 0.4 > max(took[0], took[2])
+
+
+def test_a_client_that_goes_on_sending_after_its_error_is_cut(port):
+    with RawClient(port) as client:
+        greet(client)
+        client.ask(make_step(observations=observe(1)))
+        assert step(client, rewards=array([float("nan")])).error.field == "rewards"
+        with pytest.raises(OSError, match=r"reset|Broken pipe"):
+            client.socket.sendall(bytes(1 << 26))
