@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from relaax_like.computation.algorithm import Algorithm
+from relaax_like.computation.algorithm import make_generator
 from relaax_like.computation.model import Model, Specs, order_variables
 from relaax_like.computation.prediction import Prediction
 from relaax_like.nn.layers import Layer
@@ -65,13 +65,13 @@ class CompiledActor:
     So the function is compiled for few batch sizes. Thread-safe.
     """
 
-    def __init__(self, algorithm: Algorithm):
-        model = algorithm.model
-        self._algorithm = algorithm
+    def __init__(self, model: Model, seed: int):
+        self._model = model
+        self._generator = make_generator(seed)
         self._inputs = _to_tensor_specs(model.get_input_specs())
         self._states = _to_tensor_specs(model.get_state_specs())
         self._variables = order_variables(model)
-        self._lock = algorithm.lock  # guards the variables and _version
+        self._lock = model.lock  # guards the variables and _version
         self._version = 0
         self._functions: dict[bool, Any] = {}
         self._names: tuple[list[str], list[str]] = ([], [])
@@ -112,18 +112,18 @@ class CompiledActor:
                 states = dict(zip(self._states, tensors[len(inputs) :], strict=True))
                 return self._trace(inputs, states, exploit)
 
-            xla = self._algorithm.model.xla
+            xla = self._model.xla
             function = tf.function(flat, input_signature=specs, jit_compile=xla)
             self._functions[exploit] = function.get_concrete_function()
         return self._functions[exploit]
 
     def _trace(self, inputs: Any, states: Any, exploit: bool) -> list[tf.Tensor]:
-        distributions, next_states = self._algorithm.model.policy(inputs, states)
+        distributions, next_states = self._model.policy(inputs, states)
         actions, log_prob = {}, 0.0
         for name, distribution in distributions.items():
-            generator = self._algorithm.generator
-            actions[name] = distribution.mode() if exploit else distribution.sample(generator)
-            log_prob += distribution.log_prob(actions[name])
+            action = distribution.mode() if exploit else distribution.sample(self._generator)
+            actions[name] = action
+            log_prob += distribution.log_prob(action)
         self._names = (list(actions), list(next_states))
         return [*actions.values(), *next_states.values(), log_prob]
 
@@ -131,23 +131,22 @@ class CompiledActor:
 Actor = NumpyActor | CompiledActor
 
 
-def make_actor(algorithm: Algorithm, seed: int) -> Actor:
-    """Returns the quickest form in which the algorithm's model can act.
+def make_actor(model: Model, seed: int) -> Actor:
+    """Returns the quickest form in which a model can act.
 
     A model whose `policy` gives NumPy results for arrays, because it is made of our layers alone,
     acts in NumPy; any other is compiled.
     """
-    model = algorithm.model
     actor = NumpyActor(model, seed)
     try:
         inputs, states = model.get_input_specs(), model.get_state_specs()
         prediction = actor.act(_make_zeros(inputs), _make_zeros(states))
     except (AttributeError, TypeError, ValueError, tf.errors.OpError):
-        return CompiledActor(algorithm)
+        return CompiledActor(model, seed)
     arrays = [*prediction.actions.values(), *prediction.next_states.values(), prediction.log_prob]
     if all(isinstance(array, np.ndarray) for array in arrays):
         return actor
-    return CompiledActor(algorithm)
+    return CompiledActor(model, seed)
 
 
 def _make_zeros(specs: Specs) -> dict[str, np.ndarray]:

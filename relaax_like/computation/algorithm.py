@@ -1,11 +1,15 @@
 """Algorithm: what to predict and what to learn with a Model."""
 
-import threading
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from relaax_like.computation.model import Model, Tensors
+
+
+def make_generator(seed: int) -> tf.random.Generator:
+    """Returns a source of random numbers; any whole number is a seed."""
+    return tf.random.Generator.from_seed(seed & 0x7FFFFFFFFFFFFFFF, alg="philox")
 
 
 class Algorithm:
@@ -34,9 +38,7 @@ class Algorithm:
     def __init__(self, model: Model, seed: int = 0, max_gradient_norm: float | None = None):
         self.model = model
         self.max_gradient_norm = max_gradient_norm
-        # Held while the variables are set, and while a compiled prediction reads them.
-        self.lock = threading.Lock()
-        self.generator = tf.random.Generator.from_seed(seed & 0x7FFFFFFFFFFFFFFF, alg="philox")
+        self.generator = make_generator(seed)
 
     def predict(self, inputs: Tensors, states: Tensors) -> tuple[Tensors, Tensors]:
         """Returns actions drawn from the policy, and the next states."""

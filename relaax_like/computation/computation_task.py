@@ -78,7 +78,7 @@ class ComputationTask:
         self._variables = order_variables(model)
         self._groups = [model.get_group(variable) for variable in self._trainable]
         # Guards the variables: no prediction sees half of a new set of values.
-        self._lock = algorithm.lock
+        self._lock = model.lock
         self._compiled: dict[str, Callable[[list[tf.Tensor]], Any]] = {}
         self._compiled_for_batch: dict[Any, Callable[..., Any]] = {}
         self._seen: collections.Counter[Any] = collections.Counter()

@@ -1,6 +1,7 @@
 """Model: a network and the specs of what goes in and out; it never trains."""
 
 import abc
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,11 @@ class Model(tf.Module, abc.ABC):
 
     # Whether XLA compiles it: on a processor it is quicker for all but convolutions.
     xla = True
+
+    def __init__(self, name: str | None = None):
+        super().__init__(name=name)
+        # Held while the variables are set, and while a compiled prediction reads them.
+        self.lock = threading.Lock()
 
     @abc.abstractmethod
     def get_input_specs(self) -> Specs:

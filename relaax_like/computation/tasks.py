@@ -28,7 +28,7 @@ class Tasks:
         variables = tasks.get_variables()  # what a run starts from
         client = tasks.make_client("goal", parameter_server)
 
-    Algorithms that share variables get one lock, so that no prediction sees half of a set of
+    Models that share variables get one lock, so that no prediction sees half of a set of
     values. A gradient may be computed while the other task's values come in: of a mix of two
     versions, as with any asynchronous learner.
 
@@ -50,7 +50,7 @@ class Tasks:
         if any(len(tasks) > 1 for tasks in users.values()):
             lock = threading.Lock()
             for algorithm in self.algorithms.values():
-                algorithm.lock = lock
+                algorithm.model.lock = lock
 
     def get_variables(self) -> list[Variable]:
         """Returns all variables with their present values, shared ones once, under their names."""

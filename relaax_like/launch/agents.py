@@ -81,7 +81,7 @@ def _make_processor(
     model = model_module.make_model(config, config.seed)
     algorithm = algorithm_module.make_algorithm(config, model, seed)
     task = ComputationTask(algorithm, compile_in_background=in_background)
-    return ComputationDataProcessor(task, make_actor(algorithm, seed), client)
+    return ComputationDataProcessor(task, make_actor(model, seed), client)
 
 
 def _make_task_processors(
@@ -100,7 +100,7 @@ def _make_task_processors(
     return {
         task: ComputationDataProcessor(
             ComputationTask(algorithm, compile_in_background=in_background),
-            make_actor(algorithm, derive_seed(seed, task)),
+            make_actor(algorithm.model, derive_seed(seed, task)),
             tasks.make_client(task, make_client(f"{client_id}-{task}")),
             curves=f"Optimizer/{task}",
         )

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from relaax_like.computation.acting import CompiledActor, NumpyActor, make_actor
-from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.model import Model, order_variables
 from relaax_like.config.network import NetworkConfig
 from relaax_like.nn.action_heads import (
@@ -75,11 +74,11 @@ def make_inputs(rows, seed=0):
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
 def test_both_forms_agree_on_the_best_action_and_its_log_probability(space):
-    algorithm = Algorithm(PolicyModel(space))
-    actors = [NumpyActor(algorithm.model, 0), CompiledActor(algorithm)]
+    model = PolicyModel(space)
+    actors = [NumpyActor(model, 0), CompiledActor(model, 0)]
     predictions = []
     for actor in actors:
-        actor.set_values(make_values(algorithm.model), 7)
+        actor.set_values(make_values(model), 7)
         predictions.append(actor.act(*make_inputs(5), exploit=True))
     one, other = predictions
     np.testing.assert_allclose(one.actions["action"], other.actions["action"], atol=1e-5)
@@ -92,24 +91,23 @@ def test_both_forms_agree_on_the_best_action_and_its_log_probability(space):
 @pytest.mark.parametrize("form", [NumpyActor, CompiledActor])
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
 def test_the_log_probability_is_that_of_the_drawn_action(form, space):
-    algorithm = Algorithm(PolicyModel(space))
-    actor = form(algorithm.model, 0) if form is NumpyActor else form(algorithm)
-    values = make_values(algorithm.model)
+    model = PolicyModel(space)
+    actor = form(model, 0)
+    values = make_values(model)
     actor.set_values(values, 1)
     inputs, states = make_inputs(6)
     prediction = actor.act(inputs, states)
-    for variable, value in zip(order_variables(algorithm.model), values, strict=True):
+    for variable, value in zip(order_variables(model), values, strict=True):
         variable.assign(value)
     tensors = {"observation": tf.constant(inputs["observation"])}
-    distributions, _ = algorithm.model.policy(tensors, {"count": tf.constant(states["count"])})
+    distributions, _ = model.policy(tensors, {"count": tf.constant(states["count"])})
     want = distributions["action"].log_prob(tf.constant(prediction.actions["action"]))
     np.testing.assert_allclose(prediction.log_prob, want, atol=1e-4)
 
 
 @pytest.mark.parametrize("form", [NumpyActor, CompiledActor])
 def test_predictions_are_the_same_alone_and_batched(form):
-    algorithm = Algorithm(PolicyModel(SPACES["box"]))
-    actor = form(algorithm.model, 0) if form is NumpyActor else form(algorithm)
+    actor = form(PolicyModel(SPACES["box"]), 0)
     inputs, states = make_inputs(5)
     together = actor.act(inputs, states, exploit=True)
     for row in range(5):
@@ -126,8 +124,8 @@ def test_predictions_are_the_same_alone_and_batched(form):
 
 
 def test_a_model_of_our_layers_acts_in_numpy_and_any_other_is_compiled():
-    assert isinstance(make_actor(Algorithm(PolicyModel(Discrete(n=2))), 0), NumpyActor)
-    assert isinstance(make_actor(Algorithm(RawModel(Discrete(n=2))), 0), CompiledActor)
+    assert isinstance(make_actor(PolicyModel(Discrete(n=2)), 0), NumpyActor)
+    assert isinstance(make_actor(RawModel(Discrete(n=2)), 0), CompiledActor)
 
 
 def test_new_values_are_taken_up_whole_at_the_next_call():

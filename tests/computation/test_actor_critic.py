@@ -89,7 +89,7 @@ def test_a_rollout_gives_what_single_steps_give(settings):
 def test_an_image_goes_through_convolutions_in_a_compiled_call():
     config = make_config(layers=("a3c",), image=(84, 84, 1), observation_history=4)
     algorithm = make_algorithm(config)
-    actor = make_actor(algorithm, seed=0)
+    actor = make_actor(algorithm.model, seed=0)
     assert isinstance(actor, CompiledActor)
     images = np.random.default_rng(0).integers(256, size=(3, 84, 84, 4)).astype(np.uint8)
     prediction = actor.act({"observation": images}, {}, exploit=True)

@@ -71,7 +71,7 @@ def make_processors(algorithms, server):
     return {
         name: ComputationDataProcessor(
             ComputationTask(algorithm),
-            make_actor(algorithm, 0),
+            make_actor(algorithm.model, 0),
             tasks.make_client(name, InProcessClient(server, name)),
         )
         for name, algorithm in algorithms.items()
@@ -222,11 +222,11 @@ def test_steps_are_counted_once_however_many_tasks_learn_from_them():
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_algorithms_with_a_common_model_have_one_lock(shared):
+def test_models_with_common_variables_have_one_lock(shared):
     models = [LinearPolicy("observation", "action", seed) for seed in range(2)]
     one, two = Reinforce(models[0]), Reinforce(models[0 if shared else 1])
     Tasks({"one": one, "two": two})
-    assert (one.lock is two.lock) == shared
+    assert (one.model.lock is two.model.lock) == shared
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from relaax_like.computation.acting import CompiledActor, NumpyActor, make_actor
-from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.model import Model
 from relaax_like.config.network import NetworkConfig
 from relaax_like.nn.action_heads import make_distribution, make_numpy_distribution
@@ -283,12 +282,12 @@ class Policy(Model):
 )
 def test_one_model_acts_in_the_form_that_its_layers_allow(arguments, form):
     model = Policy(*arguments)
-    actor = make_actor(Algorithm(model), 0)
+    actor = make_actor(model, 0)
     assert isinstance(actor, form)
     x = np.ones((3, *model.spec["shape"]), model.spec["dtype"])
     states = {k: np.ones((3, *p["shape"]), np.float32) for k, p in model.get_state_specs()}
     prediction = actor.act({"observation": x}, states, exploit=True)
-    compiled = CompiledActor(Algorithm(model)).act({"observation": x}, states, exploit=True)
+    compiled = CompiledActor(model, 0).act({"observation": x}, states, exploit=True)
     np.testing.assert_array_equal(prediction.actions["action"], compiled.actions["action"])
     np.testing.assert_allclose(prediction.log_prob, compiled.log_prob, atol=1e-5)
     for name in states:

@@ -48,4 +48,4 @@ def make_processor(config: Any, server: ParameterServer, **options: Any) -> Any:
     algorithm = make_algorithm(config)
     client = InProcessClient(server, "processor")
     task = ComputationTask(algorithm)
-    return ComputationDataProcessor(task, make_actor(algorithm, 0), client, **options)
+    return ComputationDataProcessor(task, make_actor(algorithm.model, 0), client, **options)
