@@ -1,9 +1,14 @@
 """Serving: env steps per second through the rlx server with batch-native agents (a2c, 2x64 tanh).
 
-Environments and servers share the machine; agents do all their bookkeeping. Each row is a number
-of client processes times the slots of each. `acting` clients exploit; `learning` ones store
-rollouts and wait for the gradient of each. The null environment answers at once, so its rows
-measure the server: one process drives all its connections, each stepped as soon as it is answered.
+    python -m benchmarks.serving
+    python -m benchmarks.serving --path compiled
+
+Environments and servers share the machine. Each row is a number of clients times the slots of each.
+`acting` clients exploit; `learning` ones store rollouts, from which all the servers learn. Clients
+of CartPole are a process each. The null environment answers at once: one process drives all its
+connections, each stepped as soon as it is answered, which measures the server.
+
+The policy acts in NumPy; with `--path compiled` it is one that cannot, and acts in compiled calls.
 """
 
 import argparse
@@ -28,6 +33,7 @@ from relaax_like.wire.ndarray import ndarray_to_message
 from relaax_like.wire.spaces import Box, Discrete, space_to_message
 
 CONFIG = Path(__file__).parents[1] / "algorithms" / "a2c" / "a2c.yaml"
+COMPILED = Path(__file__).parent / "compiled_a2c"
 SPACES = Box(dtype="float32", shape=(4,)), Discrete(n=2)
 WARM_UP_SEC = 10.0
 
@@ -56,11 +62,13 @@ def play(address: str, slots: int, exploit: bool, start_at: float, seconds: floa
     print(json.dumps({"sec": elapsed, "latencies": latencies}))
 
 
-def load(address: str, clients: int, start_at: float, seconds: float) -> None:
+def load(address: str, clients: int, exploit: bool, start_at: float, seconds: float) -> None:
     """Drives many one-slot connections of the null environment from one process."""
     host, _, port = address.rpartition(":")
     selector = selectors.DefaultSelector()
-    hello, first, step = (pack_frame(message.SerializeToString()) for message in _make_messages())
+    hello, first, step = (
+        pack_frame(message.SerializeToString()) for message in _make_messages(exploit)
+    )
     sockets = [socket.create_connection((host, int(port)), 20) for _ in range(clients)]
     for one in sockets:
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -88,7 +96,7 @@ def load(address: str, clients: int, start_at: float, seconds: float) -> None:
     print(json.dumps({"sec": time.perf_counter() - began, "latencies": latencies}))
 
 
-def _make_messages() -> list[rlx_pb2.ClientMessage]:
+def _make_messages(exploit: bool) -> list[rlx_pb2.ClientMessage]:
     def array(values: Any, dtype: str) -> ndarray_pb2.NdArray:
         return ndarray_to_message(np.asarray(values, dtype), ndarray_pb2.NdArray)
 
@@ -98,7 +106,7 @@ def _make_messages() -> list[rlx_pb2.ClientMessage]:
         slots=1,
         observation_spaces={"observation": space_to_message(SPACES[0])},
         action_spaces={"action": space_to_message(SPACES[1])},
-        mode=rlx_pb2.TRAIN,
+        mode=rlx_pb2.EXPLOIT if exploit else rlx_pb2.TRAIN,
     )
     observations = {"observation": array(np.zeros((1, 4)), "float32")}
     step = rlx_pb2.Step(
@@ -121,20 +129,22 @@ def _read(one: socket.socket) -> bytes:
     return data
 
 
-def measure(kind: str, clients: int, slots: int, seconds: float, *sets: str) -> dict[str, Any]:
+def measure(
+    environment: str, mode: str, clients: int, slots: int, seconds: float, *sets: str
+) -> dict[str, Any]:
     """Returns one row."""
     with run_servers(CONFIG, *sets) as address:
         start_at = str(time.time() + WARM_UP_SEC)
-        command = [sys.executable, "-m", "benchmarks.serving", kind, address]
+        command = [sys.executable, "-m", "benchmarks.serving", environment, mode, address]
         command += [str(clients), str(slots), start_at, str(seconds)]
-        processes = 1 if kind == "null" else clients
+        processes = 1 if environment == "null" else clients
         running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(processes)]
         results = [json.loads(process.communicate()[0]) for process in running]
     latencies = np.concatenate([result["latencies"] for result in results])
     steps = sum(len(r["latencies"]) * slots / r["sec"] for r in results)
     return {
-        "environment": "null" if kind == "null" else "CartPole",
-        "mode": "acting" if kind == "exploit" else "learning",
+        "environment": environment,
+        "mode": mode,
         "clients": clients,
         "slots": slots,
         "env steps/s": steps,
@@ -143,32 +153,35 @@ def measure(kind: str, clients: int, slots: int, seconds: float, *sets: str) -> 
     }
 
 
-ROWS = (
-    ("train", 1, 1),
-    ("train", 8, 1),
-    ("null", 64, 1),
-    ("exploit", 4, 64),
-    ("train", 4, 64),
-)
+# Environment, clients, slots of each.
+ROWS = (("CartPole", 1, 1), ("CartPole", 8, 1), ("null", 64, 1), ("CartPole", 4, 64))
+MODES = ("acting", "learning")
 
 
-def main(seconds: float = 6.0) -> None:
+def main(path: str = "NumPy", seconds: float = 6.0) -> None:
     """Measures all rows."""
-    report("serving, NumPy path", [measure(*row, seconds) for row in ROWS])
+    sets = (f"algorithm.path={COMPILED}", "algorithm.name=null") if path == "compiled" else ()
+    rows = [
+        measure(environment, mode, clients, slots, seconds, *sets)
+        for environment, clients, slots in ROWS
+        for mode in MODES
+    ]
+    report(f"serving, {path} path", rows)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("kind", nargs="?", choices=("train", "exploit", "null"))
-    parser.add_argument("address", nargs="?")
-    parser.add_argument("clients", nargs="?", type=int)
-    parser.add_argument("slots", nargs="?", type=int)
-    parser.add_argument("start_at", nargs="?", type=float)
-    parser.add_argument("seconds", nargs="?", type=float)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--path", choices=("NumPy", "compiled"), default="NumPy")
+    parser.add_argument("--seconds", type=float, default=6.0)
+    # What it starts itself as.
+    parser.add_argument("load", nargs="*", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.kind is None:
-        main()
-    elif args.kind == "null":
-        load(args.address, args.clients, args.start_at, args.seconds)
+    if not args.load:
+        main(args.path, args.seconds)
     else:
-        play(args.address, args.slots, args.kind == "exploit", args.start_at, args.seconds)
+        environment, mode, address, clients, slots, start_at, seconds = args.load
+        window, exploit = (float(start_at), float(seconds)), mode == "acting"
+        if environment == "null":
+            load(address, int(clients), exploit, *window)
+        else:
+            play(address, int(slots), exploit, *window)

@@ -1,13 +1,20 @@
 """The policy network of policy_gradient."""
 
-import tensorflow as tf
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from relaax_like.bridge.manifest import Variable
 from relaax_like.computation.model import Model, Specs, Tensors, get_variables
-from relaax_like.nn.distributions import Categorical, Distribution
+from relaax_like.nn.action_heads import make_action_spec, make_distribution
 from relaax_like.nn.layers import Dense
+from relaax_like.nn.lazy_tensorflow import tf
+from relaax_like.wire.spaces import Discrete
 
 from .config import Config
+
+if TYPE_CHECKING:
+    from relaax_like.nn.distributions import Distribution
 
 
 class PolicyModel(Model):
@@ -20,6 +27,7 @@ class PolicyModel(Model):
     def __init__(self, config: Config, seed: int = 0):
         super().__init__(name="policy")
         self._config = config
+        self._space = Discrete(n=config.num_actions)
         self._outputs = 1 if config.num_actions == 2 else config.num_actions
         self.hidden = Dense(
             "hidden",
@@ -39,14 +47,14 @@ class PolicyModel(Model):
 
     def get_action_specs(self) -> Specs:
         """One discrete action."""
-        return [("action", {"shape": [], "dtype": "int64"})]
+        return [("action", make_action_spec(self._space))]
 
     def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Distribution], Tensors]:
         """Returns the distribution of `action`."""
         logits = self.output(self.hidden(inputs["observation"]))
         if self._outputs == 1:
             logits = tf.concat([logits, tf.zeros_like(logits)], axis=-1)
-        return {"action": Categorical(logits)}, states
+        return {"action": make_distribution(self._space, logits)}, states
 
 
 def make_initial_values(config: Config, seed: int) -> list[Variable]:

@@ -12,6 +12,7 @@ from relaax_like.computation.prediction import Prediction, Request
 from relaax_like.experience.rollout import RolloutBuffer
 
 Arrays = Mapping[str, np.ndarray]
+_WAIT_SEC, _LONG_WAIT_SEC = 2.0, 60.0
 
 
 class OnlineHelper:
@@ -34,8 +35,9 @@ class OnlineHelper:
       ahead: rollouts that may be under way while the agent acts on. 0: each is learned from before
         the next action, as a serial run that is to be repeatable needs it.
       on_learned: called, from another thread, when a rollout has been learned from.
-      max_wait_sec: longest wait for that; None: 2 s, or a minute where `ahead` is 0, as a run that
-        is to be repeatable loses nothing to a slow moment.
+      max_wait_sec: longest wait for that; None: 2 s, but a minute for the first rollout, whose
+        gradient has to be compiled, and where `ahead` is 0, as a run that is to be repeatable loses
+        nothing to a slow moment.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class OnlineHelper:
         self._steps = steps
         self._ahead = ahead
         self._on_learned = on_learned
-        self._max_wait_sec = (2.0 if ahead else 60.0) if max_wait_sec is None else max_wait_sec
+        self._max_wait_sec = max_wait_sec
         self._buffer = RolloutBuffer(steps, slots)
         self._episodes: list[Episode] = []
         # Two counters, each with one writer: what is under way needs no lock.
@@ -145,7 +147,10 @@ class OnlineHelper:
             self._processor.report(ended, 0)
             return
         self._submitted += 1
-        self._wait_until = time.monotonic() + self._max_wait_sec
+        longest = self._max_wait_sec
+        if longest is None:
+            longest = _WAIT_SEC if self._learned and self._ahead else _LONG_WAIT_SEC
+        self._wait_until = time.monotonic() + longest
         env_steps = rollout.env_steps if self.counts_steps else 0
         self._processor.submit(rollout, ended, self._note_learned, env_steps)
 

@@ -76,7 +76,7 @@ class Link:
             manifest,
             metrics or self.metrics(),
             client_id,
-            on_global_t=self._note_global_t,
+            on_global_t=self.note_global_t,
             health=self._health,
         )
 
@@ -91,7 +91,8 @@ class Link:
         """Newest `global_t` that any agent of the process has heard of."""
         return self._global_t
 
-    def _note_global_t(self, global_t: int) -> None:
+    def note_global_t(self, global_t: int) -> None:
+        """Takes what an agent of the process has heard; safe from any thread."""
         # Unlocked: the worst that two threads can do is to keep the older of two numbers.
         self._global_t = max(self._global_t, global_t)
 

@@ -32,12 +32,13 @@ def serve(
     flags = {"bind": bind, "parameter_server": parameter_server, "log_level": log_level}
 
     def start() -> int:
-        experiment = load_experiment(config, to_overrides("relaax-rlx-server", flags, sets))
+        overrides = to_overrides("relaax-rlx-server", flags, sets)
+        experiment = load_experiment(config, overrides)
         setup_logging(experiment.rlx_server.log_level)
         start_tracing("rlx server", experiment, trace)
         from relaax_like.launch.rlx_server import run_rlx_server
 
-        return run_rlx_server(experiment)
+        return run_rlx_server(experiment, overrides)
 
     run_main(start)
 

@@ -1,5 +1,6 @@
 """The border between NumPy and TensorFlow.
 
-`model`, `algorithm`, `computation_task` and `acting` import TensorFlow; `prediction` and
-`data_processor`, which servers and agents use, do not.
+`algorithm`, `computation_task`, `updates` and `tasks` import TensorFlow. `model`, `actor_critic`
+and `acting` do so when they need it: a model of our own layers is built, described and acts
+without. `prediction` and `data_processor`, which servers and agents use, never do.
 """

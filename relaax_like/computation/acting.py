@@ -1,15 +1,20 @@
-"""Acting: actions, log-probabilities and next memory for a batch of rows of many agents."""
+"""Acting: actions, log-probabilities and next memory for a batch of rows of many agents.
+
+What acts in NumPy does not import TensorFlow.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from relaax_like.computation.algorithm import make_generator
-from relaax_like.computation.model import Model, Specs, order_variables
+from relaax_like.computation.model import Model, Specs, get_variables, order_variables
 from relaax_like.computation.prediction import Prediction
 from relaax_like.nn.layers import Layer
+from relaax_like.nn.lazy_tensorflow import tf
+from relaax_like.nn.module import get_name
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -22,11 +27,12 @@ class NumpyActor:
     """
 
     def __init__(self, model: Model, seed: int):
-        self._model = model
+        self.model = model
         self._random = np.random.default_rng(seed)
-        self._names = [variable.ref() for variable in order_variables(model)]
         self._layers = [module for module in model.submodules if isinstance(module, Layer)]
-        initial = [variable.numpy() for variable in order_variables(model)]
+        variables = get_variables(model)
+        self._names = [variable.name for variable in variables]
+        initial = [variable.value for variable in variables]
         self._given: tuple[Sequence[np.ndarray], int] = (initial, 0)
         self._bound: object = None
 
@@ -40,7 +46,7 @@ class NumpyActor:
         if given is not self._bound:
             self._bind(given[0])
             self._bound = given
-        distributions, next_states = self._model.policy(inputs, states)
+        distributions, next_states = self.model.policy(inputs, states)
         actions: dict[str, np.ndarray] = {}
         log_prob: Any = 0.0
         for name, distribution in distributions.items():
@@ -56,7 +62,7 @@ class NumpyActor:
     def _bind(self, values: Sequence[np.ndarray]) -> None:
         arrays = dict(zip(self._names, values, strict=True))
         for layer in self._layers:
-            layer.arrays = {k: arrays[v.ref()] for k, v in layer.get_variables().items()}
+            layer.arrays = {k: arrays[get_name(v)] for k, v in layer.get_variables().items()}
 
 
 class CompiledActor:
@@ -66,7 +72,9 @@ class CompiledActor:
     """
 
     def __init__(self, model: Model, seed: int):
-        self._model = model
+        from relaax_like.computation.algorithm import make_generator  # imports TensorFlow
+
+        self.model = model
         self._generator = make_generator(seed)
         self._inputs = _to_tensor_specs(model.get_input_specs())
         self._states = _to_tensor_specs(model.get_state_specs())
@@ -112,13 +120,13 @@ class CompiledActor:
                 states = dict(zip(self._states, tensors[len(inputs) :], strict=True))
                 return self._trace(inputs, states, exploit)
 
-            xla = self._model.xla
+            xla = self.model.xla
             function = tf.function(flat, input_signature=specs, jit_compile=xla)
             self._functions[exploit] = function.get_concrete_function()
         return self._functions[exploit]
 
     def _trace(self, inputs: Any, states: Any, exploit: bool) -> list[tf.Tensor]:
-        distributions, next_states = self._model.policy(inputs, states)
+        distributions, next_states = self.model.policy(inputs, states)
         actions, log_prob = {}, 0.0
         for name, distribution in distributions.items():
             action = distribution.mode() if exploit else distribution.sample(self._generator)

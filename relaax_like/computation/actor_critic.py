@@ -1,11 +1,12 @@
 """ActorCritic: the Model of a policy and a value function, built from the YAML's settings."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
 from relaax_like.computation.model import Model, Specs, Tensors
 from relaax_like.config.actor_critic import ActorCriticConfig
@@ -15,11 +16,14 @@ from relaax_like.nn.action_heads import (
     make_numpy_distribution,
     num_parameters,
 )
-from relaax_like.nn.distributions import Distribution
 from relaax_like.nn.layers import Parameter, Values
+from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.networks import Network, make_network
 from relaax_like.nn.normalization import Normalizer
 from relaax_like.wire.spaces import OBSERVATION
+
+if TYPE_CHECKING:
+    from relaax_like.nn.distributions import Distribution
 
 POLICY, VALUE, TRUNK = "policy", "value", "trunk"
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from relaax_like.computation.model import Model, Tensors
+from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
 
 
 def make_generator(seed: int) -> tf.random.Generator:

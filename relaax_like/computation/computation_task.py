@@ -20,6 +20,7 @@ from relaax_like.computation.model import (
     order_variables,
 )
 from relaax_like.computation.prediction import LOG_PROB
+from relaax_like.nn.module import get_name
 from relaax_like.wire.errors import InvalidInputError
 
 Arrays = Mapping[str, np.ndarray]
@@ -76,7 +77,7 @@ class ComputationTask:
         }
         self._trainable = get_trainable_variables(model)
         self._variables = order_variables(model)
-        self._groups = [model.get_group(variable) for variable in self._trainable]
+        self._groups = [model.get_group(get_name(variable)) for variable in self._trainable]
         # Guards the variables: no prediction sees half of a new set of values.
         self._lock = model.lock
         self._compiled: dict[str, Callable[[list[tf.Tensor]], Any]] = {}

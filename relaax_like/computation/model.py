@@ -1,23 +1,27 @@
 """Model: a network and the specs of what goes in and out; it never trains."""
 
+from __future__ import annotations
+
 import abc
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any
 
 from relaax_like.bridge.manifest import DEFAULT_GROUP, STATISTIC, Variable
-from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
-from relaax_like.nn.distributions import Distribution
+from relaax_like.nn.lazy_tensorflow import tf
+from relaax_like.nn.module import AnyVariable, Module, as_tf_variable, get_name
 from relaax_like.nn.normalization import Normalizer
+
+if TYPE_CHECKING:
+    from relaax_like.nn.distributions import Distribution
 
 # (name, properties): `shape` without the batch axis, and optionally `dtype` (float32).
 Specs = Sequence[tuple[str, Mapping[str, Any]]]
-Tensors = Mapping[str, tf.Tensor]
+# By name: a tf.Tensor each, or an np.ndarray where a model acts in NumPy.
+Tensors = Mapping[str, Any]
 
 
-class Model(tf.Module, abc.ABC):
+class Model(Module, abc.ABC):
     """A network only: the same one serves algorithms with different objectives.
 
     class CartPoleModel(Model):
@@ -57,16 +61,18 @@ class Model(tf.Module, abc.ABC):
     def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Distribution], Tensors]:
         """Returns each action's distribution, keyed as the action specs, and the next states."""
 
-    def get_group(self, variable: tf.Variable) -> str:
-        """Names the variable group, and thereby the optimizer, of a trainable variable."""
+    def get_group(self, name: str) -> str:
+        """Names the variable group, and thereby the optimizer, of a trainable variable.
+
+        Args:
+          name: the variable's, as in the manifest: `policy.0.W`.
+        """
         return DEFAULT_GROUP
 
 
 def get_trainable_variables(model: Model) -> list[tf.Variable]:
     """Returns what is learned, in manifest order: group by group, else as in the model."""
-    variables = model.trainable_variables
-    groups = list(dict.fromkeys(model.get_group(v) for v in variables))
-    return sorted(variables, key=lambda v: groups.index(model.get_group(v)))
+    return [as_tf_variable(variable) for variable in _order_trainable(model)]
 
 
 def get_normalizers(model: Model) -> list[Normalizer]:
@@ -76,15 +82,34 @@ def get_normalizers(model: Model) -> list[Normalizer]:
 
 def order_variables(model: Model) -> list[tf.Variable]:
     """Returns all variables in manifest order: what is learned, then running statistics."""
-    statistics = [v for n in get_normalizers(model) for v in (n.count, n.mean, n.m2)]
-    return get_trainable_variables(model) + statistics
+    return [as_tf_variable(variable) for variable in _order(model)]
 
 
 def get_variables(model: Model) -> list[Variable]:
-    """Returns all variables with their present values, in manifest order."""
+    """Returns all variables with their present values, in manifest order.
+
+    A model of our own layers needs no TensorFlow for it.
+    """
     return [
-        Variable(v.name.split(":")[0], v.numpy(), model.get_group(v))
+        Variable(get_name(v), v.numpy(), model.get_group(get_name(v)))
         if v.trainable
-        else Variable(v.name.split(":")[0], v.numpy(), kind=STATISTIC)
-        for v in order_variables(model)
+        else Variable(get_name(v), v.numpy(), kind=STATISTIC)
+        for v in _order(model)
     ]
+
+
+def _order_trainable(model: Model) -> list[AnyVariable]:
+    by_group: dict[str, list[AnyVariable]] = {}
+    for variable in model.find_variables():
+        if variable.trainable:
+            by_group.setdefault(model.get_group(get_name(variable)), []).append(variable)
+    return [variable for group in by_group.values() for variable in group]
+
+
+def _order(model: Model) -> list[AnyVariable]:
+    statistics = [
+        normalizer.get_variables()[part]
+        for normalizer in get_normalizers(model)
+        for part in ("count", "mean", "m2")
+    ]
+    return _order_trainable(model) + statistics

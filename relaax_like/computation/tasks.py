@@ -16,6 +16,7 @@ from relaax_like.bridge.service import ParameterServerClient
 from relaax_like.bridge.task_client import TaskClient
 from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.model import get_normalizers, get_variables, order_variables
+from relaax_like.nn.module import get_name
 from relaax_like.wire.errors import ConfigError
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_\-]{0,59}")
@@ -80,7 +81,7 @@ class Tasks:
         return TaskClient(client, names, statistics)
 
     def _get_name(self, variable: Any) -> str:
-        return f"{self._users[variable.ref()][0]}/{variable.name.split(':')[0]}"
+        return f"{self._users[variable.ref()][0]}/{get_name(variable)}"
 
 
 def _validate(algorithms: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ A process of its own, so that the parameter server never imports TensorFlow.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from relaax_like.bridge.manifest import Variable
 from relaax_like.config.algorithm_folder import load_algorithm_module
@@ -25,36 +26,40 @@ def main() -> int:
 
 
 def make_initial_values(experiment: Experiment) -> list[Variable]:
-    """Runs the algorithm folder's code, TensorFlow included.
+    """Runs the algorithm folder's code.
 
-    `make_initial_values` in `model.py` decides; without it, all variables are taken of the Models
-    behind `make_algorithms` in `algorithm.py`, or else of `make_model` in `model.py`.
+    `make_initial_values` in `model.py` decides; without it, all variables are taken of `make_model`
+    there, or else of the Models behind `make_algorithms` in `algorithm.py`. Where `model.py` is
+    enough, `algorithm.py`, which imports TensorFlow, is not even loaded.
 
     Raises:
       ConfigError: the folder has none of them, or they cannot be loaded.
     """
     folder, config, seed = experiment.algorithm_folder, experiment.algorithm, experiment.seed
-    with without_native_stderr():
-        modules = [
-            load_algorithm_module(folder, name)
-            for name in ("model", "algorithm")
-            if (folder / f"{name}.py").is_file()
-        ]
-    exported = {k: v for module in modules for k, v in vars(module).items()}
-    if "make_initial_values" in exported:
-        return list(exported["make_initial_values"](config, seed))
-    if "make_algorithms" in exported:
-        from relaax_like.computation.tasks import Tasks
-
-        return Tasks(exported["make_algorithms"](config, seed)).get_variables()
-    if "make_model" in exported:
+    model = _load(folder, "model")
+    if hasattr(model, "make_initial_values"):
+        return list(model.make_initial_values(config, seed))
+    if hasattr(model, "make_model"):
         from relaax_like.computation.model import get_variables
 
-        return get_variables(exported["make_model"](config, seed))
+        return get_variables(model.make_model(config, seed))
+    algorithm = _load(folder, "algorithm")
+    if hasattr(algorithm, "make_algorithms"):
+        from relaax_like.computation.tasks import Tasks
+
+        return Tasks(algorithm.make_algorithms(config, seed)).get_variables()
     raise ConfigError(
         f"{folder}: no make_initial_values or make_model in a model.py, and no make_algorithms in "
         "an algorithm.py: a run has nothing to start from"
     )
+
+
+def _load(folder: Path, name: str) -> Any:
+    """Returns a module of the folder, or None when there is no such file."""
+    if not (folder / f"{name}.py").is_file():
+        return None
+    with without_native_stderr():
+        return load_algorithm_module(folder, name)
 
 
 if __name__ == "__main__":

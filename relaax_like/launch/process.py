@@ -108,6 +108,14 @@ class Shutdown:
         signal.signal(signal.SIGTERM, self._take)
         signal.signal(signal.SIGINT, self._take)
 
+    def request(self, exit_status: int) -> None:
+        """Asks the process to end, as a signal would; from any thread."""
+        if not self.requested.is_set():
+            self.exit_status = exit_status
+            self.requested.set()
+            for callback in self._callbacks:
+                callback()
+
     def on_request(self, callback: Callable[[], None]) -> None:
         """Also calls `callback`, in the signal handler."""
         self._callbacks.append(callback)
@@ -139,10 +147,7 @@ class Shutdown:
             for callback in self._last_callbacks:
                 callback()
             os._exit(128 + number)
-        self.exit_status = 128 + number
-        self.requested.set()
-        for callback in self._callbacks:
-            callback()
+        self.request(128 + number)
         if self._interrupting:
             self._interrupting = False
             raise Stopped(self.exit_status)

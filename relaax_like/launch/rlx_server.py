@@ -2,14 +2,18 @@
 
 import asyncio
 import logging
+import os
+import sys
 import threading
+from collections.abc import Sequence
 
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.service import Metrics, ParameterServerClient
 from relaax_like.config.models import Experiment, RlxServerConfig
-from relaax_like.launch.agents import make_agent_host
-from relaax_like.launch.process import Shutdown, validate_port_free
-from relaax_like.metrics.client import MetricsClient
+from relaax_like.launch.agents import BesideLearner, make_agent_host
+from relaax_like.launch.metrics import make_agent_metrics
+from relaax_like.launch.process import EXIT_USAGE, Shutdown, validate_port_free
+from relaax_like.learner.learner_process import LearnerProcess
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.server import RlxServer, new_event_loop
@@ -21,8 +25,7 @@ logger = logging.getLogger(__name__)
 
 # A client that says hello while there is no parameter server is asked to come back.
 _HELLO_WAIT_SEC = 5.0
-# An agent acts on while one rollout is learned from: the two overlap, one version apart.
-_ROLLOUTS_AHEAD = 1
+_LEARNER = "relaax_like.launch.learner_main"
 
 
 def make_rlx_server(settings: RlxServerConfig, host: AgentHost, metrics: Metrics) -> RlxServer:
@@ -52,19 +55,32 @@ def make_rlx_server(settings: RlxServerConfig, host: AgentHost, metrics: Metrics
     return server
 
 
-def run_rlx_server(experiment: Experiment) -> int:
-    """Serves until a signal comes; returns the exit status."""
+def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
+    """Serves until a signal comes; returns the exit status.
+
+    Args:
+      experiment: what is served.
+      overrides: that it was loaded with, for the learner's process.
+    """
     settings = experiment.rlx_server
     shutdown = Shutdown()
     validate_port_free(settings.bind, "--bind")
     with BridgeControl().connect(str(settings.parameter_server.to_connect())) as link:
-        metrics = _make_metrics(experiment, link)
+        metrics = make_agent_metrics(experiment, link)
+        learner = LearnerProcess(
+            [sys.executable, "-m", _LEARNER, str(experiment.file), *overrides],
+            environment=_make_environment(),
+            on_global_t=link.note_global_t,
+            on_failure=shutdown.request,
+            fatal=(EXIT_USAGE,),
+        )
 
         def make_client(client_id: str) -> ParameterServerClient:
             return link.parameter_server_stub(client_id, metrics, _HELLO_WAIT_SEC)
 
         with shutdown.interrupting(), tracing.span(tracing.START):
-            host = make_agent_host(experiment, make_client, rollouts_ahead=_ROLLOUTS_AHEAD)
+            beside = BesideLearner(learner, metrics)
+            host = make_agent_host(experiment, make_client, beside=beside)
         server = make_rlx_server(settings, host, metrics)
         threading.Thread(target=_announce_link, args=(link, shutdown), daemon=True).start()
         loop = new_event_loop()
@@ -73,6 +89,7 @@ def run_rlx_server(experiment: Experiment) -> int:
         finally:
             loop.close()
             host.close()
+            learner.stop()
             if metrics is not link.metrics():
                 metrics.close()
     return shutdown.exit_status
@@ -105,8 +122,9 @@ def _announce_link(link: Link, shutdown: Shutdown) -> None:
         return
 
 
-def _make_metrics(experiment: Experiment, link: Link) -> MetricsClient:
-    if experiment.metrics_server is not None:
-        address = experiment.metrics_server.bind.to_connect()
-        return MetricsClient(address, lambda: link.global_t)
-    return link.metrics()
+def _make_environment() -> dict[str, str]:
+    """Returns the learner's: it traces where this process does."""
+    environment = dict(os.environ)
+    if tracing.active is not None:
+        environment[tracing.ENVIRONMENT_VARIABLE] = str(tracing.active.path.parent)
+    return environment

@@ -13,6 +13,7 @@ _MAX_POINTS_PER_CALL = 2_000
 _CALL_TIMEOUT_SEC = 5.0
 _CLOSE_TIMEOUT_SEC = 1.0
 _CONNECT_TIMEOUT_SEC = 1.0
+_CLOSE_CONNECT_TIMEOUT_SEC = 0.3
 # gRPC's own limit is two minutes; a metrics server that is back should not wait for points so long.
 _CHANNEL_OPTIONS = [("grpc.max_reconnect_backoff_ms", 5_000)]
 
@@ -63,14 +64,15 @@ class MetricsClient(BufferedMetrics):
         try:
             self._stub.StoreScalars(
                 metrics_pb2.StoreScalarsRequest(),
-                timeout=_CONNECT_TIMEOUT_SEC,
+                timeout=_CLOSE_CONNECT_TIMEOUT_SEC if closing else _CONNECT_TIMEOUT_SEC,
                 wait_for_ready=True,
             )
             done = len(batch)
             self._send(batch, _CLOSE_TIMEOUT_SEC if closing else _CALL_TIMEOUT_SEC)
         except grpc.RpcError as error:
             self._count_dropped(done)
-            self._tell_failing(f"{error.code().name}: {error.details()}")
+            if not closing:  # at the end of a training, its server is often the first to go
+                self._tell_failing(f"{error.code().name}: {error.details()}")
         return done
 
     def _send(self, points: list[Point], timeout_sec: float) -> None:

@@ -3,15 +3,17 @@
 For arrays they raise TypeError, and so a model that has them acts compiled.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
-import tensorflow as tf
 
-from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
 from relaax_like.nn.initializers import make_orthogonal
 from relaax_like.nn.layers import ACTIVATIONS, Layer
+from relaax_like.nn.lazy_tensorflow import tf
+from relaax_like.nn.module import Module
 
 
 class Conv2D(Layer):
@@ -30,6 +32,9 @@ class Conv2D(Layer):
         that moves by 1 keeps height and width.
     """
 
+    W: tf.Variable
+    b: tf.Variable
+
     def __init__(
         self,
         name: str,
@@ -46,8 +51,8 @@ class Conv2D(Layer):
         inputs = kernel * kernel * channels
         initial = 2**0.5 * make_orthogonal(inputs, filters, np.random.default_rng(seed))
         initial = initial.reshape(kernel, kernel, channels, filters).astype(np.float32)
-        self.W = tf.Variable(initial, name=f"{name}.W")
-        self.b = tf.Variable(np.zeros(filters, np.float32), name=f"{name}.b")
+        self._declare("W", f"{name}.W", initial)
+        self._declare("b", f"{name}.b", np.zeros(filters, np.float32))
         self._stride = stride
         self._padding = padding
         self._activation = ACTIVATIONS[activation]
@@ -62,7 +67,7 @@ class Conv2D(Layer):
         return self._activation(tf.nn.conv2d(x, self.W, self._stride, self._padding) + self.b)
 
 
-class ResidualSection(tf.Module):
+class ResidualSection(Module):
     """One of the three sections of the deep network of Espeholt et al. 2018, figure 3.
 
     A 3x3 convolution, a 3x3 max-pooling by 2, and twice: x + conv(relu(conv(relu(x)))). Height and

@@ -2,17 +2,20 @@
 
 Each layer computes in TensorFlow for tensors and in NumPy for arrays, from the same code of a
 model's `policy`: acting on a small network is an order of magnitude quicker in NumPy, where no call
-has to enter the TensorFlow runtime. A test holds the two to the same numbers.
+has to enter the TensorFlow runtime. A test holds the two to the same numbers. As long as no tensor
+comes, and nobody asks for a tf.Variable, TensorFlow is not even imported.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
-from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
 from relaax_like.nn.initializers import INITIALIZERS, InitializerName
+from relaax_like.nn.lazy_tensorflow import tf
+from relaax_like.nn.module import AnyVariable, LayerVariable, Module, is_variable
 
 # A tf.Tensor, or an np.ndarray when the layer runs in NumPy.
 Values = Any
@@ -42,21 +45,52 @@ def flatten(x: Values, width: int) -> Values:
     return x.reshape(-1, width) if isinstance(x, np.ndarray) else tf.reshape(x, [-1, width])
 
 
-class Layer(tf.Module):
+class Layer(Module):
     """Base of layers that also run in NumPy.
 
+    class Scale(Layer):
+        gain: tf.Variable
+
+        def __init__(self, name, width):
+            super().__init__()
+            self._declare("gain", f"{name}.gain", np.ones(width, np.float32))
+
+        def __call__(self, x):
+            return x * (self.arrays["gain"] if isinstance(x, np.ndarray) else self.gain)
+
     Attributes:
-      arrays: variable's attribute -> its value as an array, `float32`; bound by the
-        ComputationTask before the layer is called with arrays. Empty until then.
+      arrays: variable's attribute -> its value as an array; bound by the actor before the layer is
+        called with arrays. Empty until then.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.arrays: dict[str, np.ndarray] = {}
+        self._declared: dict[str, LayerVariable] = {}
 
-    def get_variables(self) -> dict[str, tf.Variable]:
+    def get_variables(self) -> dict[str, AnyVariable]:
         """Returns the layer's own variables by attribute name."""
-        return {k: v for k, v in vars(self).items() if isinstance(v, tf.Variable)}
+        return {k: v for k, v in self.get_attributes().items() if is_variable(v)}
+
+    def get_attributes(self) -> Mapping[str, Any]:
+        """Returns what is searched: variables lie where their tf.Variables would."""
+        attributes = {**self._declared, **vars(self)}
+        del attributes["_declared"]
+        return attributes
+
+    def _declare(
+        self, attribute: str, name: str, initial: np.ndarray, trainable: bool = True
+    ) -> None:
+        """Makes the attribute a variable; TensorFlow's is made when the attribute is first read."""
+        self._declared[attribute] = LayerVariable(name, initial, trainable)
+
+    if not TYPE_CHECKING:  # A checker is to find attributes that nobody has declared.
+
+        def __getattr__(self, attribute: str) -> tf.Variable:
+            declared = vars(self).get("_declared", {})
+            if attribute not in declared:
+                raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
+            return declared[attribute].tf_variable
 
 
 class Dense(Layer):
@@ -73,6 +107,9 @@ class Dense(Layer):
       gain: W is multiplied by it.
     """
 
+    W: tf.Variable
+    b: tf.Variable | None
+
     def __init__(
         self,
         name: str,
@@ -87,19 +124,23 @@ class Dense(Layer):
     ):
         super().__init__()
         initial = gain * INITIALIZERS[initializer](inputs, outputs, np.random.default_rng(seed))
-        self.W = tf.Variable(initial.astype(np.float32), name=f"{name}.W")
-        self.b = tf.Variable(np.zeros(outputs, np.float32), name=f"{name}.b") if use_bias else None
+        self._declare("W", f"{name}.W", initial.astype(np.float32))
+        self._use_bias = use_bias
+        if use_bias:
+            self._declare("b", f"{name}.b", np.zeros(outputs, np.float32))
+        else:
+            self.b = None
         self._activation = ACTIVATIONS[activation]
 
     def __call__(self, x: Values) -> Values:
         """Maps `[..., inputs]` to `[..., outputs]`, float32."""
         if isinstance(x, np.ndarray):
             y = x @ self.arrays["W"]
-            if self.b is not None:
+            if self._use_bias:
                 y += self.arrays["b"]
         else:
             y = tf.matmul(x, self.W)
-            if self.b is not None:
+            if self._use_bias:
                 y += self.b
         return self._activation(y)
 
@@ -107,9 +148,11 @@ class Dense(Layer):
 class Parameter(Layer):
     """A variable that depends on no input, such as the log_std of a policy."""
 
+    variable: tf.Variable
+
     def __init__(self, name: str, initial: np.ndarray):
         super().__init__()
-        self.variable = tf.Variable(initial, name=name)
+        self._declare("variable", name, initial)
 
     def __call__(self, like: Values) -> Values:
         """Returns the value: an array when `like` is one, else the variable."""

@@ -1,10 +1,10 @@
 """Networks as the YAML's section `network` lists their layers."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Callable
-
-import tensorflow as tf
 
 from relaax_like.config.network import (
     ConvConfig,
@@ -13,9 +13,10 @@ from relaax_like.config.network import (
     NetworkConfig,
     RecurrentConfig,
 )
-from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
 from relaax_like.nn.convolution import Conv2D, ResidualSection, scale_image
 from relaax_like.nn.layers import ACTIVATIONS, Dense, Values, flatten
+from relaax_like.nn.lazy_tensorflow import tf
+from relaax_like.nn.module import Module
 from relaax_like.nn.recurrent import GRU, LSTM, Recurrent
 from relaax_like.wire.errors import ConfigError
 
@@ -26,7 +27,7 @@ _STACKS = {
 }
 
 
-class Network(tf.Module):
+class Network(Module):
     """Layers one after another, of which one may be recurrent.
 
         network = make_network("policy", config, (84, 84, 4), 6, seed=1)
@@ -40,13 +41,9 @@ class Network(tf.Module):
       state_size: width of the memory, 0 without a recurrent layer.
     """
 
-    layers: tuple[Callable[..., Values], ...]
-
     def __init__(self, name: str, layers: list[Callable[..., Values]], features: int):
         super().__init__(name=name)
-        # Not as an attribute like others: TensorFlow would wrap the list, and iterating over that
-        # costs more than a small layer.
-        self.__dict__["layers"] = tuple(layers)
+        self.layers = tuple(layers)
         self.features = features
         self.state_size = sum(layer.state_size for layer in layers if isinstance(layer, Recurrent))
 

@@ -1,9 +1,11 @@
 """Normalizer: brings observations to mean 0 and deviation 1 by running statistics."""
 
+from __future__ import annotations
+
 import numpy as np
-import tensorflow as tf
 
 from relaax_like.nn.layers import Layer, Values
+from relaax_like.nn.lazy_tensorflow import tf
 
 EPSILON = 1e-8
 # Normalised observations lie within so many deviations.
@@ -23,19 +25,18 @@ class Normalizer(Layer):
       shape: of one observation.
     """
 
+    count: tf.Variable
+    mean: tf.Variable
+    m2: tf.Variable
+
     def __init__(self, name: str, shape: tuple[int, ...]):
         super().__init__()
         self.statistic = name
-        self.count = self._make_variable(f"{name}.count", ())
-        self.mean = self._make_variable(f"{name}.mean", shape)
-        self.m2 = self._make_variable(f"{name}.m2", shape)
+        for part, part_shape in (("count", ()), ("mean", shape), ("m2", shape)):
+            self._declare(part, f"{name}.{part}", np.zeros(part_shape), trainable=False)
         self._bound: object = None
         self._shift: Values = None
         self._scale: Values = None
-
-    @staticmethod
-    def _make_variable(name: str, shape: tuple[int, ...]) -> tf.Variable:
-        return tf.Variable(np.zeros(shape), dtype=tf.float64, trainable=False, name=name)
 
     def __call__(self, x: Values) -> Values:
         """Maps `[..., *shape]` to the same shape, float32."""

@@ -1,7 +1,8 @@
 """Initial values of a run as an `.npz` file, and the command that makes one.
 
-An algorithm builds its model, and so imports TensorFlow, in a process of its own; the parameter
-server reads the file. A plain `.npz` of float32 arrays works too: all of it is trainable then.
+An algorithm builds its model, for which it may import TensorFlow, in a process of its own; the
+parameter server reads the file. A plain `.npz` of float32 arrays works too: all of it is trainable
+then.
 """
 
 import io

@@ -134,6 +134,7 @@ class Chooser:
     """Drives an agent through a task that is a function of state and action."""
 
     def __init__(self, config, slots, **options):
+        self.config = config
         self.slots = slots
         self.server = serve_a2c(config, **options)
         self.processor = make_processor(config, self.server)
@@ -155,9 +156,9 @@ class Chooser:
         return self.agent.take(self.processor.predict([self.agent.request()])[0])["action"]
 
     def value(self, observations):
-        task = self.processor._task
-        model = task._algorithm.model
-        return model.value({"observation": tf.constant(observations)}, {}).numpy()
+        algorithm = make_algorithm(self.config)
+        ComputationTask(algorithm).set_values(self.server.get_values())
+        return algorithm.model.value({"observation": tf.constant(observations)}, {}).numpy()
 
     def close(self):
         self.processor.stop()

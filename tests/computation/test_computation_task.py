@@ -37,8 +37,8 @@ class LinearModel(Model):
         mean = inputs["a"] @ self.z + inputs["b"] @ self.y + self.x
         return {"action": Deterministic(mean)}, {"memory": states["memory"] + 1.0}
 
-    def get_group(self, variable):
-        return "critic" if variable.name.startswith("y") else "actor"
+    def get_group(self, name):
+        return "critic" if name == "y" else "actor"
 
 
 class Regression(Algorithm):

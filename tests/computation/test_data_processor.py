@@ -7,28 +7,14 @@ import threading
 import numpy as np
 import pytest
 from support.batch import make_algorithm, make_config, make_processor, serve_a2c
+from support.rollouts import make_rollout
 
 from relaax_like.bridge.service import Episode
 from relaax_like.computation.computation_task import ComputationTask
 from relaax_like.computation.prediction import LOG_PROB, Request
-from relaax_like.experience.rollout import Rollout, concatenate
+from relaax_like.experience.rollout import concatenate
 
 CONFIG = make_config(layers=(8,), learning_rate=0.0, max_gradient_norm=None)
-
-
-def make_rollout(slots, seed, steps=5):
-    random = np.random.default_rng(seed)
-    observations = random.standard_normal((steps + 1, slots, 4)).astype(np.float32)
-    return Rollout(
-        inputs={"observation": observations[:-1]},
-        next_inputs={"observation": observations[1:]},
-        next_alive=random.choice([1.0, 0.0, -1.0], (steps, slots)).astype(np.float32),
-        rewards=random.standard_normal((steps, slots, 1)).astype(np.float32),
-        actions={"action": random.integers(2, size=(steps, slots))},
-        log_prob=np.log(random.uniform(0.2, 0.9, (steps, slots))).astype(np.float32),
-        states={},
-        versions=np.zeros(steps, np.int64),
-    )
 
 
 def compute_gradients(task, rollout):

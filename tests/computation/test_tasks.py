@@ -15,6 +15,7 @@ from relaax_like.computation.data_processor import ComputationDataProcessor
 from relaax_like.computation.prediction import Request
 from relaax_like.computation.tasks import Tasks
 from relaax_like.experience.rollout import Rollout
+from relaax_like.learner.gradient_learner import GradientLearner
 from relaax_like.nn.layers import Dense
 from relaax_like.nn.normalization import Normalizer
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -70,9 +71,11 @@ def make_processors(algorithms, server):
     tasks = Tasks(algorithms)
     return {
         name: ComputationDataProcessor(
-            ComputationTask(algorithm),
             make_actor(algorithm.model, 0),
-            tasks.make_client(name, InProcessClient(server, name)),
+            GradientLearner(
+                ComputationTask(algorithm), tasks.make_client(name, InProcessClient(server, name))
+            ),
+            NullMetrics(),
         )
         for name, algorithm in algorithms.items()
     }

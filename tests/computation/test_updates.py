@@ -41,8 +41,8 @@ class Regressor(Model):
     def policy(self, inputs, states):
         return {"action": Deterministic(inputs["x"] @ self.w + self.b)}, states
 
-    def get_group(self, variable):
-        return "critic" if variable.name.startswith("u") else "actor"
+    def get_group(self, name):
+        return "critic" if name == "u" else "actor"
 
 
 class Regression(Algorithm):
@@ -228,8 +228,8 @@ class Scalars(Model):
     def policy(self, inputs, states):
         raise NotImplementedError
 
-    def get_group(self, variable):
-        return variable.name.split(":")[0]
+    def get_group(self, name):
+        return name
 
 
 def make_scalars(algorithm, xla=False, optimizer=SGD):

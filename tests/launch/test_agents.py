@@ -106,11 +106,16 @@ def test_a_run_of_several_tasks_starts_from_all_their_models():
     assert names == [f"{task}/logits.{part}" for task in ("goal", "control") for part in "Wb"]
 
 
-@pytest.mark.parametrize("name", ["make_initial_values", "make_model"])
-def test_make_initial_values_decides_and_make_model_does_not(folder, name):
-    (folder / "model.py").write_text(f"def {name}(config, seed):\n    return ['mine']\n")
-    variables = make_initial_values(make_experiment(folder))
-    assert (variables == ["mine"]) == (name == "make_initial_values")
+def test_make_initial_values_decides(one_task):
+    mine = "\n\ndef make_initial_values(config, seed):\n    return ['mine']\n"
+    (one_task / "model.py").write_text(ONE_MODEL + mine)
+    assert make_initial_values(make_experiment(one_task)) == ["mine"]
+
+
+def test_where_the_model_is_enough_the_algorithm_is_not_loaded(one_task):
+    (one_task / "algorithm.py").write_text("raise RuntimeError('loaded')")
+    names = [variable.name for variable in make_initial_values(make_experiment(one_task))]
+    assert names == ["logits.W", "logits.b"]
 
 
 def test_a_folder_with_nothing_to_start_from_is_refused(folder):

@@ -1,5 +1,6 @@
 """Agents of several tasks behind real sockets; the curve of success. covers F10, F11, F13, F26"""
 
+import sys
 import threading
 import time
 
@@ -15,9 +16,11 @@ from relaax_like.bridge.service import Metrics
 from relaax_like.client.client import RlxClient
 from relaax_like.client.interactor import Interactor
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.agents import make_agent_host
+from relaax_like.launch.agents import BesideLearner, make_agent_host
 from relaax_like.launch.parameter_server import make_parameter_server
 from relaax_like.launch.rlx_server import make_rlx_server
+from relaax_like.learner.learner_process import LearnerProcess
+from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.rlx_server import session
 from relaax_like.rlx_server.server import ServerThread
 from relaax_like.v1 import rlx_pb2
@@ -30,6 +33,19 @@ class Recorder(Metrics):
 
     def scalar(self, name, y, x=None):
         self.points.setdefault(name, []).append(y)
+
+
+class ServedRecorder(BufferedMetrics):
+    """Takes points over the network, too."""
+
+    def __init__(self):
+        super().__init__("recorder")
+        self.names = set()
+        self._thread.start()
+
+    def _consume(self, points, closing):
+        self.names.update(point.name for point in points)
+        return len(points)
 
 
 @pytest.fixture
@@ -45,7 +61,7 @@ def experiment(tmp_path):
 
 
 def test_a_hierarchy_learns_from_two_clients_over_the_network(experiment):
-    recorder = Recorder()
+    recorder = ServedRecorder()
     runs = []
 
     def play(port, slots, seed):
@@ -62,11 +78,14 @@ def test_a_hierarchy_learns_from_two_clients_over_the_network(experiment):
         BridgeControl().connect(address) as link,
     ):
         names = [(s.name, s.group) for s in backend.manifest.segments]
+        override = f"relaax-rlx-server.parameter_server={address}"
+        learner = LearnerProcess(
+            [sys.executable, "-m", "relaax_like.launch.learner_main", experiment.file, override],
+        )
         host = make_agent_host(
             experiment,
             lambda name: link.parameter_server_stub(name, recorder),
-            "server",
-            rollouts_ahead=1,
+            beside=BesideLearner(learner, recorder),
         )
         rlx = make_rlx_server(experiment.rlx_server, host, recorder)
         with ServerThread(rlx, "127.0.0.1", 0) as running:
@@ -79,7 +98,9 @@ def test_a_hierarchy_learns_from_two_clients_over_the_network(experiment):
                 player.join(60)
             exploited = play_exploiting(running.port)
         host.close()
+        learner.stop()
         status = backend.status()
+    recorder.close()
     assert names == [
         ("goal/logits.W", "goal/default"),
         ("goal/logits.b", "goal/default"),
@@ -92,7 +113,7 @@ def test_a_hierarchy_learns_from_two_clients_over_the_network(experiment):
     assert sum(run.steps for run in runs) - 8 * 7 * 3 <= status.global_t
     assert status.global_t <= sum(run.steps for run in runs)
     for task in ("goal", "control"):
-        assert f"Optimizer/{task}/policy cost" in recorder.points
+        assert f"Optimizer/{task}/policy cost" in recorder.names
     assert np.mean(exploited) > 0.9
 
 

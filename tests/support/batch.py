@@ -11,6 +11,7 @@ from relaax_like.computation.computation_task import ComputationTask
 from relaax_like.computation.data_processor import ComputationDataProcessor
 from relaax_like.computation.model import get_variables
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
+from relaax_like.learner.gradient_learner import GradientLearner
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 
@@ -45,7 +46,7 @@ def serve_a2c(config: Any, **options: Any) -> ParameterServer:
 
 def make_processor(config: Any, server: ParameterServer, **options: Any) -> Any:
     """Makes a processor on the server; not started."""
-    algorithm = make_algorithm(config)
     client = InProcessClient(server, "processor")
-    task = ComputationTask(algorithm)
-    return ComputationDataProcessor(task, make_actor(algorithm.model, 0), client, **options)
+    learner = GradientLearner(ComputationTask(make_algorithm(config)), client, **options)
+    actor = make_actor(make_algorithm(config).model, 0)
+    return ComputationDataProcessor(actor, learner, client.metrics())

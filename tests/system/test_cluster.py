@@ -126,6 +126,8 @@ def test_a_killed_parameter_server_goes_on_from_its_snapshot(cluster: Cluster) -
     often = "relaax-parameter-server.checkpoint_global_step_interval=100"
     ps, rlx = cluster.start_both_servers(often)
     clients = [cluster.start_client("one"), cluster.start_client("two")]
+    for client in clients:
+        wait_scores(client, 1)
     cluster.wait_status(lambda s: (s.snapshot_global_t or 0) >= 200, "two snapshots")
     ps.stop(signal.SIGKILL)
     saved = read_snapshot(cluster)

@@ -1,0 +1,1 @@
+"""a2c with a model that cannot act in NumPy; loaded by path."""

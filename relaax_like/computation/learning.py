@@ -1,0 +1,69 @@
+"""What agents hand to a learner and hear from it: plain data, wherever the learner runs."""
+
+import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from relaax_like.bridge.service import Episode
+from relaax_like.experience.rollout import Rollout
+
+
+@dataclass(frozen=True)
+class Work:
+    """A rollout to learn from; or (None) only counts, and a wish for the newest values.
+
+    Attributes:
+      number: named in the answer; no other work under way has it.
+      rollout: its arrays are not copied.
+      episodes: that ended meanwhile.
+      env_steps: to be counted with it.
+    """
+
+    number: int
+    rollout: Rollout | None
+    episodes: Sequence[Episode] = ()
+    env_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A learner's answer to one or several works.
+
+    Attributes:
+      numbers: of the works, which were learned from or could not be used.
+      version: of the newest known values.
+      global_t: newest known environment steps of all agents of the run.
+      finished: what ended the training, or "".
+      values: of all variables, in manifest order, read-only; None: no newer ones.
+    """
+
+    numbers: Sequence[int]
+    version: int
+    global_t: int
+    finished: str
+    values: Sequence[np.ndarray] | None
+
+
+OnLearned = Callable[[Learned], None]
+
+
+class Learner(abc.ABC):
+    """Turns rollouts into new values; in this process or in another."""
+
+    @abc.abstractmethod
+    def start(self, on_learned: OnLearned) -> None:
+        """Calls `on_learned` with the first values, then, from another thread, with each answer.
+
+        Raises:
+          ServerUnavailableError: there are no values to be had; try again later.
+        """
+
+    @abc.abstractmethod
+    def submit(self, work: Work) -> None:
+        """Hands work over without waiting; each is answered, unless the learner is stopped."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Ends after the work at hand; may be called twice."""

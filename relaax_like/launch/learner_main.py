@@ -1,0 +1,57 @@
+"""`python -m ...`: the learner's process of an rlx server.
+
+Its arguments are the YAML file, overrides, and the number of the socket that the rlx server holds
+the other end of. It ends with it.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+
+from relaax_like.bridge.client import make_client_id
+from relaax_like.bridge.control import BridgeControl
+from relaax_like.bridge.service import ParameterServerClient
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.agents import make_learners
+from relaax_like.launch.metrics import make_agent_metrics
+from relaax_like.launch.process import run_main, setup_logging, start_tracing
+from relaax_like.learner.channel import Channel
+from relaax_like.learner.worker import LearnerWorker
+from relaax_like.v1 import learner_pb2
+from relaax_like.wire import tracing
+
+
+def main() -> int:
+    """Serves the rlx server until it says stop, or has gone."""
+    # The rlx server is asked to end, and tells.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    file, *overrides, number = sys.argv[1:]
+    worker = LearnerWorker(Channel(socket.socket(fileno=int(number)), learner_pb2.LearnerRequest))
+    experiment = load_experiment(file, overrides)
+    settings = experiment.rlx_server
+    setup_logging(settings.log_level)
+    start_tracing("learner", experiment, wanted=False)
+    with BridgeControl().connect(str(settings.parameter_server.to_connect())) as link:
+        metrics = make_agent_metrics(experiment, link)
+
+        def make_client(client_id: str) -> ParameterServerClient:
+            return link.parameter_server_stub(client_id, metrics)
+
+        with tracing.span(tracing.START):
+            learners = make_learners(
+                experiment, make_client, make_client_id("rlx"), compile_in_background=True
+            )
+        worker.serve(learners)
+        if metrics is not link.metrics():
+            metrics.close()
+    # A gradient that takes too long is still being computed: Python's end would abort in it.
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    run_main(main)

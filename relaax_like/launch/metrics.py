@@ -1,0 +1,13 @@
+"""Where a process that hosts agents or learns sends its curves to."""
+
+from relaax_like.bridge.control import Link
+from relaax_like.config.models import Experiment
+from relaax_like.metrics.client import MetricsClient
+
+
+def make_agent_metrics(experiment: Experiment, link: Link) -> MetricsClient:
+    """Opens the recorder: the metrics server where there is one, else the parameter server."""
+    if experiment.metrics_server is not None:
+        address = experiment.metrics_server.bind.to_connect()
+        return MetricsClient(address, lambda: link.global_t)
+    return link.metrics()

@@ -1,0 +1,1 @@
+"""Learners: what turns experience into updates."""

@@ -1,0 +1,241 @@
+"""LearnerProcess: a learner beside the agents, in a process of its own.
+
+The agents' event loop shares its interpreter with nobody then: a gradient costs it nothing but the
+sending of the rollout.
+"""
+
+import logging
+import queue
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from relaax_like.computation.learning import Learned, Learner, OnLearned, Work
+from relaax_like.learner.channel import Channel
+from relaax_like.learner.messages import message_to_learned, work_to_message
+from relaax_like.v1 import learner_pb2
+from relaax_like.wire import tracing
+from relaax_like.wire.errors import ServerUnavailableError
+
+logger = logging.getLogger(__name__)
+
+# How long an agent that is being built waits for the learner to come up.
+_START_WAIT_SEC = 5.0
+# The learner finishes the gradient at hand when it is stopped.
+_STOP_SEC = 3.0
+_MIN_RESTART_SEC, _MAX_RESTART_SEC = 1.0, 30.0
+
+_Channel = Channel[learner_pb2.LearnerRequest, learner_pb2.Learned]
+
+
+class LearnerProcess:
+    """Starts a program that learns, starts it again when it dies, and talks to it.
+
+        process = LearnerProcess([sys.executable, "-m", "relaax_like.launch.learner_main", ...])
+        process.start()
+        processor = ComputationDataProcessor(actor, process.learner("RL"), metrics)
+        ...
+        process.stop()
+
+    What was under way when it died is lost: the agents are told as if it had been learned from.
+
+    Args:
+      argv: the program; the number of its socket is added to it. It is to end when that is closed.
+      environment: variables of the program's environment; None: those of this process.
+      on_global_t: called, from another thread, with the newest known environment steps of the run.
+      on_failure: called, from another thread, when it ended with a status of `fatal`: it is not
+        started again.
+      fatal: exit statuses with which it would only end again.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        on_global_t: Callable[[int], None] = lambda global_t: None,
+        on_failure: Callable[[int], None] = lambda status: None,
+        fatal: Sequence[int] = (),
+    ):
+        self._argv = list(argv)
+        self._environment = environment
+        self._on_global_t = on_global_t
+        self._on_failure = on_failure
+        self._fatal = fatal
+        self._learners: dict[str, _RemoteLearner] = {}
+        # Bounded by the agents, of whom each has at most one or two works under way.
+        self._queue: queue.SimpleQueue[tuple[str, Work] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # guards _channel, _process and _under_way
+        self._channel: _Channel | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._under_way: dict[str, set[int]] = {}
+        self._stopping = threading.Event()
+        self._receiver = threading.Thread(target=self._run, name="learner", daemon=True)
+        self._sender = threading.Thread(target=self._send_all, name="to learner", daemon=True)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process at this moment; None: there is none."""
+        with self._lock:
+            return None if self._process is None else self._process.pid
+
+    def learner(self, task: str) -> Learner:
+        """Returns one task's view of the process; to be called once for each, before agents act."""
+        return self._get_learner(task)
+
+    def start(self) -> None:
+        """Starts the process, without waiting for it."""
+        self._receiver.start()
+        self._sender.start()
+
+    def stop(self) -> None:
+        """Has the process finish what was handed over, and ends it; may be called twice."""
+        if self._stopping.is_set() or not self._receiver.is_alive():
+            return
+        self._stopping.set()
+        self._queue.put(None)
+        self._receiver.join(_STOP_SEC)
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+        self._receiver.join(_STOP_SEC)
+
+    def submit(self, task: str, work: Work) -> None:
+        """Hands work over without waiting."""
+        self._queue.put((task, work))
+
+    def _get_learner(self, task: str) -> "_RemoteLearner":
+        with self._lock:
+            return self._learners.setdefault(task, _RemoteLearner(self, task))
+
+    def _run(self) -> None:
+        """Keeps a process running, and takes what it sends."""
+        pause = _MIN_RESTART_SEC
+        while not self._stopping.is_set():
+            channel = self._start_process()
+            if channel is not None and self._receive_all(channel):
+                pause = _MIN_RESTART_SEC
+            status = self._end_process(channel)
+            if status in self._fatal:
+                self._on_failure(status)
+                return
+            if not self._stopping.wait(pause):
+                pause = min(2 * pause, _MAX_RESTART_SEC)
+
+    def _start_process(self) -> _Channel | None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            number = theirs.fileno()
+            try:
+                process = subprocess.Popen(
+                    [*self._argv, str(number)],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[number],
+                    env=self._environment,
+                )
+            except OSError as error:
+                ours.close()
+                logger.error("the learner's process cannot be started: %s; trying again", error)
+                return None
+        channel: _Channel = Channel(ours, learner_pb2.Learned)
+        with self._lock:
+            self._process, self._channel = process, channel
+        return channel
+
+    def _receive_all(self, channel: _Channel) -> bool:
+        """Takes answers until the process has gone; returns whether there were any."""
+        any_came = False
+        while (message := channel.receive()) is not None:
+            any_came = True
+            mark = tracing.begin()
+            learned = message_to_learned(message)
+            with self._lock:
+                self._under_way.setdefault(message.task, set()).difference_update(learned.numbers)
+            self._on_global_t(learned.global_t)
+            self._get_learner(message.task).take(learned)
+            tracing.end("take values", mark)
+        return any_came
+
+    def _end_process(self, channel: _Channel | None) -> int:
+        """Waits for the end, and answers what will not be answered any more; returns the status."""
+        with self._lock:
+            process, self._process, self._channel = self._process, None, None
+            lost, self._under_way = self._under_way, {}
+        if channel is not None:
+            channel.close()
+        status = 0 if process is None else process.wait()
+        if not self._stopping.is_set() and process is not None:
+            logger.error(
+                "the learner's process ended with status %d; %d rollout(s) under way are lost",
+                status,
+                sum(map(len, lost.values())),
+            )
+        for task, numbers in lost.items():
+            self._get_learner(task).give_up(sorted(numbers))
+        return status
+
+    def _send_all(self) -> None:
+        while (item := self._queue.get()) is not None:
+            task, work = item
+            with self._lock:
+                channel = self._channel
+                if channel is not None:
+                    self._under_way.setdefault(task, set()).add(work.number)
+            if channel is None:
+                self._get_learner(task).give_up([work.number])
+                continue
+            mark = tracing.begin()
+            self._send(channel, learner_pb2.LearnerRequest(work=work_to_message(work, task)))
+            tracing.end("send rollout", mark)
+        with self._lock:
+            channel = self._channel
+        if channel is not None:
+            self._send(channel, learner_pb2.LearnerRequest(stop=learner_pb2.Stop()))
+
+    def _send(self, channel: _Channel, message: learner_pb2.LearnerRequest) -> None:
+        try:
+            channel.send(message)
+        except OSError:  # it has gone: the receiver notices, too, and sees to what was under way
+            pass
+
+
+class _RemoteLearner(Learner):
+    """One task's learner in a `LearnerProcess`."""
+
+    def __init__(self, process: LearnerProcess, task: str):
+        self._process = process
+        self._task = task
+        self._on_learned: OnLearned | None = None
+        self._newest: Learned | None = None
+        self._came = threading.Event()
+
+    def start(self, on_learned: OnLearned) -> None:
+        """Waits a while for the first values; see `Learner`."""
+        if not self._came.wait(_START_WAIT_SEC):
+            raise ServerUnavailableError(
+                "the learner is not ready yet, or waits for the parameter server; come back"
+            )
+        self._on_learned = on_learned
+        assert self._newest is not None
+        on_learned(self._newest)
+
+    def submit(self, work: Work) -> None:
+        """Sends work; answered as done, if the process dies meanwhile."""
+        self._process.submit(self._task, work)
+
+    def stop(self) -> None:
+        """Does nothing: the process is stopped as a whole."""
+
+    def take(self, learned: Learned) -> None:
+        """Takes an answer; called by one thread."""
+        if learned.values is not None:
+            self._newest = learned
+        self._came.set()
+        if self._on_learned is not None:
+            self._on_learned(learned)
+
+    def give_up(self, numbers: Sequence[int]) -> None:
+        """Tells agents that nobody will learn from their works."""
+        newest = self._newest
+        assert newest is not None, "work without a learner that has ever come up"
+        self.take(Learned(numbers, newest.version, newest.global_t, newest.finished, None))

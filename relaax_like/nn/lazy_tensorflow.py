@@ -1,0 +1,36 @@
+"""`tf`: TensorFlow, imported when something of it is first used.
+
+Importing it takes seconds and half a gigabyte, which a process that only builds a model, or acts in
+NumPy, can do without. Modules that such a process loads import `tf` from here, have no use of it at
+module or class level, and leave annotations unevaluated:
+
+    from __future__ import annotations
+
+    from relaax_like.nn.lazy_tensorflow import tf
+
+All others import `tensorflow` and `relaax_like.nn.runtime`.
+"""
+
+import types
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["tf"]
+
+
+class _LazyTensorFlow(types.ModuleType):
+    """Looks up what it does not have yet in TensorFlow, and keeps it."""
+
+    def __getattr__(self, name: str) -> Any:
+        import tensorflow
+
+        from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
+
+        value = getattr(tensorflow, name)
+        setattr(self, name, value)
+        return value
+
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+else:
+    tf = _LazyTensorFlow("tensorflow")

@@ -1,0 +1,165 @@
+"""Module: what layers, networks and models are made of; it finds the variables in them.
+
+It stands in for `tf.Module`, which would bring TensorFlow into processes that do without it. It
+finds the same in the same order, on which manifests and so snapshots depend; a test holds the two
+together.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from relaax_like.nn.lazy_tensorflow import tf
+
+# A LayerVariable or a tf.Variable: both have `name`, `trainable` and `numpy()`.
+AnyVariable = Any
+
+_making = threading.Lock()  # so that threads which ask at the same time get one tf.Variable
+
+
+class LayerVariable:
+    """A variable of a layer: an array, until TensorFlow's variable is asked for.
+
+    Attributes:
+      name: as in the manifest.
+      trainable: False for running statistics.
+
+    Args:
+      initial: its first value; copied.
+    """
+
+    def __init__(self, name: str, initial: np.ndarray, trainable: bool = True):
+        self.name = name
+        self.trainable = trainable
+        self._value: np.ndarray | tf.Variable = np.array(initial)
+
+    @property
+    def tf_variable(self) -> tf.Variable:
+        """TensorFlow's variable, the same each time; from the first call on it holds the value."""
+        with _making:
+            if isinstance(self._value, np.ndarray):
+                # Not in the graph that is being traced, whose tf.function would object ("lifting"),
+                # and not under the name of its scope.
+                with tf.init_scope(), tf.name_scope(""):
+                    self._value = tf.Variable(
+                        self._value,
+                        trainable=self.trainable,
+                        name=self.name,
+                        experimental_enable_variable_lifting=False,
+                    )
+        return self._value
+
+    def numpy(self) -> np.ndarray:
+        """Returns a copy of the present value."""
+        value = self._value
+        return value.copy() if isinstance(value, np.ndarray) else value.numpy()
+
+
+class Module:
+    """Finds variables and modules in its attributes, in lists, tuples and dicts there, and so on.
+
+    class Critic(Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = [Dense("0", 4, 64, seed=1), Dense("1", 64, 1, seed=2)]
+
+    Each is found once: the module's own first, by the names of the attributes, then those of the
+    modules among them, one module after another. A `tf.Module` is searched in the same way; but it
+    does not itself find what is in a Module.
+
+    Attributes:
+      name: by default that of the class.
+    """
+
+    def __init__(self, name: str | None = None):
+        self.name = name or type(self).__name__
+        # Who has TensorFlow already is about to make variables: then it is time for the settings.
+        if "tensorflow" in sys.modules:
+            from relaax_like.nn import runtime  # noqa: F401
+
+    @property
+    def submodules(self) -> tuple[Any, ...]:
+        """All modules in it, those that derive from `tf.Module` included."""
+        return tuple(leaf for leaf in _walk(self, {id(self)}) if _is_module(leaf))
+
+    @property
+    def variables(self) -> tuple[tf.Variable, ...]:
+        """All variables."""
+        return tuple(as_tf_variable(variable) for variable in self.find_variables())
+
+    @property
+    def trainable_variables(self) -> tuple[tf.Variable, ...]:
+        """The variables that are learned."""
+        return tuple(as_tf_variable(v) for v in self.find_variables() if v.trainable)
+
+    def find_variables(self) -> list[AnyVariable]:
+        """Returns all variables; those of layers as they are, without TensorFlow."""
+        return [leaf for leaf in _walk(self, {id(self)}) if is_variable(leaf)]
+
+    def get_attributes(self) -> Mapping[str, Any]:
+        """Returns what is searched, by name."""
+        return vars(self)
+
+
+def is_variable(value: object) -> bool:
+    """Returns whether it is a LayerVariable or a tf.Variable."""
+    return isinstance(value, LayerVariable) or _is_of_tensorflow(value, "Variable")
+
+
+def as_tf_variable(variable: AnyVariable) -> tf.Variable:
+    """Returns a LayerVariable's tf.Variable, and a tf.Variable as it is."""
+    return variable.tf_variable if isinstance(variable, LayerVariable) else variable
+
+
+def get_name(variable: AnyVariable) -> str:
+    """Returns a variable's name in the manifest; TensorFlow's own names end with ":0"."""
+    return variable.name.split(":")[0]
+
+
+def _is_module(value: object) -> bool:
+    return isinstance(value, Module) or _is_of_tensorflow(value, "Module")
+
+
+def _is_of_tensorflow(value: object, kind: str) -> bool:
+    """Returns whether it is, say, a tf.Module; none can be where TensorFlow is not loaded."""
+    tensorflow = sys.modules.get("tensorflow")
+    # Another thread may just be importing it.
+    return isinstance(value, getattr(tensorflow, kind, ()))
+
+
+def _walk(module: Any, seen: set[int]) -> Iterator[Any]:
+    """Gives whatever attributes hold, each object once, in the order of `tf.Module`."""
+    if isinstance(module, Module):
+        attributes = module.get_attributes()
+    else:
+        ignored = module._TF_MODULE_IGNORED_PROPERTIES
+        attributes = {k: v for k, v in vars(module).items() if k not in ignored}
+    submodules = []
+    for name in sorted(attributes):
+        for leaf in _flatten(attributes[name]):
+            # A layer's variable may also lie somewhere as the tf.Variable that it is by now.
+            key = id(leaf._value if isinstance(leaf, LayerVariable) else leaf)
+            if key not in seen:
+                seen.add(key)
+                yield leaf
+                if _is_module(leaf):
+                    submodules.append(leaf)
+    for submodule in submodules:
+        yield from _walk(submodule, seen)
+
+
+def _flatten(value: Any) -> Iterator[Any]:
+    """Gives what lists, tuples and dicts hold, at any depth; dicts by key."""
+    if isinstance(value, Mapping):
+        for key in sorted(value):
+            yield from _flatten(value[key])
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for part in value:
+            yield from _flatten(part)
+    else:
+        yield value

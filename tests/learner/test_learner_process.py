@@ -1,0 +1,165 @@
+"""A learner in a process of its own: real processes, killed, stopped, and started again."""
+
+# covers F11
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import psutil
+import pytest
+from support.batch import serve_a2c
+from support.bridge import serve
+from support.cluster import ROOT, wait_until
+from support.rollouts import make_rollout
+
+from relaax_like.bridge.service import Episode
+from relaax_like.computation.learning import Work
+from relaax_like.config.loader import load_experiment
+from relaax_like.learner.learner_process import LearnerProcess
+from relaax_like.wire.errors import ServerUnavailableError
+
+LEARNER = [sys.executable, "-m", "relaax_like.launch.learner_main"]
+
+
+@pytest.fixture
+def config(tmp_path):
+    file = tmp_path / "experiment.yaml"
+    file.write_text(
+        "run_dir: run\n"
+        f"algorithm: {{path: {ROOT / 'algorithms' / 'a2c'}, state_size: 4, num_actions: 2, "
+        "network: {layers: [8]}}\n"
+    )
+    return file
+
+
+@contextlib.contextmanager
+def running(argv, **options):
+    process = LearnerProcess(argv, **options)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.stop()
+
+
+@contextlib.contextmanager
+def serving(config):
+    """A parameter server in this process; gives it and the arguments of a learner of it."""
+    with (
+        serve_a2c(load_experiment(config).algorithm) as server,
+        serve(server) as address,
+    ):
+        yield server, [*LEARNER, str(config), f"relaax-rlx-server.parameter_server={address}"]
+
+
+class Answers:
+    """Takes what a learner says."""
+
+    def __init__(self, learner):
+        self.all = []
+        self.newest = None
+        self._learner = learner
+
+    def start(self):
+        # As a server does whose clients come back until it has a learner.
+        wait_until(self._try_to_start, "the first values", 60)
+
+    def _try_to_start(self):
+        try:
+            self._learner.start(self._take)
+        except ServerUnavailableError:
+            return False
+        return True
+
+    def _take(self, learned):
+        self.all.append(learned)
+
+    def wait_for(self, number):
+        find = lambda: [learned for learned in self.all if number in learned.numbers]  # noqa: E731
+        return wait_until(find, f"the answer to work {number}")[0]
+
+
+def test_works_become_versions_and_a_killed_learner_is_started_again(config, caplog):
+    steps = []
+    with serving(config) as (server, argv), running(argv, on_global_t=steps.append) as process:
+        learner = process.learner("RL")
+        answers = Answers(learner)
+        answers.start()
+        assert answers.all[0].version == 0
+        first = [np.array(value) for value in answers.all[0].values]
+
+        learner.submit(Work(1, make_rollout(3, 0), [Episode(7.0, 4)], 15))
+        learned = answers.wait_for(1)
+        assert (learned.version, learned.global_t, steps[-1]) == (1, 15, 15)
+        assert any((one != other).any() for one, other in zip(first, learned.values, strict=True))
+        assert server.status().mean_return == 7.0
+
+        # What is under way when it dies is answered all the same: no agent waits for ever.
+        old = process.pid
+        os.kill(old, signal.SIGSTOP)
+        learner.submit(Work(2, make_rollout(3, 1), (), 15))
+        wait_until(lambda: process._under_way.get("RL"), "the work's way out")
+        os.kill(old, signal.SIGKILL)
+        assert answers.wait_for(2).values is None
+        assert "ended with status -9; 1 rollout(s) under way are lost" in caplog.text
+
+        wait_until(lambda: process.pid not in (None, old), "another process")
+        wait_until(lambda: len([a for a in answers.all if not a.numbers]) == 2, "its first values")
+        learner.submit(Work(3, make_rollout(3, 2), (), 15))
+        assert answers.wait_for(3).version == 2
+        assert server.global_t == 30
+        pid = process.pid
+    assert not psutil.pid_exists(pid)
+    assert not [t for t in threading.enumerate() if t.name in ("learner", "to learner")]
+
+
+def test_a_stop_first_learns_what_was_handed_over(config):
+    with serving(config) as (server, argv), running(argv) as process:
+        answers = Answers(process.learner("RL"))
+        answers.start()
+        learner = process.learner("RL")
+        learner.submit(Work(1, make_rollout(3, 0), (), 15))
+        answers.wait_for(1)  # compiles; a stop would not wait for that
+        learner.submit(Work(2, make_rollout(3, 1), (), 15))
+        process.stop()
+        assert answers.wait_for(2).version == 2
+        assert server.global_t == 30
+
+
+def test_the_learner_ends_when_the_other_side_has_gone(config):
+    with serving(config) as (_, argv):
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [*argv, str(theirs.fileno())]
+            child = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        assert ours.recv(1)  # its first answer begins
+        ours.close()
+        assert child.wait(10) == 0
+
+
+def test_without_a_parameter_server_there_are_no_values_yet(config, monkeypatch):
+    monkeypatch.setattr("relaax_like.learner.learner_process._START_WAIT_SEC", 0.1)
+    argv = [*LEARNER, str(config), "relaax-rlx-server.parameter_server=localhost:1"]
+    with running(argv) as process:
+        with pytest.raises(ServerUnavailableError, match="not ready yet"):
+            process.learner("RL").start(lambda learned: None)
+        pid = process.pid
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_user_s_mistake_ends_it_for_good(tmp_path, capfd):
+    failed = threading.Event()
+    with running(
+        [*LEARNER, str(tmp_path / "missing.yaml")],
+        on_failure=lambda status: failed.set() if status == 2 else None,
+        fatal=(2,),
+    ) as process:
+        assert failed.wait(30)
+        assert process.pid is None
+    assert "missing.yaml" in capfd.readouterr().err
