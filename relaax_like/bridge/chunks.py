@@ -16,6 +16,11 @@ def split(flat: np.ndarray, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
         yield bytes(view[start : start + chunk_bytes])
 
 
+def fits_one(num_bytes: int) -> bool:
+    """Tells whether a vector of that length is a single chunk."""
+    return num_bytes <= CHUNK_BYTES
+
+
 class Assembler:
     """Puts chunks together into a vector whose length is known from our side, not the sender's.
 

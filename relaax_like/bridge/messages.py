@@ -59,6 +59,20 @@ def push_to_messages(
         yield pb.PushPullRequest(chunk=chunk)
 
 
+def validate_whole(manifest: Manifest) -> None:
+    """Refuses a push in one message for a model whose vectors need several.
+
+    Raises:
+      InvalidInputError: says how long they are.
+    """
+    if not chunks.fits_one(manifest.total_bytes):
+        raise InvalidInputError(
+            f"PushPullWhole: this run's values have {manifest.total_bytes} bytes, at most "
+            f"{chunks.CHUNK_BYTES} go in one message; use PushPull",
+            "values",
+        )
+
+
 def messages_to_push(
     messages: Iterator[pb.PushPullRequest], manifest: Manifest
 ) -> tuple[Push, pb.PushHeader]:

@@ -7,7 +7,7 @@ import grpc
 from relaax_like.bridge import errors, messages
 from relaax_like.bridge.in_process import push_pull
 from relaax_like.bridge.manifest import manifest_to_message
-from relaax_like.bridge.service import ParameterServerBackend, Push
+from relaax_like.bridge.service import ParameterServerBackend, Push, Reply
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
 from relaax_like.wire import tracing
@@ -33,16 +33,20 @@ class ParameterServerServicer(pb_grpc.ParameterServerServicer):
         self, request_iterator: Iterator[pb.PushPullRequest], context: grpc.ServicerContext
     ) -> Iterator[pb.PushPullReply]:
         """Applies one push and streams newer values back, if wanted."""
-        try:
-            with tracing.span("read push"):
-                push, header = self._read_push(request_iterator)
-            with tracing.span("push"):
-                want, have = header.want_values, header.have_version
-                reply = push_pull(self._backend, push, want, have, remaining_sec(context))
-        except Exception as error:
-            errors.abort(context, error)
+        reply = self._push_pull(request_iterator, context)
         with tracing.span("send values"):
             yield from messages.reply_to_messages(reply)
+
+    def PushPullWhole(
+        self, request: pb.PushPullRequest, context: grpc.ServicerContext
+    ) -> pb.PushPullReply:
+        """Does the same for a model that fits one message each way."""
+        try:
+            messages.validate_whole(self._backend.manifest)
+        except InvalidInputError as error:
+            errors.abort(context, error)
+        (reply,) = messages.reply_to_messages(self._push_pull(iter([request]), context))
+        return reply
 
     def Pull(
         self, request: pb.PullRequest, context: grpc.ServicerContext
@@ -55,6 +59,18 @@ class ParameterServerServicer(pb_grpc.ParameterServerServicer):
             errors.abort(context, error)
         with tracing.span("send values"):
             yield from messages.reply_to_messages(reply)
+
+    def _push_pull(
+        self, requests: Iterator[pb.PushPullRequest], context: grpc.ServicerContext
+    ) -> Reply:
+        try:
+            with tracing.span("read push"):
+                push, header = self._read_push(requests)
+            with tracing.span("push"):
+                want, have = header.want_values, header.have_version
+                return push_pull(self._backend, push, want, have, remaining_sec(context))
+        except Exception as error:
+            errors.abort(context, error)
 
     def _read_push(self, requests: Iterator[pb.PushPullRequest]) -> tuple[Push, pb.PushHeader]:
         try:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import grpc
 
 from relaax_like.bridge import errors, messages
+from relaax_like.bridge.chunks import fits_one
 from relaax_like.bridge.client import BufferingClient, make_client_id
 from relaax_like.bridge.manifest import Manifest, message_to_manifest
 from relaax_like.bridge.service import Metrics, Push, Reply, Status
@@ -65,6 +66,8 @@ class ParameterServerStub(BufferingClient):
         self._health = health or Health()
         self._stub = pb_grpc.ParameterServerStub(channel)
         self._address = address
+        # A call with streams starts two threads at its caller's, one with two messages none.
+        self._whole = fits_one(manifest.total_bytes)
         num_bytes = 2 * manifest.total_bytes  # gradient and statistics up, values down
         self._timeout_sec = CALL_TIMEOUT_SEC + num_bytes / _BYTES_PER_SEC
 
@@ -76,7 +79,11 @@ class ParameterServerStub(BufferingClient):
     def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
         requests = messages.push_to_messages(push, want_values, have_version)
         with self._watch_health():
-            replies = self._stub.PushPull(requests, timeout=self._timeout_sec)
+            if self._whole:
+                (request,) = requests
+                replies = [self._stub.PushPullWhole(request, timeout=self._timeout_sec)]
+            else:
+                replies = self._stub.PushPull(requests, timeout=self._timeout_sec)
             return messages.messages_to_reply(replies, self.manifest)
 
     def _call_pull(self, have_version: int | None) -> Reply:

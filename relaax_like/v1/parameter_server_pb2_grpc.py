@@ -44,6 +44,11 @@ class ParameterServerStub(object):
                 request_serializer=relaax__like_dot_v1_dot_parameter__server__pb2.PushPullRequest.SerializeToString,
                 response_deserializer=relaax__like_dot_v1_dot_parameter__server__pb2.PushPullReply.FromString,
                 _registered_method=True)
+        self.PushPullWhole = channel.unary_unary(
+                '/relaax.v1.ParameterServer/PushPullWhole',
+                request_serializer=relaax__like_dot_v1_dot_parameter__server__pb2.PushPullRequest.SerializeToString,
+                response_deserializer=relaax__like_dot_v1_dot_parameter__server__pb2.PushPullReply.FromString,
+                _registered_method=True)
         self.Pull = channel.unary_stream(
                 '/relaax.v1.ParameterServer/Pull',
                 request_serializer=relaax__like_dot_v1_dot_parameter__server__pb2.PullRequest.SerializeToString,
@@ -73,6 +78,14 @@ class ParameterServerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PushPullWhole(self, request, context):
+        """The same with a message each way, which costs a third: for models whose gradient and values fit
+        the first chunk. INVALID_ARGUMENT: they do not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Pull(self, request, context):
         """Reads the newest values; changes nothing.
         """
@@ -96,6 +109,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
             ),
             'PushPull': grpc.stream_stream_rpc_method_handler(
                     servicer.PushPull,
+                    request_deserializer=relaax__like_dot_v1_dot_parameter__server__pb2.PushPullRequest.FromString,
+                    response_serializer=relaax__like_dot_v1_dot_parameter__server__pb2.PushPullReply.SerializeToString,
+            ),
+            'PushPullWhole': grpc.unary_unary_rpc_method_handler(
+                    servicer.PushPullWhole,
                     request_deserializer=relaax__like_dot_v1_dot_parameter__server__pb2.PushPullRequest.FromString,
                     response_serializer=relaax__like_dot_v1_dot_parameter__server__pb2.PushPullReply.SerializeToString,
             ),
@@ -162,6 +180,33 @@ class ParameterServer(object):
             request_iterator,
             target,
             '/relaax.v1.ParameterServer/PushPull',
+            relaax__like_dot_v1_dot_parameter__server__pb2.PushPullRequest.SerializeToString,
+            relaax__like_dot_v1_dot_parameter__server__pb2.PushPullReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PushPullWhole(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/relaax.v1.ParameterServer/PushPullWhole',
             relaax__like_dot_v1_dot_parameter__server__pb2.PushPullRequest.SerializeToString,
             relaax__like_dot_v1_dot_parameter__server__pb2.PushPullReply.FromString,
             options,

@@ -142,7 +142,7 @@ def test_a_form_compiled_in_the_background_gives_the_same_numbers_and_is_waited_
     task = ComputationTask(make_algorithm(CONFIG), compile_in_background=True)
     rollout = make_rollout(3, seed=0)
     first = compute_gradients(task, rollout)
-    for _ in range(30):  # often enough to be worth compiling
+    for _ in range(110):  # often enough to be worth compiling
         compute_gradients(task, rollout)
     compilers = [t for t in threading.enumerate() if t.name == "compiling"]
     assert compilers

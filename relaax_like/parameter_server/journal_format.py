@@ -1,0 +1,104 @@
+"""The journal's files, byte by byte.
+
+    journal-INDEX.log        a segment: a header, then records; INDEX, 20 digits, is of the first
+    journal-INDEX.log.new    the same, until the segments before it are surely on the disk
+
+    header: magic 8 bytes, format u32, fingerprint u32, first index u64, chain u32, CRC u32
+    record: mark 4 bytes, length u64, index u64, CRC u32, chain u32, then the payload
+
+Numbers are little-endian, CRCs are CRC-32 as zlib computes it. A header's CRC is of its other
+bytes, a record's of length, index and payload: each can be checked by itself. The chain is the
+CRC-32 of length, index and CRC, continued from the chain of the record before; the header has the
+value that its first record continues from. So a record that is missing, repeated or from elsewhere
+is noticed.
+"""
+
+import os
+import re
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from relaax_like.wire.errors import JournalError
+
+FORMAT = 1
+# Stays in every format, so that an unknown format is told from a damaged header.
+HEADER = struct.Struct("<8sIIQII")
+RECORD = struct.Struct("<4sQQII")
+_HEAD = struct.Struct("<QQ")
+HEADER_BYTES = HEADER.size
+RECORD_BYTES = RECORD.size
+MAGIC = b"\x89rlxlog\n"
+MARK = b"\x8dRec"
+_NAME = re.compile(r"^journal-(\d{20})\.log(\.new)?$")
+_NEW = ".new"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment's file.
+
+    Attributes:
+      path: the file.
+      first_index: of its first record, as its name says.
+      confirmed: all segments before it are on the disk; a crash cannot have damaged them.
+    """
+
+    path: Path
+    first_index: int
+    confirmed: bool
+
+
+def path_of(directory: Path, first_index: int, confirmed: bool) -> Path:
+    """Returns the path of a segment."""
+    return directory / f"journal-{first_index:020d}.log{'' if confirmed else _NEW}"
+
+
+def list_segments(directory: Path) -> list[Segment]:
+    """Returns the segments of a journal, oldest first; none where there is no folder.
+
+    Raises:
+      JournalError: the folder cannot be read.
+    """
+    try:
+        names = [_NAME.match(name) for name in os.listdir(directory)]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise JournalError(f"{directory}: cannot be read: {error}") from error
+    segments = (Segment(directory / n[0], int(n[1]), not n[2]) for n in names if n)
+    return sorted(segments, key=lambda segment: (segment.first_index, segment.path))
+
+
+def pack_header(fingerprint: int, first_index: int, chain: int) -> bytes:
+    """Returns a segment's header."""
+    header = HEADER.pack(MAGIC, FORMAT, fingerprint, first_index, chain, 0)[:-4]
+    return header + zlib.crc32(header).to_bytes(4, "little")
+
+
+def pack_record_header(index: int, payload: Sequence[memoryview], chain: int) -> tuple[bytes, int]:
+    """Returns what stands before a payload, and the chain behind it.
+
+    Args:
+      index: of the record.
+      payload: its bytes, in pieces.
+      chain: behind the record before.
+    """
+    length = sum(piece.nbytes for piece in payload)
+    head = _HEAD.pack(length, index)
+    crc = zlib.crc32(head)
+    for piece in payload:
+        crc = zlib.crc32(piece, crc)
+    chain = zlib.crc32(crc.to_bytes(4, "little"), zlib.crc32(head, chain))
+    return RECORD.pack(MARK, length, index, crc, chain), chain
+
+
+def sync_path(path: Path) -> None:
+    """Syncs a file or a directory."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,348 @@
+"""Reads a journal back, checks every byte, and tells a crash's torn end from damage."""
+
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from relaax_like.parameter_server.journal_format import (
+    FORMAT,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    MARK,
+    RECORD,
+    RECORD_BYTES,
+    Segment,
+    list_segments,
+)
+from relaax_like.wire.errors import JournalError
+
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Where the readable part of a journal ends, although there is more.
+
+    Attributes:
+      path: the segment's file.
+      offset: in it; what lies before is whole.
+      index: of the record that should be there.
+      found: what is there instead.
+      torn: a crash leaves this; nothing is lost but what no sync had reached.
+    """
+
+    path: Path
+    offset: int
+    index: int
+    found: str
+    torn: bool
+
+    def __str__(self) -> str:
+        word = "torn" if self.torn else "damaged"
+        return (
+            f"{self.path}: {word} at offset {self.offset}, where record {self.index} should be: "
+            f"{self.found}"
+        )
+
+
+class DamagedError(Exception):
+    """A segment is not what was written. Never leaves the journal's modules.
+
+    Attributes:
+      offset: of the damage.
+      torn: whether a crash can leave this; None: it can where no whole record lies behind.
+    """
+
+    def __init__(self, offset: int, found: str, torn: bool | None = None):
+        super().__init__(found)
+        self.offset = offset
+        self.torn = torn
+
+
+class SegmentReader:
+    """Reads one segment, record after record.
+
+        with SegmentReader(segment) as reader:
+            reader.validate_follows(previous_reader)
+            for index, payload in reader: ...
+
+    Reads, not maps: a disk that fails, or a file that shrinks, is then an error and no SIGBUS. No
+    more is allocated than the file holds.
+
+    Attributes:
+      segment: the file.
+      size: of the file, bytes.
+      fingerprint: of the manifest.
+      index: of the next record.
+      offset: of the next record.
+      chain: behind the records read so far.
+    """
+
+    def __init__(self, segment: Segment):
+        """Opens the file and reads its header.
+
+        Raises:
+          DamagedError: it is not what was written.
+          JournalError: it is of a format that this version does not know.
+        """
+        self.segment = segment
+        self.offset = 0
+        try:
+            self._file = open(segment.path, "rb")  # noqa: SIM115
+        except OSError as error:
+            raise DamagedError(0, f"cannot be read: {error}", torn=False) from error
+        try:
+            self.size = os.fstat(self._file.fileno()).st_size
+            self._first_chain = self._read_header()
+        except BaseException:
+            self._file.close()
+            raise
+        self.chain = self._first_chain
+        self.offset = HEADER_BYTES
+
+    def validate_follows(self, previous: "SegmentReader | None") -> None:
+        """Checks that this segment begins where another one ended.
+
+        Raises:
+          DamagedError: it does not.
+        """
+        if previous is None:
+            return
+        if self.fingerprint != previous.fingerprint:
+            found = f"fingerprint {self.fingerprint:#x}, {previous.fingerprint:#x} before it"
+            raise DamagedError(0, found, torn=False)
+        # A power cut may take the end of a segment, but not of one that is known to be on the disk.
+        torn = not self.segment.confirmed
+        if self.index != previous.index:
+            found = f"a segment that begins with record {self.index}"
+            raise DamagedError(0, found, torn and self.index > previous.index)
+        if self.chain != previous.chain:
+            raise DamagedError(0, "a segment that does not continue the one before", torn=False)
+
+    def __iter__(self) -> Iterator[tuple[int, memoryview]]:
+        """Yields index and payload; goes on where it was left.
+
+        Raises:
+          DamagedError: the rest is not what was written.
+        """
+        while self.offset < self.size:
+            yield self._read_record()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def __enter__(self) -> "SegmentReader":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _read_header(self) -> int:
+        if self.size < HEADER_BYTES:
+            found = f"{self.size} bytes, too few for a header of {HEADER_BYTES}"
+            raise DamagedError(0, found, torn=True)
+        header = self._read(HEADER_BYTES)
+        magic, version, self.fingerprint, self.index, chain, crc = HEADER.unpack(header)
+        if magic != MAGIC or crc != zlib.crc32(header[:-4]):
+            # Confirmed after it was synced: no crash takes such a header back.
+            torn = False if self.segment.confirmed else None
+            raise DamagedError(0, "a header that does not match its CRC", torn)
+        if version != FORMAT:
+            raise JournalError(
+                f"{self.segment.path}: format {version}, this version reads format {FORMAT}; use "
+                "the version of relaax_like that wrote it"
+            )
+        if self.index != self.segment.first_index:
+            found = f"a header that begins with record {self.index}, which the name contradicts"
+            raise DamagedError(0, found, torn=False)
+        return chain
+
+    def _read_record(self) -> tuple[int, memoryview]:
+        remaining = self.size - self.offset - RECORD_BYTES
+        if remaining < 0:
+            found = f"{self.size - self.offset} bytes, too few for a record's header"
+            raise DamagedError(self.offset, found)
+        header = self._read(RECORD_BYTES)
+        mark, length, index, crc, chain = RECORD.unpack(header)
+        if mark != MARK:
+            raise DamagedError(self.offset, f"{mark!r} instead of a record's mark")
+        if length > remaining:
+            found = f"a record of {length} bytes, of which the file has {remaining}"
+            raise DamagedError(self.offset, found)
+        payload = self._read(length)
+        if crc != zlib.crc32(payload, zlib.crc32(header[4:20])):
+            raise DamagedError(self.offset, "a record that does not match its CRC")
+        if index != self.index:
+            raise DamagedError(self.offset, f"record {index}")
+        if chain != zlib.crc32(header[4:24], self.chain):
+            raise DamagedError(self.offset, "a record that does not continue the one before")
+        self.index += 1
+        self.chain = chain
+        self.offset += RECORD_BYTES + length
+        return index, memoryview(payload)
+
+    def _read(self, count: int) -> bytes:
+        try:
+            piece = self._file.read(count)
+        except OSError as error:
+            raise DamagedError(self.offset, f"cannot be read: {error}", torn=False) from error
+        if len(piece) < count:
+            raise DamagedError(self.offset, "a file that shrank while it was read", torn=False)
+        return piece
+
+
+class JournalReader:
+    """The records of a journal, each checked; to be iterated once.
+
+        reader = JournalReader(directory, manifest.fingerprint, from_index)
+        for index, payload in reader: ...
+        if reader.torn: ...     # a crash took the end: what no sync had reached
+        journal = Journal(directory, reader.next_index, ...)
+
+    Not while another process writes: a record that is half there looks torn.
+
+    Attributes:
+      torn: what a crash left at the end; None where the journal ends well.
+      end: the segment in which the records end; None where none can be read.
+    """
+
+    def __init__(self, directory: Path, fingerprint: int, from_index: int):
+        """Reads nothing yet.
+
+        Args:
+          directory: of the journal; where there is none, there are no records.
+          fingerprint: of the manifest.
+          from_index: of the first record wanted; older ones in its segment are checked, too.
+        """
+        self.torn: Damage | None = None
+        self.end: SegmentReader | None = None
+        self._directory = directory
+        self._fingerprint = fingerprint
+        self._from_index = from_index
+
+    @property
+    def next_index(self) -> int:
+        """Index of the record behind those read so far, and never below `from_index`."""
+        return max(self._from_index, self.end.index if self.end else 0)
+
+    def __iter__(self) -> Iterator[tuple[int, memoryview]]:
+        """Yields index and payload.
+
+        The records may end before `from_index`: a snapshot can outlive records that it contains.
+
+        Raises:
+          JournalError: records are damaged or missing, or of another model.
+        """
+        segments = self._select_segments()
+        for position, segment in enumerate(segments):
+            try:
+                with SegmentReader(segment) as reader:
+                    self._validate_model(reader)
+                    reader.validate_follows(self.end)
+                    self.end = reader
+                    for index, payload in reader:
+                        if index >= self._from_index:
+                            yield index, payload
+            except DamagedError as error:
+                index = self.end.index if self.end else segment.first_index
+                damage = locate(error, segments, position, index)
+                if not damage.torn:
+                    raise JournalError(
+                        f"{damage}. `relaax fsck --to-last-good` cuts the journal there, and moves "
+                        "what lies behind aside"
+                    ) from None
+                self.torn = damage
+                return
+
+    def _select_segments(self) -> list[Segment]:
+        segments = list_segments(self._directory)
+        older = sum(segment.first_index <= self._from_index for segment in segments)
+        if segments and not older:
+            raise JournalError(
+                f"{self._directory}: the journal begins with record {segments[0].first_index}, "
+                f"expected record {self._from_index} or one before it: records are missing. Go on "
+                "from a newer snapshot, or move the journal aside to go on without it"
+            )
+        return segments[max(0, older - 1) :]
+
+    def _validate_model(self, reader: SegmentReader) -> None:
+        if reader.fingerprint != self._fingerprint:
+            raise JournalError(
+                f"{reader.segment.path}: the journal is of another model: fingerprint "
+                f"{reader.fingerprint:#x}, expected {self._fingerprint:#x}; use the configuration "
+                "of that run, or another checkpoint directory"
+            )
+
+
+def locate(error: DamagedError, segments: Sequence[Segment], position: int, index: int) -> Damage:
+    """Tells a crash's torn end from damage.
+
+    The bytes that a killed process wrote are all there, in order; a power cut takes some of those
+    that no sync had reached. So the end is torn where nothing whole follows it: no record in the
+    same file, and no segment but such that were not confirmed yet. A power cut that took a page
+    and left a later one looks like damage, too: the user is rather asked than a record dropped.
+
+    Args:
+      error: what reading a segment said.
+      segments: all of them.
+      position: in `segments`, of the one that was read.
+      index: of the record that should be there.
+    """
+    segment = segments[position]
+    torn = error.torn
+    if torn is None:
+        torn = not _holds_record(segment.path, error.offset)
+    torn = torn and not any(behind.confirmed for behind in segments[position + 1 :])
+    return Damage(segment.path, error.offset, index, str(error), torn)
+
+
+def _holds_record(path: Path, offset: int) -> bool:
+    """Tells whether a whole record begins at `offset` or anywhere behind it; True if in doubt."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            descriptor = file.fileno()
+            size = os.fstat(descriptor).st_size
+            return any(
+                _is_record(descriptor, mark, size) for mark in _find_marks(descriptor, offset)
+            )
+    except OSError:
+        return True
+
+
+def _find_marks(descriptor: int, offset: int) -> Iterator[int]:
+    while len(piece := os.pread(descriptor, _READ_BYTES, offset)) >= len(MARK):
+        found = piece.find(MARK)
+        while found >= 0:
+            yield offset + found
+            found = piece.find(MARK, found + 1)
+        offset += len(piece) - (len(MARK) - 1)  # a mark may lie across the border
+
+
+def _is_record(descriptor: int, offset: int, size: int) -> bool:
+    remaining = size - offset - RECORD_BYTES
+    if remaining < 0:
+        return False
+    header = os.pread(descriptor, RECORD_BYTES, offset)
+    _, length, _, crc, _ = RECORD.unpack(header)
+    if length > remaining:
+        return False
+    found = zlib.crc32(header[4:20])
+    position = offset + RECORD_BYTES
+    end = position + length
+    while position < end:
+        piece = os.pread(descriptor, min(_READ_BYTES, end - position), position)
+        if not piece:
+            return False
+        found = zlib.crc32(piece, found)
+        position += len(piece)
+    return found == crc
