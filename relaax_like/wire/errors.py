@@ -41,3 +41,7 @@ class ServerUnavailableError(RelaaxError, ConnectionError):
 
 class SnapshotError(RelaaxError):
     """A snapshot on disk is damaged, foreign, or cannot be written."""
+
+
+class JournalError(RelaaxError):
+    """The journal on disk is damaged or foreign, or a record cannot be appended to it."""

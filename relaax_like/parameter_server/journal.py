@@ -1,0 +1,496 @@
+"""The journal: records in the order in which they took effect, each written before it is told.
+
+What is in a record is not known here. Bytes that were handed to `write` outlive the process, also
+when it is killed; those that were synced outlive a power cut. After a crash the state is the newest
+snapshot and the records behind it.
+"""
+
+import errno
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from relaax_like.parameter_server.journal_format import (
+    HEADER_BYTES,
+    Segment,
+    list_segments,
+    pack_header,
+    pack_record_header,
+    path_of,
+    sync_path,
+)
+from relaax_like.parameter_server.journal_reader import JournalReader, SegmentReader
+from relaax_like.wire.errors import ConfigError, JournalError
+
+_LOG = logging.getLogger(__name__)
+# A contiguous piece of a record; of a NumPy array it is `array.data`.
+Piece = bytes | bytearray | memoryview
+SEGMENT_BYTES = 256 << 20
+SYNC_INTERVAL_SEC = 1.0
+# Buffers that one writev takes: IOV_MAX of Linux.
+_MAX_BUFFERS = 1024
+
+
+@dataclass
+class _File:
+    """A segment of the writer; its descriptor is open as long as it may have to be synced."""
+
+    path: Path
+    first_index: int
+    confirmed: bool
+    size: int
+    descriptor: int | None = None
+
+
+class Journal:
+    """Appends records to segments in one folder, which belongs to one writer. Thread-safe.
+
+        for index, payload in JournalReader(directory, fingerprint, state_index): ...
+        with Journal(directory, next_index, fingerprint=fingerprint) as journal:
+            journal.append([head, gradient])      # then acknowledge
+            ...
+            first = journal.start_segment()       # together with taking the state
+            ...                                   # write the snapshot
+            journal.drop_before(first)
+
+    In the background mode records are synced about once a second by a thread; `append` never waits
+    for a sync, nor does a new segment. In the strict mode each append syncs before it returns.
+
+    An append that fails leaves nothing behind, and the next one may succeed. A sync that fails is
+    the end: the kernel may have dropped what it could not write, so nothing can be acknowledged
+    any more.
+
+    Attributes:
+      directory: the folder.
+      next_index: of the record that is appended next.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        first_index: int,
+        *,
+        fingerprint: int,
+        segment_bytes: int = SEGMENT_BYTES,
+        strict: bool = False,
+        sync_interval_sec: float = SYNC_INTERVAL_SEC,
+    ):
+        """Makes the folder where it is missing, or goes on behind the records that it holds.
+
+        Cuts off what a crash left at the end. Where all records are older than `first_index`, a
+        snapshot has them: they are removed, and the journal begins anew. What is there is synced.
+
+        Args:
+          directory: the folder. The caller sees to it that nobody else writes to it.
+          first_index: of the next record: the caller's state contains all before it.
+          fingerprint: of the manifest.
+          segment_bytes: size from which on a segment takes no more records.
+          strict: sync each append before it returns.
+          sync_interval_sec: seconds for which records are gathered before they are synced.
+
+        Raises:
+          ConfigError: a number that makes no sense.
+          JournalError: the folder holds records that the caller's state does not contain, or
+            damaged ones, or those of another model, or it cannot be written to.
+        """
+        if not segment_bytes > 0:
+            raise ConfigError(f"segment_bytes: {segment_bytes}, expected more than 0")
+        if not sync_interval_sec > 0:
+            raise ConfigError(f"sync_interval_sec: {sync_interval_sec}, expected more than 0")
+        self.directory = Path(directory)
+        self.next_index = first_index
+        self._fingerprint = fingerprint
+        self._segment_bytes = segment_bytes
+        self._strict = strict
+        self._sync_interval_sec = sync_interval_sec
+
+        # Guards all that follows; held while bytes are written, never for a sync.
+        self._lock = threading.Lock()
+        # Held for a whole sync, and while segments are removed. Taken before `_lock`.
+        self._sync_lock = threading.Lock()
+        self._chain = 0
+        self._files: list[_File] = []  # oldest first; the last one is being written
+        self._written_bytes = 0  # by this writer
+        self._synced_bytes = 0
+        self._synced_index = first_index
+        self._failed = ""
+        self._closed = False
+
+        try:
+            self._open()
+        except BaseException as error:
+            self._close_files()
+            if isinstance(error, OSError):
+                raise JournalError(f"{directory}: cannot hold a journal: {error}") from error
+            raise
+        self._dirty = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        if not strict:
+            self._thread = threading.Thread(
+                target=self._sync_loop, name="journal sync", daemon=True
+            )
+            self._thread.start()
+
+    @property
+    def unsynced_records(self) -> int:
+        """Records that a power cut would take."""
+        return self.next_index - self._synced_index
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Bytes that a power cut would take."""
+        return self._written_bytes - self._synced_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all segments."""
+        with self._lock:
+            return sum(file.size for file in self._files)
+
+    @property
+    def failed(self) -> str:
+        """Why nothing can be appended any more; "" while it can."""
+        return self._failed
+
+    def append(self, pieces: Sequence[Piece]) -> int:
+        """Appends one record; when it returns, the record outlives the process.
+
+        Args:
+          pieces: what the record is made of, one behind the other. They are not copied.
+
+        Returns:
+          Its index.
+
+        Raises:
+          JournalError: it was not written (disk full, ...), or the journal has failed or is closed.
+        """
+        return self.append_many([pieces])
+
+    def append_many(self, records: Sequence[Sequence[Piece]]) -> int:
+        """Appends several records with one write, and in the strict mode one sync: all or none.
+
+        Returns:
+          The index of the first.
+
+        Raises:
+          JournalError: as `append`.
+        """
+        views = [_view(pieces) for pieces in records]
+        with self._lock:
+            self._validate_usable()
+            first = self.next_index
+            current = self._files[-1]
+            if current.size >= self._segment_bytes and current.first_index < first:
+                self._begin_segment()
+            self._append(views)
+        if self._strict:
+            self.sync()
+        else:
+            self._dirty.set()
+        return first
+
+    def start_segment(self) -> int:
+        """Begins a new segment: a snapshot of the state at this moment contains all before it.
+
+        Returns:
+          The index of the next record, the first in the new segment.
+
+        Raises:
+          JournalError: the segment could not be made; the old one goes on.
+        """
+        with self._lock:
+            self._validate_usable()
+            if self._files[-1].first_index < self.next_index:
+                self._begin_segment()
+            index = self.next_index
+        if not self._strict:  # there the next append syncs it
+            self._dirty.set()
+        return index
+
+    def drop_before(self, index: int) -> int:
+        """Removes the segments all of whose records are older than `index`.
+
+        The one that is being written stays. One that cannot be removed stays, with a warning, and
+        so do all behind it.
+
+        Returns:
+          The bytes freed.
+        """
+        freed = 0
+        with self._sync_lock:
+            with self._lock:
+                ends = [file.first_index for file in self._files[1:]]
+            for _ in range(sum(end <= index for end in ends)):
+                file = self._files[0]  # only a holder of `_sync_lock` removes from this end
+                try:
+                    file.path.unlink(missing_ok=True)
+                except OSError as error:
+                    _LOG.warning("%s: old segment not removed: %s", file.path, error)
+                    break
+                with self._lock:
+                    del self._files[0]
+                _close(file)
+                freed += file.size
+        return freed
+
+    def sync(self) -> None:
+        """Syncs what was appended before the call.
+
+        Raises:
+          JournalError: the disk failed; the journal has failed for good.
+        """
+        with self._sync_lock:
+            with self._lock:
+                if self._failed:
+                    raise JournalError(self._failed)
+                files = [file for file in self._files if file.descriptor is not None]
+                written_bytes, index = self._written_bytes, self.next_index
+            if written_bytes == self._synced_bytes:
+                return
+            try:
+                self._sync_files(files)
+            except OSError as error:
+                with self._lock:
+                    self._failed = (
+                        f"{self.directory}: the journal cannot be synced: {error}; what was not "
+                        "synced may be lost, nothing is accepted any more. Restart the parameter "
+                        "server when the disk is well"
+                    )
+                raise JournalError(self._failed) from error
+            with self._lock:
+                self._synced_bytes, self._synced_index = written_bytes, index
+
+    def close(self) -> None:
+        """Syncs and ends the thread. Idempotent.
+
+        Raises:
+          JournalError: the last sync failed; all the rest is done.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._stopping.set()
+        self._dirty.set()
+        if self._thread is not None:
+            self._thread.join()
+        try:
+            if not self._failed:
+                self.sync()
+        finally:
+            with self._sync_lock:
+                self._close_files()
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # With the lock held.
+
+    def _validate_usable(self) -> None:
+        if self._failed:
+            raise JournalError(self._failed)
+        if self._closed:
+            raise JournalError(f"{self.directory}: closed, nothing can be appended any more")
+
+    def _append(self, records: Sequence[Sequence[memoryview]]) -> None:
+        file, index, chain = self._files[-1], self.next_index, self._chain
+        buffers: list[memoryview] = []
+        for pieces in records:
+            header, chain = pack_record_header(index, pieces, chain)
+            buffers += [memoryview(header), *pieces]
+            index += 1
+        assert file.descriptor is not None
+        try:
+            size = _write(file.descriptor, buffers)
+        except BaseException as error:  # also Ctrl-C: no half record may stay
+            self._take_back(file, error)
+            if not isinstance(error, OSError):
+                raise
+            raise JournalError(
+                f"{file.path}: record {self.next_index} was not written: {error}; nothing of it "
+                "stays, the next one may succeed"
+            ) from error
+        file.size += size
+        self._written_bytes += size
+        self._chain = chain
+        self.next_index = index
+
+    def _take_back(self, file: _File, cause: BaseException) -> None:
+        assert file.descriptor is not None
+        try:
+            os.ftruncate(file.descriptor, file.size)
+        except OSError as error:
+            self._failed = (
+                f"{file.path}: record {self.next_index} was not written ({cause}), and its half "
+                f"cannot be taken back: {error}; nothing is accepted any more. Restart the "
+                "parameter server, which cuts it off"
+            )
+            raise JournalError(self._failed) from error
+
+    def _begin_segment(self) -> None:
+        """Makes the next file. It is not synced here, for an append would have to wait.
+
+        A power cut could then take the end of the old segment and leave the new one, which would
+        look like damage. The name tells the two apart: it ends in `.new` until a sync has reached
+        all segments before it, and only then is the file renamed. What a power cut leaves of the
+        new file itself, also a header of zeros, is what a torn record is: not yet synced.
+        """
+        path = path_of(self.directory, self.next_index, confirmed=False)
+        file = _File(path, self.next_index, confirmed=False, size=HEADER_BYTES)
+        header = pack_header(self._fingerprint, self.next_index, self._chain)
+        try:
+            # An earlier attempt may have left the file.
+            file.descriptor = _open_to_append(path, os.O_CREAT | os.O_TRUNC)
+            _write(file.descriptor, [memoryview(header)])
+        except BaseException as error:
+            _close(file)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as second:
+                _LOG.warning("%s: not removed: %s", path, second)  # it holds no record
+            if not isinstance(error, OSError):
+                raise
+            raise JournalError(
+                f"{path}: no new segment: {error}; record {self.next_index} was not written, the "
+                "next one may succeed"
+            ) from error
+        self._files.append(file)
+        self._written_bytes += HEADER_BYTES
+
+    # With the sync lock held.
+
+    def _sync_files(self, files: Sequence[_File]) -> None:
+        """Syncs files and names. All but the last one are complete, and are closed."""
+        for file in files:
+            assert file.descriptor is not None
+            os.fsync(file.descriptor)
+        new = [file for file in files if not file.confirmed]
+        for file in new:
+            confirmed = path_of(self.directory, file.first_index, confirmed=True)
+            os.rename(file.path, confirmed)
+            file.path, file.confirmed = confirmed, True
+        if new:
+            sync_path(self.directory)
+        for file in files[:-1]:
+            _close(file)
+
+    # At the start and at the end.
+
+    def _open(self) -> None:
+        if not self.directory.is_dir():
+            self.directory.mkdir(parents=True, mode=0o700)
+            sync_path(self.directory.parent)
+        segments = list_segments(self.directory)
+        end = self._read_end(segments) if segments else None
+        kept = segments[: segments.index(end.segment) + 1] if end else []
+        for segment in reversed(segments[len(kept) :]):
+            segment.path.unlink()
+        for position, segment in enumerate(kept):
+            file = _File(**vars(segment), size=segment.path.stat().st_size)
+            self._files.append(file)
+            # Of these a writer that was killed may have left some unsynced.
+            if not any(behind.confirmed for behind in kept[position + 1 :]):
+                file.descriptor = _open_to_append(file.path)
+        if end is None:
+            self._begin_segment()
+        else:
+            self._chain = end.chain
+            self._cut(self._files[-1], end.offset)
+        self._sync_files([file for file in self._files if file.descriptor is not None])
+        self._synced_bytes = self._written_bytes
+
+    def _read_end(self, segments: Sequence[Segment]) -> SegmentReader | None:
+        """Finds where the records end; None where the journal is to begin anew."""
+        first = self.next_index
+        # With the record before, for the segment that begins with the next one may be torn.
+        from_index = min(first, max(first - 1, segments[0].first_index))
+        reader = JournalReader(self.directory, self._fingerprint, from_index)
+        for _ in reader:
+            pass
+        if reader.torn:
+            _LOG.warning("%s; it is cut off", reader.torn)
+        end = reader.end
+        if end is not None and end.index > first:
+            raise JournalError(
+                f"{self.directory}: the journal has records up to {end.index - 1}, but the next "
+                f"one is to be {first}: the others were not replayed"
+            )
+        if end is not None and end.index < first:
+            _LOG.warning(
+                "%s: the journal ends before record %d, the state before record %d; the journal "
+                "begins anew",
+                self.directory,
+                end.index,
+                first,
+            )
+            return None
+        return end
+
+    def _cut(self, file: _File, size: int) -> None:
+        if file.size > size:
+            assert file.descriptor is not None
+            os.ftruncate(file.descriptor, size)
+            file.size = size
+
+    def _close_files(self) -> None:
+        for file in self._files:
+            _close(file)
+
+    # In the sync thread.
+
+    def _sync_loop(self) -> None:
+        while True:
+            self._dirty.wait()
+            if self._stopping.wait(self._sync_interval_sec):
+                return  # `close` syncs
+            self._dirty.clear()
+            try:
+                self.sync()
+            except JournalError as error:
+                _LOG.error("%s", error)
+                return
+
+
+def _view(pieces: Sequence[Piece]) -> list[memoryview]:
+    views = (memoryview(piece) for piece in pieces)
+    return [view.cast("B") for view in views if view.nbytes]
+
+
+def _open_to_append(path: Path, flags: int = 0) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | flags, 0o600)
+
+
+def _write(descriptor: int, buffers: list[memoryview]) -> int:
+    """Writes all buffers and returns their bytes."""
+    size = sum(buffer.nbytes for buffer in buffers)
+    while buffers:
+        written = os.writev(descriptor, buffers[:_MAX_BUFFERS])
+        if written == 0:
+            raise OSError(errno.EIO, "nothing was written")
+        done = 0
+        while done < len(buffers) and written >= buffers[done].nbytes:
+            written -= buffers[done].nbytes
+            done += 1
+        del buffers[:done]
+        if written:
+            buffers[0] = buffers[0][written:]
+    return size
+
+
+def _close(file: _File) -> None:
+    if file.descriptor is not None:
+        os.close(file.descriptor)
+        file.descriptor = None
