@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from relaax_like.client.connection import Connection
-from relaax_like.client.outcome import pack_outcome, pack_success
+from relaax_like.client.ordinary import ActionsReader, pack_step
+from relaax_like.client.outcome import pack_outcome, pack_success, validate_outcome
 from relaax_like.client.scalars import LatencyMeter, ScalarBuffer
 from relaax_like.client.values import SpaceValues, UserSpace, Values
 from relaax_like.v1 import rlx_pb2
@@ -178,6 +179,7 @@ class RlxClient:
         self._report = report or _print_line
         self._scalars = ScalarBuffer()
         self._latency = LatencyMeter()
+        self._reader = ActionsReader(self._actions.spaces, slots)
         # True: the server waits for the rewards of the actions that it gave.
         self._rewards_due = False
         # When the last answer came; 0: not traced, or what follows is not the environment's time.
@@ -357,7 +359,11 @@ class RlxClient:
                 "act() begins an episode, but the last action's reward is due: call "
                 "reward_and_act(reward, state), or reward_and_reset(reward) to end the episode"
             )
-        return self._ask(rlx_pb2.Step(), self._observations.row_to_leaves(state, "state"), mark)
+        message = rlx_pb2.Step()
+        leaves = self._observations.row_to_leaves(state, "state")
+        pack_arrays(leaves, message.observations)
+        result = self._exchange_step(message, mark)
+        return None if result.actions is None else self._actions.first_row(result.actions)
 
     def reward_and_act(self, reward: Any, state: Any) -> Any:
         """Tells the last action's reward and asks for the next action.
@@ -372,8 +378,10 @@ class RlxClient:
         Raises as `act`; OutOfOrderError when no action is open.
         """
         mark = self._mark_call()
-        message = self._reward_to_step("reward_and_act", reward, False, False)
-        return self._ask(message, self._observations.row_to_leaves(state, "state"), mark)
+        outcome = self._validate_reward("reward_and_act", reward, False, False)
+        leaves = self._observations.row_to_leaves(state, "state")
+        result = self._exchange(pack_step(leaves, *outcome), True, mark)
+        return None if result.actions is None else self._actions.first_row(result.actions)
 
     def reward_and_reset(
         self,
@@ -402,13 +410,15 @@ class RlxClient:
                 "reward_and_reset(truncated=True) needs state, the episode's final observation",
                 "state",
             )
-        message = self._reward_to_step("reward_and_reset", reward, not truncated, truncated)
+        message = rlx_pb2.Step()
+        outcome = self._validate_reward("reward_and_reset", reward, not truncated, truncated)
+        pack_outcome(message, *outcome)
         if success is not None:
             pack_success(message, 1, [int(success)])
         if state is not None:
             leaves = self._observations.row_to_leaves(state, "state")
             pack_arrays(leaves, message.final_observations)
-        result = self._exchange(message, mark)
+        result = self._exchange_step(message, mark)
         if self.finished:
             return None
         if len(result.episodes) != 1:
@@ -421,13 +431,13 @@ class RlxClient:
                 f"{verb}() is for one slot, this client drives {self.slots}: use step()"
             )
 
-    def _reward_to_step(self, verb: str, reward: Any, terminated: bool, truncated: bool) -> Any:
+    def _validate_reward(
+        self, verb: str, reward: Any, terminated: bool, truncated: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         self._validate_single_slot(verb)
         self._validate_rewards_due(verb)
-        message = rlx_pb2.Step()
         ends = np.array([terminated]), np.array([truncated])
-        pack_outcome(message, 1, np.asarray(reward)[None], *ends)
-        return message
+        return validate_outcome(1, np.asarray(reward)[None], *ends)
 
     def _validate_rewards_due(self, verb: str) -> None:
         if not self._rewards_due and not self.finished:
@@ -435,11 +445,6 @@ class RlxClient:
                 f"{verb}: there is no action that a reward could belong to; begin the episode with "
                 "act(state), or with step(observations)"
             )
-
-    def _ask(self, message: rlx_pb2.Step, leaves: dict[str, np.ndarray], mark: int) -> Any:
-        pack_arrays(leaves, message.observations)
-        result = self._exchange(message, mark)
-        return None if result.actions is None else self._actions.first_row(result.actions)
 
     # All slots at once.
 
@@ -481,9 +486,13 @@ class RlxClient:
         goes_on = True
         if rewards is not None:
             self._validate_rewards_due("step with rewards")
-            terminated, truncated = pack_outcome(
-                message, self.slots, rewards, terminated, truncated
-            )
+            outcome = validate_outcome(self.slots, rewards, terminated, truncated)
+            _, terminated, truncated = outcome
+            if observations is not None and final_observations is None and success is None:
+                self._validate_no_finals(truncated)
+                leaves = self._observations.to_leaves(observations, self.slots, "observations")
+                return self._exchange(pack_step(leaves, *outcome), True, mark)
+            pack_outcome(message, *outcome)
             self._pack_ends(message, truncated, final_observations, success)
             goes_on = not (terminated | truncated).all()
         else:
@@ -496,7 +505,7 @@ class RlxClient:
                 "observations: None, but some slots go on; expected the next observations of all",
                 "observations",
             )
-        return self._exchange(message, mark)
+        return self._exchange_step(message, mark)
 
     def _validate_first(self, *outcome: Any) -> None:
         if self._rewards_due or any(part is not None for part in outcome):
@@ -514,14 +523,18 @@ class RlxClient:
                 final_observations, self.slots, "final_observations"
             )
             pack_arrays(leaves, message.final_observations)
-        elif truncated.any():
+        else:
+            self._validate_no_finals(truncated)
+        if success is not None:
+            pack_success(message, self.slots, success)
+
+    def _validate_no_finals(self, truncated: np.ndarray) -> None:
+        if truncated.any():
             raise InvalidInputError(
                 f"final_observations: none, but slot {int(truncated.argmax())} was truncated; "
                 "expected the last observation of the episode that was cut off",
                 "final_observations",
             )
-        if success is not None:
-            pack_success(message, self.slots, success)
 
     # Talking to the server.
 
@@ -530,17 +543,27 @@ class RlxClient:
         answered, self._answered = self._answered, 0
         return tracing.end("environment", answered) or tracing.begin()
 
-    def _exchange(self, step: rlx_pb2.Step, mark: int) -> StepResult:
-        """Sends a step, waits for its answer and measures the time between."""
+    def _exchange_step(self, step: rlx_pb2.Step, mark: int) -> StepResult:
+        message = rlx_pb2.ClientMessage(step=step)
+        return self._exchange(message.SerializeToString(), bool(step.observations), mark)
+
+    def _exchange(self, step: bytes, asks: bool, mark: int) -> StepResult:
+        """Sends a step, waits for its answer and measures the time between.
+
+        Args:
+          step: the serialised message.
+          asks: whether it has observations, for which actions are wanted.
+          mark: when encoding it began.
+        """
         if self.finished:
             return StepResult(actions=None, finished=self.finished)
         connection = self._open_connection()
         mark = tracing.end("encode", mark)
         start = time.perf_counter()
         try:
-            connection.send(rlx_pb2.ClientMessage(step=step))
+            connection.send_bytes(step)
             mark = tracing.end("send", mark)
-            answer = connection.receive()
+            body = connection.receive_bytes()
         except InvalidInputError:
             raise  # too long: nothing was sent, the session goes on
         except BaseException:
@@ -548,10 +571,8 @@ class RlxClient:
             raise
         latency_sec = time.perf_counter() - start
         mark = tracing.end("wait for actions", mark)
-        if answer.WhichOneof("body") != "actions":
-            raise self._fail("something other than Actions came as the answer to a step")
-        result = self._unpack_actions(answer.actions, bool(step.observations))
-        if step.observations and not result.finished:
+        result = self._read_answer(connection, body, asks)
+        if asks and not result.finished:
             self._measure(connection, latency_sec)
         self._answered = tracing.end("decode", mark)
         return result
@@ -564,6 +585,27 @@ class RlxClient:
                 f"the connection to {self._address} is lost; reconnect() and begin new episodes"
             )
         return self._connection
+
+    def _read_answer(self, connection: Connection, body: bytes, asked: bool) -> StepResult:
+        try:
+            leaves = self._reader.read(body) if asked else None
+        except InvalidInputError as error:
+            raise self._fail(str(error)) from None
+        if leaves is not None:
+            self._rewards_due = True
+            actions = self._actions.from_leaves(leaves)
+            return StepResult(actions=actions, version=self._reader.version)
+        try:
+            answer = connection.parse(body)
+        except BaseException:
+            self._drop_connection()
+            raise
+        if answer.WhichOneof("body") != "actions":
+            raise self._fail("something other than Actions came as the answer to a step")
+        result = self._unpack_actions(answer.actions, asked)
+        if result.actions is not None and not result.episodes:
+            self._reader.remember(body, result.version)
+        return result
 
     def _unpack_actions(self, message: rlx_pb2.Actions, asked: bool) -> StepResult:
         episodes = tuple(

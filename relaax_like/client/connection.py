@@ -135,7 +135,10 @@ class Connection:
           ServerUnavailableError: the connection is lost.
           ProtocolError: the server had closed it after an Error, which is this one.
         """
-        body = message.SerializeToString()
+        self.send_bytes(message.SerializeToString())
+
+    def send_bytes(self, body: bytes) -> None:
+        """Sends one serialised message; raises as `send`."""
         if len(body) > self.max_send_bytes:
             raise InvalidInputError(
                 f"a message of {len(body)} bytes, but {self.address} reads at most "
@@ -162,6 +165,10 @@ class Connection:
             a retry.
           ProtocolError: any other Error, or bytes that are no message.
         """
+        return self.parse(self.receive_bytes())
+
+    def receive_bytes(self) -> bytes:
+        """Waits for one message, to be looked at or given to `parse`; raises as `receive`."""
         try:
             return self._receive()
         except OSError as error:
@@ -171,7 +178,23 @@ class Connection:
             self.close()
             raise
 
-    def _receive(self) -> rlx_pb2.ServerMessage:
+    def parse(self, body: bytes) -> rlx_pb2.ServerMessage:
+        """Returns what a received message says; raises as `receive`."""
+        try:
+            message = rlx_pb2.ServerMessage.FromString(body)
+        except DecodeError:
+            self.close()
+            raise self._malformed("bytes that are no ServerMessage") from None
+        kind = message.WhichOneof("body")
+        if kind is None:
+            self.close()
+            raise self._malformed("a message without a known body")
+        if kind == "error":
+            self.close()
+            raise _error_to_exception(message.error)
+        return message
+
+    def _receive(self) -> bytes:
         deadline = time.monotonic() + self._timeout_sec
         self._fill(HEADER.size, deadline)
         length = unpack_length(bytes(self._buffer[: HEADER.size]), self._max_message_bytes)
@@ -179,16 +202,7 @@ class Connection:
         self._fill(end, deadline)
         body = bytes(self._buffer[HEADER.size : end])
         del self._buffer[:end]
-        try:
-            message = rlx_pb2.ServerMessage.FromString(body)
-        except DecodeError:
-            raise self._malformed("bytes that are no ServerMessage") from None
-        kind = message.WhichOneof("body")
-        if kind is None:
-            raise self._malformed("a message without a known body")
-        if kind == "error":
-            raise _error_to_exception(message.error)
-        return message
+        return body
 
     def _fill(self, size: int, deadline: float) -> None:
         """Reads until the buffer holds `size` bytes. Only what has arrived takes memory."""

@@ -4,30 +4,24 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.v1 import ndarray_pb2, rlx_pb2
+from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import InvalidInputError
-from relaax_like.wire.ndarray import ndarray_to_message
+from relaax_like.wire.ndarray import write_ndarray
 
 
-def pack_array(into: ndarray_pb2.NdArray, array: np.ndarray) -> None:
-    """Writes one array into a field of a message."""
-    into.CopyFrom(ndarray_to_message(array, ndarray_pb2.NdArray))
-
-
-def pack_outcome(
-    message: rlx_pb2.Step, slots: int, rewards: Any, terminated: Any, truncated: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """Checks and writes rewards and ends.
+def validate_outcome(
+    slots: int, rewards: Any, terminated: Any, truncated: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Checks rewards and ends.
 
     Args:
-      message: written into.
       slots: k.
       rewards: `[k]` or `[k, r]`.
       terminated: `[k]` bool, or None: nowhere.
       truncated: `[k]` bool, or None: nowhere.
 
     Returns:
-      terminated and truncated, `[k]` bool.
+      rewards as float32 or float64, and terminated and truncated, `[k]` bool.
 
     Raises:
       InvalidInputError: wrong shape or dtype, a reward that is not finite, or a slot that is both
@@ -41,10 +35,16 @@ def pack_outcome(
             "truncated at once; a terminal state is not a truncation",
             "truncated",
         )
-    pack_array(message.rewards, _validate_rewards(np.asarray(rewards), slots))
-    pack_array(message.terminated, terminated)
-    pack_array(message.truncated, truncated)
-    return terminated, truncated
+    return _validate_rewards(np.asarray(rewards), slots), terminated, truncated
+
+
+def pack_outcome(
+    message: rlx_pb2.Step, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+) -> None:
+    """Writes what `validate_outcome` returned into a message that has none of it yet."""
+    write_ndarray(rewards, message.rewards)
+    write_ndarray(terminated, message.terminated)
+    write_ndarray(truncated, message.truncated)
 
 
 def pack_success(message: rlx_pb2.Step, slots: int, success: Any) -> None:
@@ -60,7 +60,7 @@ def pack_success(message: rlx_pb2.Step, slots: int, success: Any) -> None:
             f"[{slots}] of 1 (solved), 0 (not) and -1 (not said)",
             "success",
         )
-    pack_array(message.success, array.astype(np.int8))
+    write_ndarray(array.astype(np.int8), message.success)
 
 
 def _validate_rewards(rewards: np.ndarray, slots: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,8 @@ from relaax_like.bridge.service import Metrics
 from relaax_like.computation.prediction import Prediction, Request
 from relaax_like.rlx_server.episodes import EpisodeMeter, SlotEpisode
 from relaax_like.rlx_server.slot_agents import BatchAgents, Decision, SlotAgents
-from relaax_like.rlx_server.transition import Transition, read_step
+from relaax_like.rlx_server.step_reader import StepReader
+from relaax_like.rlx_server.transition import Arrays, Transition, read_step
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import (
     InvalidInputError,
@@ -22,6 +24,7 @@ from relaax_like.wire.errors import (
     ServerUnavailableError,
 )
 from relaax_like.wire.framing import PROTOCOL_VERSION
+from relaax_like.wire.layout import Layout
 from relaax_like.wire.spaces import Spaces, messages_to_spaces, pack_arrays
 
 logger = logging.getLogger(__name__)
@@ -118,6 +121,7 @@ class Session:
         self._score_lines = score_lines
         self._deadline = None if time_limit_sec is None else time.monotonic() + time_limit_sec
         self._greeting: Greeting | None = None
+        self._reader: StepReader | None = None
         self._agents: SlotAgents | None = None
         self._running = False
         self._episodes = 0
@@ -151,6 +155,10 @@ class Session:
         """Takes one message; returns the answer, PENDING, or None when there is no answer to it."""
         self._received_at = time.perf_counter()
         try:
+            if self._reader is not None and self._running:
+                transition = self._reader.read(body)
+                if transition is not None:
+                    return self._take(transition)
             message = _parse(body)
             kind = message.WhichOneof("body")
             if kind == "hello":
@@ -158,7 +166,7 @@ class Session:
             if self._greeting is None:
                 raise ProtocolError(f"{kind} came before hello", "OUT_OF_ORDER")
             if kind == "step":
-                return self._step(message.step)
+                return self._step(message.step, body)
             self._store_scalars(message)
             return None
         except ProtocolError:
@@ -228,6 +236,7 @@ class Session:
         greeting = Greeting(hello, self._max_slots)
         self._agents = self._make_agents(greeting)
         self._greeting = greeting
+        self._reader = StepReader(greeting.observation_spaces, greeting.slots)
         self._meter = EpisodeMeter(greeting.slots)
         logger.info(
             "%s is %s: %d slot(s)%s",
@@ -243,10 +252,18 @@ class Session:
         )
         return rlx_pb2.ServerMessage(ready=ready).SerializeToString()
 
-    def _step(self, step: rlx_pb2.Step) -> bytes | Pending:
+    def _step(self, step: rlx_pb2.Step, body: bytes | memoryview) -> bytes | Pending:
+        assert self._greeting is not None
+        assert self._reader is not None
+        greeting = self._greeting
+        transition = read_step(step, greeting.observation_spaces, greeting.slots, self._running)
+        if transition.rewards is not None:
+            self._reader.remember(body, transition)
+        return self._take(transition)
+
+    def _take(self, transition: Transition) -> bytes | Pending:
         assert self._greeting is not None
         greeting, agents = self._greeting, self._agents
-        transition = read_step(step, greeting.observation_spaces, greeting.slots, self._running)
         if transition.rewards is not None:
             episodes = self._meter.add(transition.rewards, transition.ended)
             if episodes:
@@ -264,6 +281,15 @@ class Session:
         assert self._transition is not None
         self._running = decision.actions is not None
         self.finished = bool(decision.finished)
+        if decision.actions and not decision.finished and not self._transition.episodes:
+            answer = _pack_actions(decision.actions, decision.version)
+        else:
+            answer = self._pack_answer(decision)
+        self._latency.add(time.perf_counter() - self._received_at)
+        return answer
+
+    def _pack_answer(self, decision: Decision) -> bytes:
+        assert self._transition is not None
         reply = rlx_pb2.ServerMessage()
         actions = reply.actions
         actions.version = decision.version
@@ -277,9 +303,7 @@ class Session:
             self._log_episode(episode)
         if self._transition.episodes and not decision.finished:
             self._check_time_limit()
-        answer = reply.SerializeToString()
-        self._latency.add(time.perf_counter() - self._received_at)
-        return answer
+        return reply.SerializeToString()
 
     def _note_success(self, episodes: Sequence[SlotEpisode], success: np.ndarray) -> None:
         for episode in episodes:
@@ -340,6 +364,24 @@ def error_to_bytes(error: ProtocolError) -> bytes:
     """Makes the message that tells a client what went wrong."""
     message = rlx_pb2.Error(code=error.code, message=str(error), field=error.field)
     return rlx_pb2.ServerMessage(error=message).SerializeToString()
+
+
+def _pack_actions(actions: Arrays, version: int) -> bytes:
+    """Returns an answer with nothing but actions: most are."""
+    signature = tuple((name, array.dtype, array.shape) for name, array in actions.items())
+    layout = _make_actions_layout(version, signature)
+    return layout.fill([actions[span.path[-1]].tobytes() for span in layout.spans])
+
+
+@functools.lru_cache(maxsize=256)
+def _make_actions_layout(
+    version: int, signature: tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
+) -> Layout:
+    """Returns the layout of answers with actions of these names, dtypes and shapes."""
+    reply = rlx_pb2.ServerMessage()
+    reply.actions.version = version
+    pack_arrays({name: np.zeros(s, dtype) for name, dtype, s in signature}, reply.actions.actions)
+    return Layout(reply.SerializeToString(), rlx_pb2.ServerMessage.DESCRIPTOR)
 
 
 def _parse(body: bytes | memoryview) -> rlx_pb2.ClientMessage:

@@ -139,12 +139,18 @@ def _read_rewards(message: ndarray_pb2.NdArray, slots: int) -> np.ndarray:
             f"rewards: shape {list(rewards.shape)}, expected [{slots}] or [{slots}, r]", "rewards"
         )
     rewards = rewards.reshape(slots, -1).astype(np.float64)
-    if not np.vdot(rewards, rewards) <= _MAX_REWARD:  # the sum of squares: quick, and cautious
-        _validate_reward_range(rewards)
+    validate_rewards(rewards)
     return rewards
 
 
-def _validate_reward_range(rewards: np.ndarray) -> None:
+def validate_rewards(rewards: np.ndarray) -> None:
+    """Checks `[k, r] float64` rewards.
+
+    Raises:
+      InvalidInputError: NaN, infinity, or too large; names the slot.
+    """
+    if np.vdot(rewards, rewards) <= _MAX_REWARD:  # the sum of squares: quick, and cautious
+        return
     # Rewards are learned from as float32, whose largest number is 3.4e38; squares must fit, too.
     bad = ~(np.abs(rewards) <= _MAX_REWARD)
     if bad.any():

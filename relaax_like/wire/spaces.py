@@ -64,10 +64,15 @@ class Space:
             raise InvalidInputError(
                 f"{field}: dtype {array.dtype}, expected {self.dtype} as the space says", field
             )
-        self._validate_range(array, field)
+        self.validate_range(array, field)
         return array
 
-    def _validate_range(self, array: np.ndarray, field: str) -> None:
+    def validate_range(self, array: np.ndarray, field: str) -> None:
+        """Checks the values of an array whose shape and dtype are right.
+
+        Raises:
+          InvalidInputError: NaN or infinity, or an integer out of range.
+        """
         raise NotImplementedError
 
 
@@ -102,7 +107,8 @@ class Box(Space):
     def __hash__(self) -> int:
         return hash((self.dtype, self.shape))
 
-    def _validate_range(self, array: np.ndarray, field: str) -> None:
+    def validate_range(self, array: np.ndarray, field: str) -> None:
+        """See `Space`."""
         if array.dtype.kind in "fV" and not is_finite(array):
             slots = np.unique(np.argwhere(~np.isfinite(array))[:, 0]).tolist()
             raise InvalidInputError(
@@ -128,7 +134,8 @@ class Discrete(Space):
                 "n",
             )
 
-    def _validate_range(self, array: np.ndarray, field: str) -> None:
+    def validate_range(self, array: np.ndarray, field: str) -> None:
+        """See `Space`."""
         if ((array < self.start) | (array >= self.start + self.n)).any():
             raise InvalidInputError(
                 f"{field}: {array.ravel()[:8].tolist()} has values outside "
@@ -155,7 +162,8 @@ class MultiDiscrete(Space):
                 "n",
             )
 
-    def _validate_range(self, array: np.ndarray, field: str) -> None:
+    def validate_range(self, array: np.ndarray, field: str) -> None:
+        """See `Space`."""
         limits = np.asarray(self.n, np.int64).reshape(self.shape)
         if ((array < 0) | (array >= limits)).any():
             raise InvalidInputError(
@@ -169,7 +177,8 @@ class MultiBinary(Space):
 
     dtype: str = "int8"
 
-    def _validate_range(self, array: np.ndarray, field: str) -> None:
+    def validate_range(self, array: np.ndarray, field: str) -> None:
+        """See `Space`."""
         if ((array != 0) & (array != 1)).any():
             raise InvalidInputError(f"{field}: values other than 0 and 1", field)
 

@@ -1,0 +1,127 @@
+"""Layouts: what of a serialised message stays the same when only the data of its arrays changes.
+
+Most messages of a dialogue are of that kind. To compare all but the data, and to look at the data
+where it lies, takes a fraction of the time of parsing and checking a message anew.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from relaax_like.v1 import ndarray_pb2
+
+_ARRAY = ndarray_pb2.NdArray.DESCRIPTOR.full_name
+_DATA = ndarray_pb2.NdArray.DESCRIPTOR.fields_by_name["data"].number
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+# Names of the fields that lead to an array; of a map's entry its key.
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where the data of an array lies: bytes [start, stop) of the message."""
+
+    path: Path
+    start: int
+    stop: int
+
+
+class Layout:
+    """One message, apart from the data of its arrays.
+
+        layout = Layout(body, rlx_pb2.ClientMessage.DESCRIPTOR)
+        if layout.fits(next_body):  # the same names, dtypes, shapes, numbers ...
+            array = np.frombuffer(next_body, dtype, count, layout.spans[0].start)
+        body = layout.fill([array.tobytes() for array in arrays])
+
+    Attributes:
+      spans: of the arrays that have data, in the order of the bytes.
+
+    Args:
+      body: a serialised message that has been parsed without an error.
+      descriptor: of its class.
+    """
+
+    def __init__(self, body: bytes, descriptor: Any):
+        self.spans: Sequence[Span] = tuple(_find_spans(body, descriptor, 0, len(body), ()))
+        self._length = len(body)
+        starts = [0, *(span.stop for span in self.spans)]
+        stops = [*(span.start for span in self.spans), len(body)]
+        self._fixed = [
+            (start, stop, body[start:stop]) for start, stop in zip(starts, stops, strict=True)
+        ]
+
+    def fits(self, body: bytes) -> bool:
+        """Tells whether a message differs in the data of the arrays alone."""
+        if len(body) != self._length:
+            return False
+        return all(body[start:stop] == part for start, stop, part in self._fixed)
+
+    def fill(self, data: Sequence[bytes]) -> bytes:
+        """Returns the message with other data, in the order of `spans` and of the same lengths."""
+        parts = [self._fixed[0][2]]
+        for one, (_, _, part) in zip(data, self._fixed[1:], strict=True):
+            parts.append(one)
+            parts.append(part)
+        body = b"".join(parts)
+        assert len(body) == self._length, "data of another length"
+        return body
+
+
+def _find_spans(
+    body: bytes, descriptor: Descriptor, start: int, stop: int, path: Path
+) -> Iterator[Span]:
+    """Walks through a message's fields; see https://protobuf.dev/programming-guides/encoding."""
+    is_array = descriptor.full_name == _ARRAY
+    if descriptor.GetOptions().map_entry:
+        path = (*path, _read_key(body, start, stop))
+    for number, kind, begin, end in _walk(body, start, stop):
+        field: Any = descriptor.fields_by_number.get(number)
+        if kind != _BYTES or field is None:
+            continue
+        if is_array and number == _DATA:
+            yield Span(path, begin, end)
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            inside = field.message_type
+            # The value of a map's entry has no name of its own.
+            below = path if descriptor.GetOptions().map_entry else (*path, field.name)
+            yield from _find_spans(body, inside, begin, end, below)
+
+
+def _read_key(body: bytes, start: int, stop: int) -> str:
+    for number, kind, begin, end in _walk(body, start, stop):
+        if number == 1 and kind == _BYTES:
+            return body[begin:end].decode(errors="replace")
+    return ""
+
+
+def _walk(body: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yields number, wire type, and where the value lies, of each field."""
+    while start < stop:
+        tag, start = _read_varint(body, start)
+        number, kind = tag >> 3, tag & 7
+        if kind == _BYTES:
+            length, start = _read_varint(body, start)
+            end = start + length
+        elif kind == _VARINT:
+            _, end = _read_varint(body, start)
+        elif kind in (_FIXED64, _FIXED32):
+            end = start + (8 if kind == _FIXED64 else 4)
+        else:  # groups: no message of ours has them, and a layout without spans fits only itself
+            return
+        yield number, kind, start, end
+        start = end
+
+
+def _read_varint(body: bytes, start: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = body[start]
+        start += 1
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return value, start
+        shift += 7

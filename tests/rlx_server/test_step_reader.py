@@ -1,0 +1,116 @@
+"""Steps read by their layout: the same transitions as when they are parsed. covers F11, R26"""
+
+import numpy as np
+import pytest
+from support.rlx import array
+
+from relaax_like.rlx_server.step_reader import StepReader
+from relaax_like.rlx_server.transition import read_step
+from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.spaces import Box, Discrete
+
+SPACES = {"position": Box(dtype="float32", shape=(3,)), "level": Discrete(n=4)}
+
+
+def make(seed=0, slots=2, dtype="float32", **fields):
+    random = np.random.default_rng(seed)
+    step = rlx_pb2.Step(
+        observations={
+            "position": array(random.standard_normal((slots, 3)), "float32"),
+            "level": array(random.integers(4, size=slots), "int64"),
+        },
+        rewards=array(random.standard_normal(slots), dtype),
+        terminated=array(np.zeros(slots), "bool"),
+        truncated=array(np.zeros(slots), "bool"),
+    )
+    for name, value in fields.items():
+        getattr(step, name).CopyFrom(value)
+    return rlx_pb2.ClientMessage(step=step)
+
+
+def read(reader, message):
+    return reader.read(memoryview(message.SerializeToString()))
+
+
+def make_reader(message, slots=2):
+    reader = StepReader(SPACES, slots)
+    assert read(reader, message) is None  # nothing to compare with yet
+    reader.remember(message.SerializeToString(), read_step(message.step, SPACES, slots, True))
+    return reader
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_it_reads_what_parsing_reads(slots, dtype):
+    reader = make_reader(make(0, slots, dtype), slots)
+    for seed in range(1, 4):
+        message = make(seed, slots, dtype)
+        got, want = read(reader, message), read_step(message.step, SPACES, slots, True)
+        for name in SPACES:
+            one, other = got.observations[name], want.observations[name]
+            np.testing.assert_array_equal(one, other, strict=True)
+        for field in ("rewards", "terminated", "truncated"):
+            one, other = getattr(got, field), getattr(want, field)
+            np.testing.assert_array_equal(one, other, strict=True)
+        assert got.ended is want.ended is None
+
+
+def test_what_it_read_outlives_the_buffer_that_it_came_in():
+    reader = make_reader(make())
+    buffer = bytearray(make(1).SerializeToString())
+    transition = reader.read(memoryview(buffer))
+    want = transition.observations["position"].copy()
+    buffer[:] = bytes(len(buffer))
+    np.testing.assert_array_equal(transition.observations["position"], want)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"terminated": array([True, False], "bool")},
+        {"truncated": array([False, True], "bool")},
+        {"success": array([0, 0], "int8")},
+        {"rewards": array([[1.0, 2.0], [3.0, 4.0]], "float32")},
+        {"rewards": array([1.0, 2.0], "float64")},
+    ],
+    ids=["terminated", "truncated", "success", "two rewards", "dtype"],
+)
+def test_what_is_not_ordinary_is_left_to_the_parser(fields):
+    assert read(make_reader(make()), make(1, **fields)) is None
+
+
+def test_after_an_end_the_next_ordinary_step_is_read_again():
+    reader = make_reader(make())
+    end = make(1, terminated=array([True, False], "bool"))
+    assert read(reader, end) is None
+    reader.remember(end.SerializeToString(), read_step(end.step, SPACES, 2, True))
+    assert read(reader, make(2)) is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"rewards": array([1.0, np.nan], "float32")}, "rewards"),
+        ({"rewards": array([1.0, 1e30], "float32")}, "rewards"),
+    ],
+)
+def test_bad_rewards_are_refused_as_ever(fields, field):
+    reader = make_reader(make())
+    with pytest.raises(InvalidInputError, match="slot 1") as caught:
+        read(reader, make(1, **fields))
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("leaf", "values", "dtype"),
+    [("position", [[1, 2, 3], [0, np.inf, 0]], "float32"), ("level", [0, 4], "int64")],
+)
+def test_bad_observations_are_refused_as_ever(leaf, values, dtype):
+    reader, message = make_reader(make()), make(1)
+    message.step.observations[leaf].CopyFrom(array(values, dtype))
+    with pytest.raises(InvalidInputError) as fast:
+        read(reader, message)
+    with pytest.raises(InvalidInputError) as slow:
+        read_step(message.step, SPACES, 2, True)
+    assert str(fast.value) == str(slow.value)
