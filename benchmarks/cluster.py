@@ -130,7 +130,7 @@ def wait_for_ready(process: subprocess.Popen[str]) -> None:
 
 
 def _read_cpu(servers: Servers) -> dict[str, float]:
-    """Returns processor seconds so far: of the rlx server's loop, and of the whole of each part."""
+    """Returns processor seconds so far: of the rlx server's loop, and of each process."""
     rlx_server = psutil.Process(servers.rlx_server)
     times = psutil.cpu_times()
     return {
@@ -141,6 +141,7 @@ def _read_cpu(servers: Servers) -> dict[str, float]:
             if thread.id == servers.rlx_server
         ),
         "rlx": sum(rlx_server.cpu_times()[:2]),
+        "learner": sum(sum(child.cpu_times()[:2]) for child in rlx_server.children()),
         "ps": sum(psutil.Process(servers.parameter_server).cpu_times()[:2]),
         "all": sum(times) - times.idle - times.iowait,
     }
