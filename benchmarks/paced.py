@@ -10,8 +10,8 @@ driven by one process. `% below` is what is lost against the best number of clie
 
 Columns: `p50`, `p99` and the longest of the times from asking to the answer; `RSS` is the most
 memory that a client process has held; processor time in percent of one core: of the clients, the
-rlx server's event loop, the whole rlx server, its learner, the parameter server, and of all that ran
-on the machine.
+rlx server's event loop, the whole rlx server, its learner, the parameter server, and of all that
+ran on the machine.
 """
 
 import argparse
