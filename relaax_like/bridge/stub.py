@@ -24,6 +24,9 @@ CALL_TIMEOUT_SEC = 5.0
 _BYTES_PER_SEC = 1_000_000
 # How long a server that did not answer last is asked whether it is back.
 _PROBE_SEC = 0.25
+# How long a push is repeated that got no answer: a server is back in about a second.
+_RETRY_SEC = 2.0
+_RETRY_SLEEP_SEC = (0.05, 0.15)
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 4 * 1024 * 1024),
     ("grpc.keepalive_time_ms", 20_000),
@@ -77,6 +80,17 @@ class ParameterServerStub(BufferingClient):
             self._on_global_t(reply.global_t)
 
     def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
+        """Repeats a push that got no answer: the server applies it once, however often it comes."""
+        was_away, give_up = self._health.away, time.monotonic() + _RETRY_SEC
+        while True:
+            try:
+                return self._try_push_pull(push, want_values, have_version)
+            except ServerUnavailableError:
+                if was_away or time.monotonic() > give_up:
+                    raise
+                time.sleep(random.uniform(*_RETRY_SLEEP_SEC))
+
+    def _try_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
         requests = messages.push_to_messages(push, want_values, have_version)
         with self._watch_health():
             if self._whole:

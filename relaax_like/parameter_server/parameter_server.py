@@ -23,6 +23,7 @@ from relaax_like.bridge.service import (
     Reply,
     Status,
 )
+from relaax_like.parameter_server.replies import LATE, Replies
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, Statistics
 from relaax_like.parameter_server.store import Store, find_not_finite, view_gradient
@@ -46,6 +47,8 @@ _METRICS_EVERY_SEC = 1.0
 _PLAIN_CALL_SEC = 60.0
 _PLAIN_CLIENT = "plain"
 _TOLD_POLL_SEC = 0.02
+# Key of a snapshot's statistics.
+_REPLIES = "replies"
 FINISHED = "training has finished"
 
 
@@ -162,6 +165,7 @@ class ParameterServer(ParameterServerBackend):
         self._epoch = snapshots.epoch if snapshots else time.time_ns() // 1_000_000
         self._statistics = Statistics(target.episodes if target else DEFAULT_WINDOW, clock)
         self._means = _Means(since=self._started)
+        self._replies = Replies()  # written under _record_lock
         self._finished = ""
         self._finished_event = threading.Event()
         self._told: set[str] = set()  # clients whose reply said that the training has ended
@@ -224,8 +228,9 @@ class ParameterServer(ParameterServerBackend):
     def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
         """Applies one record and waits until it has taken effect.
 
-        Once the training has finished, gradients and statistics are dropped and nothing is counted
-        any more.
+        A push that comes again, with the same client, incarnation and sequence number, is answered
+        as before and takes no effect. Once the training has finished, gradients and statistics are
+        dropped and nothing is counted any more.
 
         Raises:
           InvalidInputError: malformed or not finite; nothing took effect.
@@ -365,7 +370,8 @@ class ParameterServer(ParameterServerBackend):
         with self._save_lock:
             with self._record_lock:
                 state = self._store.export_state()
-                state = replace(state, statistics=self._statistics.to_dict())
+                statistics = {**self._statistics.to_dict(), _REPLIES: self._replies.to_dict()}
+                state = replace(state, statistics=statistics)
                 records = self._records
             self._attempted_t = state.global_t
             if self._saved is None or self._saved.records != records:
@@ -393,6 +399,7 @@ class ParameterServer(ParameterServerBackend):
                 self._store.import_state(state)
                 self._first_version = state.version
                 self._statistics.restore(state.statistics)
+                self._replies.restore(state.statistics.get(_REPLIES, {}))
                 self._saved = _Saved(self._snapshots.path_of(state), state.global_t, self._records)
                 self._attempted_t = state.global_t
                 self._check_finished()
@@ -530,6 +537,12 @@ class ParameterServer(ParameterServerBackend):
 
     def _apply(self, record: _Record) -> Reply:
         push = record.push
+        if (answer := self._replies.find(push)) is not None:
+            outcome, reason = answer
+            if outcome == LATE:
+                self._statistics.count_refused(LATE)
+                outcome = "dropped"
+            return self._make_reply(outcome, reason)
         if self._finished:
             if record.gradient is None:
                 return self._make_reply("nothing")
@@ -546,6 +559,8 @@ class ParameterServer(ParameterServerBackend):
             # The only step that can fail comes first.
             self._store.apply(record.gradient, push.env_steps, push.statistics, push.groups)
             self._statistics.add(push.env_steps, push.episodes)
+            outcome = "nothing" if record.gradient is None else "applied"
+            self._replies.note(push, outcome)
             self._records += 1
             self._check_finished()
         if record.gradient is not None:
@@ -554,7 +569,7 @@ class ParameterServer(ParameterServerBackend):
         every = self._every_env_steps
         if every is not None and self._store.global_t - self._attempted_t >= every:
             self._snapshot_due.set()
-        return self._make_reply("nothing" if record.gradient is None else "applied")
+        return self._make_reply(outcome)
 
     def _is_lost(self, push: Push) -> bool:
         """Tells whether the gradient belongs to values that a restart has taken back."""
