@@ -1,6 +1,9 @@
 """Conversion between the bridge's records and their protobuf messages."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from relaax_like.bridge import chunks
 from relaax_like.bridge.manifest import MAX_STATISTICS, Manifest
@@ -18,6 +21,8 @@ _OUTCOMES = {
     "dropped": pb.DROPPED,
 }
 _OUTCOME_NAMES = {number: name for name, number in _OUTCOMES.items()}
+_DURABILITIES = {"snapshot": pb.SNAPSHOT, "journal": pb.JOURNAL}
+_DURABILITY_NAMES = {number: name for name, number in _DURABILITIES.items()}
 _MAX_EPISODES = 100_000
 
 
@@ -27,36 +32,61 @@ def push_to_messages(
     """Yields the header and the chunks of one push."""
     gradient = push.gradient
     parts = iter(()) if gradient is None else chunks.split(gradient)
-    yield pb.PushPullRequest(
-        header=pb.PushHeader(
-            client_id=push.client_id,
-            incarnation=push.incarnation,
-            sequence=push.sequence,
-            gradient_bytes=0 if gradient is None else len(gradient),
-            gradient_version=push.gradient_version,
-            gradient_epoch=push.gradient_epoch,
-            env_steps=push.env_steps,
-            episodes=[
-                pb.Episode(episode_return=e.episode_return, length=e.length) for e in push.episodes
-            ],
-            want_values=want_values,
-            have_version=have_version,
-            fingerprint=push.fingerprint,
-            statistics=[
-                pb.StatisticDelta(
-                    name=name,
-                    count=moments.count,
-                    mean=ndarray_to_message(moments.mean, ndarray_pb2.NdArray),
-                    m2=ndarray_to_message(moments.m2, ndarray_pb2.NdArray),
-                )
-                for name, moments in push.statistics.items()
-            ],
-            groups=push.groups,
-            first_chunk=next(parts, b""),
-        )
-    )
+    header = push_to_header(push)
+    header.want_values = want_values
+    header.have_version = have_version
+    header.first_chunk = next(parts, b"")
+    yield pb.PushPullRequest(header=header)
     for chunk in parts:
         yield pb.PushPullRequest(chunk=chunk)
+
+
+def push_to_header(push: Push) -> pb.PushHeader:
+    """Converts a push, apart from its gradient's bytes."""
+    return pb.PushHeader(
+        client_id=push.client_id,
+        incarnation=push.incarnation,
+        sequence=push.sequence,
+        gradient_bytes=0 if push.gradient is None else push.gradient.nbytes,
+        gradient_version=push.gradient_version,
+        gradient_epoch=push.gradient_epoch,
+        env_steps=push.env_steps,
+        episodes=[
+            pb.Episode(episode_return=e.episode_return, length=e.length) for e in push.episodes
+        ],
+        fingerprint=push.fingerprint,
+        statistics=[
+            pb.StatisticDelta(
+                name=name,
+                count=moments.count,
+                mean=ndarray_to_message(moments.mean, ndarray_pb2.NdArray),
+                m2=ndarray_to_message(moments.m2, ndarray_pb2.NdArray),
+            )
+            for name, moments in push.statistics.items()
+        ],
+        groups=push.groups,
+    )
+
+
+def header_to_push(header: pb.PushHeader, gradient: np.ndarray | None) -> Push:
+    """Converts a header and its gradient.
+
+    Raises:
+      InvalidInputError: a statistic comes twice or is malformed, or there are too many.
+    """
+    return Push(
+        client_id=header.client_id,
+        incarnation=header.incarnation,
+        sequence=header.sequence,
+        gradient=gradient,
+        gradient_version=header.gradient_version,
+        gradient_epoch=header.gradient_epoch,
+        env_steps=header.env_steps,
+        episodes=tuple(Episode(e.episode_return, e.length) for e in header.episodes),
+        fingerprint=header.fingerprint,
+        statistics=_messages_to_statistics(header.statistics),
+        groups=tuple(header.groups),
+    )
 
 
 def validate_whole(manifest: Manifest) -> None:
@@ -92,7 +122,7 @@ def messages_to_push(
             f"push: {len(header.episodes)} episodes, at most {_MAX_EPISODES} in one push",
             "episodes",
         )
-    statistics = _messages_to_statistics(header.statistics)
+    push = header_to_push(header, None)
     if header.gradient_bytes:
         num_bytes = _validate_gradient_header(header, manifest)
         assembler = chunks.Assembler(num_bytes, "gradient")
@@ -101,20 +131,7 @@ def messages_to_push(
         gradient = assembler.finish()
     elif next(messages, None) is not None:
         raise InvalidInputError("push: chunks follow a header with gradient_bytes 0", "gradient")
-    push = Push(
-        client_id=header.client_id,
-        incarnation=header.incarnation,
-        sequence=header.sequence,
-        gradient=gradient,
-        gradient_version=header.gradient_version,
-        gradient_epoch=header.gradient_epoch,
-        env_steps=header.env_steps,
-        episodes=tuple(Episode(e.episode_return, e.length) for e in header.episodes),
-        fingerprint=header.fingerprint,
-        statistics=statistics,
-        groups=tuple(header.groups),
-    )
-    return push, header
+    return (push if gradient is None else replace(push, gradient=gradient)), header
 
 
 def _messages_to_statistics(deltas: Sequence[pb.StatisticDelta]) -> dict[str, Moments]:
@@ -173,7 +190,7 @@ def reply_to_messages(reply: Reply) -> Iterator[pb.PushPullReply]:
         header=pb.ReplyHeader(
             outcome=_OUTCOMES[reply.outcome],
             reason=reply.reason,
-            durability=pb.SNAPSHOT,
+            durability=_DURABILITIES[reply.durability],
             version=reply.version,
             global_t=reply.global_t,
             epoch=reply.epoch,
@@ -213,6 +230,7 @@ def messages_to_reply(messages: Iterable[pb.PushPullReply], manifest: Manifest) 
     return Reply(
         outcome=_OUTCOME_NAMES.get(header.outcome, "nothing"),
         reason=header.reason,
+        durability=_DURABILITY_NAMES.get(header.durability, "snapshot"),
         version=header.version,
         global_t=header.global_t,
         epoch=header.epoch,
@@ -224,7 +242,7 @@ def messages_to_reply(messages: Iterable[pb.PushPullReply], manifest: Manifest) 
 def status_to_message(status: Status) -> pb.Status:
     """Converts the numbers for people to their message."""
     fields = {name: value for name, value in vars(status).items() if value is not None}
-    return pb.Status(durability=pb.SNAPSHOT, **fields)
+    return pb.Status(**fields | {"durability": _DURABILITIES[status.durability]})
 
 
 def message_to_status(message: pb.Status) -> Status:
@@ -246,4 +264,6 @@ def message_to_status(message: pb.Status) -> Status:
         checkpoint_dir=message.checkpoint_dir,
         refused=dict(message.refused),
         parameters=message.parameters,
+        durability=_DURABILITY_NAMES.get(message.durability, "snapshot"),
+        unsynced_records=message.unsynced_records,
     )

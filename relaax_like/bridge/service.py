@@ -66,6 +66,8 @@ class Reply:
     Attributes:
       outcome: "nothing" (no gradient was pushed), "applied", "pending" or "dropped".
       reason: why it was dropped.
+      durability: what a crash of the server can take back: "journal", nothing; "snapshot", what
+        came since the newest snapshot.
       version: version after the push: 0 at first, +1 for each record with a gradient, statistics,
         or both.
       global_t: environment steps of all clients together.
@@ -76,6 +78,7 @@ class Reply:
 
     outcome: str = "nothing"
     reason: str = ""
+    durability: str = "snapshot"
     version: int = 0
     global_t: int = 0
     epoch: int = 0
@@ -101,6 +104,8 @@ class Status:
     checkpoint_dir: str = ""
     refused: dict[str, int] = field(default_factory=dict)
     parameters: int = 0
+    durability: str = "snapshot"
+    unsynced_records: int = 0
 
 
 class Metrics(abc.ABC):

@@ -27,7 +27,7 @@ def make_table(address: str, status: Status) -> Table:
         "parameters": f"{status.parameters:,}",
         "clients": str(status.clients),
         "newest snapshot": f"{snapshot} in {status.checkpoint_dir}",
-        "a crash costs": "the updates since the newest snapshot",
+        "a crash costs": _describe_durability(status),
         "refused": ", ".join(f"{n} x {why}" for why, n in status.refused.items()) or "nothing",
         "up": f"{status.uptime_sec:,.0f} s, start number {status.epoch}",
     }
@@ -35,6 +35,12 @@ def make_table(address: str, status: Status) -> Table:
     for name, value in rows.items():
         table.add_row(name, value)
     return table
+
+
+def _describe_durability(status: Status) -> str:
+    if status.durability == "journal":
+        return f"nothing acknowledged; a power cut {status.unsynced_records} pushes"
+    return "the updates since the newest snapshot"
 
 
 def show_status(text: str, watch: bool) -> int:

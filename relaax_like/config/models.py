@@ -70,6 +70,14 @@ class ParameterServerConfig(Settings):
     # Environment steps between snapshots; null: none by steps.
     checkpoint_global_step_interval: int | None = Field(default=None, ge=1)
     checkpoints_to_keep: int = Field(default=3, ge=1)
+    # What a crash costs. journal: nothing acknowledged, as each push is written down first;
+    # snapshot: the updates since the newest snapshot.
+    durability: Literal["journal", "snapshot"] = "journal"
+    # Bound of the journal: more megabytes of gradients per second, and durability is "snapshot".
+    journal_max_mb_per_sec: float = Field(default=100.0, gt=0)
+    # Sync each push to the disk before it is acknowledged: a power cut, too, costs nothing then.
+    # Otherwise it costs a second at most.
+    journal_strict: bool = False
     # Default in the YAML file: RUN_DIR/metrics.
     metrics_dir: Path
     # An .npz to start from, instead of the algorithm's make_initial_values; relative to the file.

@@ -22,6 +22,7 @@ from relaax_like.parameter_server.initial_values import (
     save_variables,
 )
 from relaax_like.parameter_server.parameter_server import ParameterServer, Target
+from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire import tracing
@@ -63,6 +64,13 @@ def make_parameter_server(
         server = ParameterServer(
             Store(manifest, flat, experiment.optimizers),
             snapshots=snapshots,
+            journal=PushJournal(
+                settings.checkpoint_dir / "journal",
+                manifest.fingerprint,
+                enabled=settings.durability == "journal",
+                strict=settings.journal_strict,
+                max_bytes_per_sec=1e6 * settings.journal_max_mb_per_sec,
+            ),
             metrics=metrics,
             max_global_step=experiment.algorithm.max_global_step,
             target=target,
@@ -74,7 +82,7 @@ def make_parameter_server(
         raise
     try:
         if server.restore_latest_checkpoint():
-            logger.info("restored the newest snapshot in %s", settings.checkpoint_dir)
+            logger.info("restored the run in %s", settings.checkpoint_dir)
     except BaseException:
         server.close(save=False)
         raise

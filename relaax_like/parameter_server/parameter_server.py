@@ -6,7 +6,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -23,14 +23,17 @@ from relaax_like.bridge.service import (
     Reply,
     Status,
 )
+from relaax_like.parameter_server.push_journal import Durability, PushJournal
+from relaax_like.parameter_server.records import Record
 from relaax_like.parameter_server.replies import LATE, Replies
-from relaax_like.parameter_server.snapshots import Snapshots
+from relaax_like.parameter_server.snapshots import Snapshots, State
 from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, Statistics
-from relaax_like.parameter_server.store import Store, find_not_finite, view_gradient
+from relaax_like.parameter_server.store import Prepared, Store, find_not_finite, view_gradient
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import (
     ConfigError,
     InvalidInputError,
+    JournalError,
     ServerUnavailableError,
     SnapshotError,
 )
@@ -47,8 +50,8 @@ _METRICS_EVERY_SEC = 1.0
 _PLAIN_CALL_SEC = 60.0
 _PLAIN_CLIENT = "plain"
 _TOLD_POLL_SEC = 0.02
-# Key of a snapshot's statistics.
-_REPLIES = "replies"
+# Keys of a snapshot's statistics.
+_REPLIES, _JOURNAL_INDEX = "replies", "journal_index"
 FINISHED = "training has finished"
 
 
@@ -116,8 +119,8 @@ class ParameterServer(ParameterServerBackend):
 
     A push is checked in the caller's thread, waits in a bounded queue and takes effect as a whole
     in the apply thread; its caller waits for that. A pull waits for nothing. A snapshot is taken of
-    immutable buffers and written by another thread: serving goes on. A crash costs what was
-    applied since the newest snapshot.
+    immutable buffers and written by another thread: serving goes on. A crash costs nothing that was
+    acknowledged where there is a journal, else what was applied since the newest snapshot.
     """
 
     def __init__(
@@ -125,6 +128,7 @@ class ParameterServer(ParameterServerBackend):
         store: Store,
         *,
         snapshots: Snapshots | None = None,
+        journal: PushJournal | None = None,
         metrics: Metrics,
         max_global_step: int | None = None,
         target: Target | None = None,
@@ -138,6 +142,8 @@ class ParameterServer(ParameterServerBackend):
         Args:
           store: values and optimizers; nobody else may apply to it from now on.
           snapshots: where checkpoints go; None keeps none.
+          journal: where pushes go before they are answered; needs `restore_latest_checkpoint` to be
+            called before anything is pushed. None: nowhere.
           metrics: the recorder.
           max_global_step: environment steps after which the training ends; None: no limit.
           target: mean return that ends the training; None: none does.
@@ -154,6 +160,7 @@ class ParameterServer(ParameterServerBackend):
             raise ConfigError("snapshots are to be taken, but there is no checkpoint directory")
         self._store = store
         self._snapshots = snapshots
+        self._journal = journal
         self._metrics = metrics
         self._max_global_step = max_global_step
         self._target = target
@@ -306,7 +313,13 @@ class ParameterServer(ParameterServerBackend):
             checkpoint_dir=str(self._snapshots.directory) if self._snapshots else "",
             refused=statistics.refused,
             parameters=self.manifest.gradient_bytes // 4,
+            durability=self._durability,
+            unsynced_records=self._journal.unsynced_records if self._journal else 0,
         )
+
+    @property
+    def _durability(self) -> Durability:
+        return "snapshot" if self._journal is None else self._journal.durability
 
     def metrics(self) -> Metrics:
         """Returns the recorder."""
@@ -371,6 +384,8 @@ class ParameterServer(ParameterServerBackend):
             with self._record_lock:
                 state = self._store.export_state()
                 statistics = {**self._statistics.to_dict(), _REPLIES: self._replies.to_dict()}
+                if self._journal is not None:
+                    statistics[_JOURNAL_INDEX] = self._journal.begin_snapshot()
                 state = replace(state, statistics=statistics)
                 records = self._records
             self._attempted_t = state.global_t
@@ -378,32 +393,63 @@ class ParameterServer(ParameterServerBackend):
                 with tracing.span("snapshot write"):
                     path = self._snapshots.save(state)
                 self._saved = _Saved(path, state.global_t, records)
+                if self._journal is not None:
+                    self._journal.end_snapshot(statistics[_JOURNAL_INDEX])
             return self._saved.path
 
     def restore_latest_checkpoint(self) -> bool:
-        """Goes on from the newest snapshot. To be called before anything is served.
+        """Goes on from the newest snapshot and the journal. To be called before anything is served.
 
         Returns:
-          False when there is none.
+          False when there is neither.
 
         Raises:
           SnapshotError: there are snapshots, but none that fits; nothing has changed.
+          JournalError: records are damaged or missing; not to be served.
         """
         if self._snapshots is None:
             return False
         with self._save_lock:
             state = self._snapshots.restore_latest(self.manifest)
-            if state is None:
-                return False
-            with self._record_lock:
-                self._store.import_state(state)
-                self._first_version = state.version
-                self._statistics.restore(state.statistics)
-                self._replies.restore(state.statistics.get(_REPLIES, {}))
-                self._saved = _Saved(self._snapshots.path_of(state), state.global_t, self._records)
-                self._attempted_t = state.global_t
-                self._check_finished()
-        return True
+            if state is not None:
+                self._import(state)
+            if self._journal is None:
+                return state is not None
+            index = 0 if state is None else int(state.statistics.get(_JOURNAL_INDEX, 0))
+            return self._replay(self._journal.replay(index)) > 0 or state is not None
+
+    def _import(self, state: State) -> None:
+        assert self._snapshots is not None
+        with self._record_lock:
+            self._store.import_state(state)
+            self._first_version = state.version
+            self._statistics.restore(state.statistics)
+            self._replies.restore(state.statistics.get(_REPLIES, {}))
+            self._saved = _Saved(self._snapshots.path_of(state), state.global_t, self._records)
+            self._attempted_t = state.global_t
+            self._check_finished()
+
+    def _replay(self, records: Iterable[Record]) -> int:
+        """Has the journal's records take effect again; returns how many there were."""
+        count = 0
+        for record in records:
+            push = record.push
+            prepared = self._store.prepare(
+                push.gradient, push.env_steps, push.statistics, push.groups, record.learning_rates
+            )
+            if (prepared.version, prepared.global_t) != (record.version, record.global_t):
+                raise JournalError(
+                    f"the journal's next record led from version {self.version}, step "
+                    f"{self.global_t} to version {record.version}, step {record.global_t}; here it "
+                    f"leads to version {prepared.version}, step {prepared.global_t}: records "
+                    "between them are missing; `relaax fsck --to-last-good` keeps what can be used"
+                )
+            self._commit(prepared, push)
+            count += 1
+        self._first_version = self.version
+        if count:
+            _LOG.info("replayed %d pushes of the journal", count)
+        return count
 
     def close(self, save: bool = True) -> None:
         """Applies what waits, stops the threads, saves, and gives the folder free. Idempotent.
@@ -426,6 +472,8 @@ class ParameterServer(ParameterServerBackend):
             if save and self._records != (self._saved.records if self._saved else 0):
                 self.save_checkpoint()
         finally:
+            if self._journal is not None:
+                self._journal.close()
             if self._snapshots is not None:
                 self._snapshots.close()
 
@@ -556,13 +604,21 @@ class ParameterServer(ParameterServerBackend):
             )
         staleness = self._store.version - push.gradient_version
         with self._record_lock:
-            # The only step that can fail comes first.
-            self._store.apply(record.gradient, push.env_steps, push.statistics, push.groups)
-            self._statistics.add(push.env_steps, push.episodes)
-            outcome = "nothing" if record.gradient is None else "applied"
-            self._replies.note(push, outcome)
-            self._records += 1
-            self._check_finished()
+            # The steps that can fail come first.
+            prepared = self._store.prepare(
+                record.gradient, push.env_steps, push.statistics, push.groups
+            )
+            if self._journal is not None:
+                with tracing.span("journal"):
+                    self._journal.append(
+                        Record(
+                            replace(push, gradient=record.gradient),
+                            prepared.learning_rates,
+                            prepared.version,
+                            prepared.global_t,
+                        )
+                    )
+            outcome = self._commit(prepared, push)
         if record.gradient is not None:
             self._means.staleness += staleness
             self._means.gradients += 1
@@ -570,6 +626,16 @@ class ParameterServer(ParameterServerBackend):
         if every is not None and self._store.global_t - self._attempted_t >= every:
             self._snapshot_due.set()
         return self._make_reply(outcome)
+
+    def _commit(self, prepared: Prepared, push: Push) -> str:
+        """Has a push take effect; returns the outcome."""
+        self._store.commit(prepared)
+        self._statistics.add(push.env_steps, push.episodes)
+        outcome = "nothing" if push.gradient is None else "applied"
+        self._replies.note(push, outcome)
+        self._records += 1
+        self._check_finished()
+        return outcome
 
     def _is_lost(self, push: Push) -> bool:
         """Tells whether the gradient belongs to values that a restart has taken back."""
@@ -581,6 +647,7 @@ class ParameterServer(ParameterServerBackend):
         return Reply(
             outcome=outcome,
             reason=reason,
+            durability=self._durability,
             version=self.version,
             global_t=self.global_t,
             epoch=self._epoch,

@@ -87,6 +87,29 @@ class _Version:
     global_t: int
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What a push leads to, before it has taken effect.
+
+    Attributes:
+      state: for `Store.commit`.
+      learning_rates: group -> the rate that the gradient met; empty without one.
+    """
+
+    state: _Version
+    learning_rates: Mapping[str, float]
+
+    @property
+    def version(self) -> int:
+        """Of the values afterwards."""
+        return self.state.values.version
+
+    @property
+    def global_t(self) -> int:
+        """Environment steps afterwards."""
+        return self.state.global_t
+
+
 class Store:
     """Values, optimizer slots, version and `global_t`.
 
@@ -172,28 +195,46 @@ class Store:
         named keep weights, slots and step numbers, bit by bit: with Adam, a zero gradient would
         move them.
 
+        Arguments, and what it raises, as of `prepare`; returns the version afterwards.
+        """
+        prepared = self.prepare(gradient, env_steps, statistics, groups)
+        self.commit(prepared)
+        return prepared.version
+
+    def prepare(
+        self,
+        gradient: np.ndarray | bytes | None,
+        env_steps: int = 0,
+        statistics: Mapping[str, Moments] | None = None,
+        groups: Sequence[str] = (),
+        learning_rates: Mapping[str, float] | None = None,
+    ) -> Prepared:
+        """Computes what `apply` leads to, without anything taking effect.
+
         Args:
           gradient: [gradient_bytes] uint8, its float32 view, or bytes; None: no optimizer step.
           env_steps: 0 or more.
           statistics: what to merge into running statistics, by name, as
             `Manifest.validate_moments` allows it; None: nothing.
           groups: that the gradient is for, laid out as `Manifest.select_groups` says; none: all.
-
-        Returns:
-          The version afterwards.
+          learning_rates: group -> rate, instead of what the configuration says.
 
         Raises:
-          InvalidInputError: the gradient has a wrong length, or there is no such group; nothing has
-            changed.
+          InvalidInputError: the gradient has a wrong length, or there is no such group.
         """
         current = self._current
+        rates = self.compute_learning_rates() | dict(learning_rates or {})
         if gradient is not None:
             gradient = view_gradient(gradient, self.manifest.select_groups(groups))
         if gradient is not None or statistics:
-            current = self._step(current, gradient, statistics or {}, groups)
+            current = self._step(current, gradient, statistics or {}, groups, rates)
+        current = replace(current, global_t=current.global_t + int(env_steps))
+        return Prepared(current, {} if gradient is None else rates)
+
+    def commit(self, prepared: Prepared) -> None:
+        """Has the newest `prepare` take effect."""
         # Readers see the old version until this one assignment.
-        self._current = replace(current, global_t=current.global_t + int(env_steps))
-        return current.values.version
+        self._current = prepared.state
 
     def export_state(self) -> State:
         """Returns one whole version, for a snapshot. Copies nothing; immutable."""
@@ -265,6 +306,7 @@ class Store:
         gradient: np.ndarray | None,
         statistics: Mapping[str, Moments],
         groups: Sequence[str],
+        learning_rates: Mapping[str, float],
     ) -> _Version:
         """Computes the next version in buffers that nobody sees yet."""
         values = self._pool.take()
@@ -274,7 +316,7 @@ class Store:
         else:
             values[trainable:] = current.values.flat[trainable:]
             new = values[:trainable].view(np.float32)
-            current = self._optimize(current, gradient, new, groups)
+            current = self._optimize(current, gradient, new, groups, learning_rates)
         self._merge_statistics(values, statistics)
         version = current.values.version + 1
         return replace(current, values=Values(version=version, flat=self._pool.publish(values)))
@@ -286,7 +328,12 @@ class Store:
             count[...], mean[...], m2[...] = merged.count, merged.mean, merged.m2
 
     def _optimize(
-        self, current: _Version, gradient: np.ndarray, new: np.ndarray, groups: Sequence[str]
+        self,
+        current: _Version,
+        gradient: np.ndarray,
+        new: np.ndarray,
+        groups: Sequence[str],
+        learning_rates: Mapping[str, float],
     ) -> _Version:
         """Writes the weights after one optimizer step to `new`; returns the rest of the step."""
         slots = self._slot_pool.take()
@@ -300,7 +347,7 @@ class Store:
                 group.view_slots(new_slots)[...] = group.view_slots(current.slots)
                 continue
             steps[group.name] += 1
-            rate = compute_learning_rate(group.config, current.global_t)
+            rate = learning_rates[group.name]
             group.step(
                 old[group.elements],
                 gradient[start : start + group.size],

@@ -123,8 +123,11 @@ def test_a_killed_rlx_server_costs_its_clients_an_episode_each(cluster: Cluster)
 
 
 def test_a_killed_parameter_server_goes_on_from_its_snapshot(cluster: Cluster) -> None:
-    often = "relaax-parameter-server.checkpoint_global_step_interval=100"
-    ps, rlx = cluster.start_both_servers(often)
+    often = (
+        "relaax-parameter-server.checkpoint_global_step_interval=100",
+        "relaax-parameter-server.durability=snapshot",
+    )
+    ps, rlx = cluster.start_both_servers(*often)
     clients = [cluster.start_client("one"), cluster.start_client("two")]
     for client in clients:
         wait_scores(client, 1)
@@ -134,7 +137,7 @@ def test_a_killed_parameter_server_goes_on_from_its_snapshot(cluster: Cluster) -
     rlx.wait_for("pushes are discarded until it is back")
     for client in clients:
         wait_scores(client, 2)  # with the weights at hand
-    again = cluster.start_parameter_server(often)
+    again = cluster.start_parameter_server(*often)
     assert int(again.wait_for(r"global_t is (\d+)")[1]) == saved.global_t
     rlx.wait_for("the parameter server is back")
     status = cluster.wait_steps(100)
@@ -146,6 +149,25 @@ def test_a_killed_parameter_server_goes_on_from_its_snapshot(cluster: Cluster) -
     for client in clients:
         wait_scores(client, 1)
         assert "trying again" not in client.output
+    assert_no_trace(again, rlx, *clients)
+
+
+def test_a_killed_parameter_server_with_a_journal_has_lost_nothing_acknowledged(
+    cluster: Cluster,
+) -> None:
+    ps, rlx = cluster.start_both_servers()
+    clients = [cluster.start_client("one"), cluster.start_client("two")]
+    for client in clients:
+        wait_scores(client, 2)
+    before = cluster.wait_steps(100)
+    assert before.durability == "journal"
+    ps.stop(signal.SIGKILL)
+    again = cluster.start_parameter_server()
+    again.wait_for(r"replayed \d+ pushes of the journal")
+    # What was told before the kill is there, and perhaps what came since.
+    assert int(again.wait_for(r"global_t is (\d+)")[1]) >= before.global_t
+    status = cluster.wait_steps(100)
+    assert status.version > before.version
     assert_no_trace(again, rlx, *clients)
 
 

@@ -1,0 +1,156 @@
+"""PushJournal: writes pushes down before they are answered, and reads them back after a crash."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from relaax_like.parameter_server.journal import Journal
+from relaax_like.parameter_server.journal_reader import JournalReader
+from relaax_like.parameter_server.records import Record, pack_record, unpack_record
+from relaax_like.wire.errors import JournalError, ServerUnavailableError
+
+_LOG = logging.getLogger(__name__)
+_RATE_SEC = 5.0
+
+# What survives `kill -9`: all that was acknowledged, or what the newest snapshot has.
+Durability = Literal["journal", "snapshot"]
+
+
+class PushJournal:
+    """The journal of a run, and what to do when it cannot be written.
+
+        journal = PushJournal(directory, fingerprint)
+        for record in journal.replay(index): ...   # index of the newest snapshot
+        journal.append(record)                      # then acknowledge
+        index = journal.begin_snapshot()            # together with taking the state
+        journal.end_snapshot(index)                 # once it is on the disk
+
+    When the disk is full, or more comes than `max_bytes_per_sec`, the training goes on without the
+    journal until the next start: `durability` says so, and so does one line of the log. Used by the
+    apply thread; `begin_snapshot` and `end_snapshot` by another, the first while nothing is
+    applied.
+
+    Args:
+      directory: of the journal.
+      fingerprint: of the manifest.
+      enabled: False only reads what is there.
+      strict: sync each record before it is acknowledged.
+      max_bytes_per_sec: over five seconds; above it, the journal is given up.
+      clock: seconds, never going back.
+
+    Attributes:
+      durability: in force at this moment.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        fingerprint: int,
+        *,
+        enabled: bool = True,
+        strict: bool = False,
+        max_bytes_per_sec: float = 100e6,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.durability: Durability = "journal" if enabled else "snapshot"
+        self._directory = directory
+        self._fingerprint = fingerprint
+        self._strict = strict
+        self._max_bytes_per_sec = max_bytes_per_sec
+        self._clock = clock
+        self._journal: Journal | None = None
+        self._previous_index = 0  # of the snapshot before the newest one
+        self._written: deque[tuple[float, int]] = deque()
+
+    @property
+    def unsynced_records(self) -> int:
+        """Records that a power cut would lose."""
+        return 0 if self._journal is None else self._journal.unsynced_records
+
+    def replay(self, from_index: int) -> Iterator[Record]:
+        """Yields the records behind a snapshot; afterwards the journal can be written.
+
+        Raises:
+          JournalError: records are damaged or missing, or of another model.
+        """
+        self._previous_index = from_index
+        reader = JournalReader(self._directory, self._fingerprint, from_index)
+        for _, payload in reader:
+            yield unpack_record(payload)
+        if reader.torn:
+            _LOG.warning("%s; it was never acknowledged", reader.torn)
+        self._journal = Journal(
+            self._directory,
+            reader.next_index,
+            fingerprint=self._fingerprint,
+            strict=self._strict,
+        )
+
+    def append(self, record: Record) -> None:
+        """Writes a record, unless the journal is not in force.
+
+        Raises:
+          ServerUnavailableError: it can never be written again; nothing may be acknowledged.
+        """
+        if self.durability == "snapshot":
+            return
+        assert self._journal is not None, "append before replay"
+        pieces = pack_record(record)
+        if self._is_too_much(sum(map(len, pieces))):
+            self._give_up(
+                f"more than {self._max_bytes_per_sec / 1e6:g} MB/s of gradients came, the bound "
+                "is relaax-parameter-server.journal_max_mb_per_sec"
+            )
+            return
+        try:
+            self._journal.append(pieces)
+        except JournalError as error:
+            if self._journal.failed:
+                raise ServerUnavailableError(
+                    f"nothing can be acknowledged any more: {error}; restart the parameter server"
+                ) from error
+            self._give_up(str(error))
+
+    def begin_snapshot(self) -> int:
+        """Returns the index that replaying after this snapshot begins with."""
+        assert self._journal is not None, "a snapshot before replay"
+        try:
+            return self._journal.start_segment()
+        except JournalError as error:
+            self._give_up(str(error))
+            return self._journal.next_index
+
+    def end_snapshot(self, index: int) -> None:
+        """Frees what two snapshots contain: if the newest is damaged, the one before will do."""
+        assert self._journal is not None, "a snapshot before replay"
+        try:
+            self._journal.sync()
+            self._journal.drop_before(self._previous_index)
+        except JournalError as error:
+            _LOG.error("%s", error)
+            return
+        self._previous_index = index
+
+    def close(self) -> None:
+        """Syncs and closes; may be called twice."""
+        if self._journal is not None:
+            self._journal.close()
+
+    def _give_up(self, reason: str) -> None:
+        self.durability = "snapshot"
+        _LOG.error(
+            "the journal is not written any more: %s. Training goes on; until the next start, a "
+            "crash costs the updates since the last snapshot",
+            reason,
+        )
+
+    def _is_too_much(self, num_bytes: int) -> bool:
+        now = self._clock()
+        self._written.append((now, num_bytes))
+        while self._written[0][0] < now - _RATE_SEC:
+            self._written.popleft()
+        total = sum(size for _, size in self._written)
+        return total > self._max_bytes_per_sec * _RATE_SEC

@@ -1,0 +1,70 @@
+"""Records of the journal: a push that took effect, and what it led to."""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from relaax_like.bridge.messages import header_to_push, push_to_header
+from relaax_like.bridge.service import Push
+from relaax_like.v1 import journal_pb2
+from relaax_like.wire.errors import InvalidInputError, JournalError
+
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A push and what it led to.
+
+    Attributes:
+      push: its gradient is float32, or None.
+      learning_rates: variable group -> the rate that its gradient met.
+      version: of the values afterwards.
+      global_t: afterwards.
+    """
+
+    push: Push
+    learning_rates: Mapping[str, float]
+    version: int
+    global_t: int
+
+
+def pack_record(record: Record) -> Sequence[bytes | memoryview]:
+    """Returns the pieces of a record; the gradient is not copied."""
+    gradient = record.push.gradient
+    message = journal_pb2.JournalRecord(
+        push=push_to_header(record.push),
+        learning_rates=record.learning_rates,
+        version=record.version,
+        global_t=record.global_t,
+    ).SerializeToString()
+    head = _LENGTH.pack(len(message)) + message
+    return [head] if gradient is None else [head, gradient.view(np.uint8).data]
+
+
+def unpack_record(payload: memoryview) -> Record:
+    """Reads a record; its gradient is a copy, as the payload may be reused.
+
+    Raises:
+      JournalError: it is none.
+    """
+    try:
+        (length,) = _LENGTH.unpack(payload[: _LENGTH.size])
+        start = _LENGTH.size + length
+        message = journal_pb2.JournalRecord.FromString(bytes(payload[_LENGTH.size : start]))
+        rest = bytes(payload[start:])
+        if len(rest) != message.push.gradient_bytes:
+            raise InvalidInputError(
+                f"{len(rest)} bytes of gradient, expected {message.push.gradient_bytes}"
+            )
+        gradient = np.frombuffer(rest, np.float32) if rest else None
+        push = header_to_push(message.push, gradient)
+    except (struct.error, DecodeError, InvalidInputError) as error:
+        raise JournalError(
+            f"a record of the journal cannot be read: {error}; it was written by another version "
+            "of relaax_like: finish the run with that one, or start in a new checkpoint directory"
+        ) from None
+    return Record(push, dict(message.learning_rates), message.version, message.global_t)

@@ -1,0 +1,27 @@
+from relaax_like.v1 import parameter_server_pb2 as _parameter_server_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class JournalRecord(_message.Message):
+    __slots__ = ("push", "learning_rates", "version", "global_t")
+    class LearningRatesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    PUSH_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_T_FIELD_NUMBER: _ClassVar[int]
+    push: _parameter_server_pb2.PushHeader
+    learning_rates: _containers.ScalarMap[str, float]
+    version: int
+    global_t: int
+    def __init__(self, push: _Optional[_Union[_parameter_server_pb2.PushHeader, _Mapping]] = ..., learning_rates: _Optional[_Mapping[str, float]] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ...) -> None: ...
