@@ -133,6 +133,26 @@ def explain_trace(
 
 
 @app.command()
+def fsck(
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="The run's folder, or its checkpoints.")
+    ],
+    to_last_good: Annotated[
+        bool,
+        typer.Option("--to-last-good", help="Set aside what lies behind the first damage."),
+    ] = False,
+) -> None:
+    """Check a run's snapshots and journal; the parameter server must not be running."""
+
+    def start() -> int:
+        from relaax_like.cli.fsck import check_folder
+
+        return check_folder(folder, to_last_good)
+
+    run_main(start)
+
+
+@app.command()
 def doctor() -> None:
     """Check this installation: libraries, compiled kernels, ports, display."""
 

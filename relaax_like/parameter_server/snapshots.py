@@ -98,7 +98,7 @@ class Snapshots:
         self._damaged: set[str] = set()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._lock: IO[str] | None = _lock_folder(self.directory)
+            self._lock: IO[str] | None = lock_folder(self.directory)
         except OSError as error:
             raise SnapshotError(f"{directory}: cannot hold snapshots: {error}") from error
         try:
@@ -253,8 +253,12 @@ def _list(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if _NAME.match(path.name))
 
 
-def _lock_folder(directory: Path) -> IO[str]:
-    """Takes the folder's lock; the kernel gives it back when the process dies."""
+def lock_folder(directory: Path) -> IO[str]:
+    """Takes the folder's lock; it is given back when the file is closed or the process dies.
+
+    Raises:
+      SnapshotError: another process holds it, which is named.
+    """
     file = open(directory / "lock", "a+", encoding="ascii")  # noqa: SIM115
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
