@@ -141,11 +141,11 @@ class OnlineHelper:
         rollout = self._buffer.add_outcome(rewards, next_alive, next_inputs, final_inputs)
         if rollout is None:
             return
-        ended, self._episodes = self._episodes, []
         if self._submitted - self._learned > self._ahead:  # the wait was in vain
+            # Its episodes go with the next one: a report for each would bury the learner.
             self.discarded_rollouts += 1
-            self._processor.report(ended, 0)
             return
+        ended, self._episodes = self._episodes, []
         self._submitted += 1
         longest = self._max_wait_sec
         if longest is None:

@@ -4,6 +4,7 @@ import abc
 import itertools
 import logging
 import os
+import secrets
 import socket
 import time
 from collections.abc import Sequence
@@ -30,8 +31,12 @@ FLUSH_SEC = 1.0
 
 
 def make_client_id(role: str = "agent") -> str:
-    """Returns a name that no other client of the run has: host, process and a running number."""
-    return f"{role}-{socket.gethostname()[:60]}-{os.getpid()}-{next(_NUMBERS)}"
+    """Returns a name that no other client of the run has: host, process, number, and a random part.
+
+    Containers may share a host name and process ids, and a shared name costs the pushes of one.
+    """
+    place = f"{socket.gethostname()[:60]}-{os.getpid()}-{next(_NUMBERS)}"
+    return f"{role}-{place}-{secrets.token_hex(3)}"
 
 
 class BufferingClient(ParameterServerClient):

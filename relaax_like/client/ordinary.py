@@ -74,7 +74,10 @@ class ActionsReader:
 
     def remember(self, body: bytes, version: int) -> None:
         """Takes an answer with nothing but actions, which was parsed and found good."""
-        layout = Layout(body, rlx_pb2.ServerMessage.DESCRIPTOR)
+        try:
+            layout = Layout(body, rlx_pb2.ServerMessage.DESCRIPTOR)
+        except ValueError:
+            return
         spans = {span.path[-1]: span for span in layout.spans if "actions" in span.path}
         if len(layout.spans) == len(spans) and spans.keys() == self._spaces.keys():
             self._layout, self._spans, self.version = layout, spans, version

@@ -3,7 +3,9 @@
 A process of its own, so that the parameter server never imports TensorFlow.
 """
 
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,18 @@ from relaax_like.wire.errors import ConfigError
 
 def main() -> int:
     """Takes the YAML file, overrides, and the path of the .npz to write."""
+    # A signal may have ended the parameter server just when it had started this process.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     setup_logging("WARNING")
     file, *overrides, path = sys.argv[1:]
     experiment = load_experiment(file, overrides)
     save_variables(Path(path), make_initial_values(experiment))
     return 0
+
+
+def _end_with_parent() -> None:
+    os.read(0, 1)  # nothing ever comes; it ends with the parent
+    os._exit(1)
 
 
 def make_initial_values(experiment: Experiment) -> list[Variable]:

@@ -16,7 +16,7 @@ from relaax_like.computation.learning import Learned, Learner, OnLearned, Work
 from relaax_like.computation.prediction import LOG_PROB
 from relaax_like.experience.rollout import Rollout, concatenate
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import RelaaxError
+from relaax_like.wire.errors import ConfigError, RelaaxError
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +78,16 @@ class GradientLearner(Learner):
 
     def start(self, on_learned: OnLearned) -> None:
         """Fetches the values and starts to learn; see `Learner`."""
+        values = self._parameter_server.get_values()
+        try:
+            self._task.set_values(values)
+        except ValueError as error:  # InvalidInputError is one
+            raise ConfigError(
+                f"the parameter server's values do not fit the model: {error}; give both servers "
+                "the same configuration"
+            ) from error
         self._on_learned = on_learned
-        self._take_values((), self._parameter_server.get_values())
+        self._announce((), values)
         self._thread.start()
 
     def submit(self, work: Work) -> None:
@@ -130,10 +138,13 @@ class GradientLearner(Learner):
         )
 
     def _take_more(self, work: Work) -> list[Work]:
-        """Takes what else waits, as far as it can be packed: a power of two, of the same shape."""
+        """Takes what else waits, as far as it can be packed: a power of two, of the same shape.
+
+        Works without a rollout are taken together, however many there are.
+        """
         batch = [work]
         if work.rollout is None:
-            return batch
+            return self._take_more_reports(batch)
         waiting = min(self._queue.qsize() + 1, self._max_packed)
         while len(batch) < 1 << (waiting.bit_length() - 1):
             more = self._queue.get()
@@ -144,13 +155,22 @@ class GradientLearner(Learner):
         # Half of a broken-off batch may have an odd size; any size is right, some are quicker.
         return batch
 
+    def _take_more_reports(self, batch: list[Work]) -> list[Work]:
+        for _ in range(self._queue.qsize()):
+            more = self._queue.get()
+            if more is None or more.rollout is not None:
+                self._queue.put(more)  # in its turn
+                break
+            batch.append(more)
+        return batch
+
     def _learn(self, batch: Sequence[Work]) -> None:
         server = self._parameter_server
         numbers = [work.number for work in batch]
         rollouts = [work.rollout for work in batch if work.rollout is not None]
         if not rollouts:
             self._add_episodes(batch)
-            server.increment_global_t(batch[0].env_steps)
+            server.increment_global_t(sum(work.env_steps for work in batch))
             self._take_values(numbers, server.push_pull())
             return
         mark = tracing.begin()
@@ -174,9 +194,12 @@ class GradientLearner(Learner):
         staleness = server.version - float(rollout.versions.mean())
         values = server.push_pull(gradients)
         mark = tracing.end("push-pull", mark)
-        self._take_values(numbers, values)
-        tracing.end("take values", mark)
-        self._record({**costs, "version span": staleness})
+        try:
+            self._take_values(numbers, values)
+            tracing.end("take values", mark)
+            self._record({**costs, "version span": staleness})
+        except Exception:  # it has been learned from: not to be tried again
+            logger.exception("after a gradient that was applied")
 
     def _add_episodes(self, batch: Sequence[Work]) -> None:
         for work in batch:

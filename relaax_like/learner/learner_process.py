@@ -8,8 +8,10 @@ import logging
 import queue
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import IO
 
 from relaax_like.computation.learning import Learned, Learner, OnLearned, Work
 from relaax_like.learner.channel import Channel
@@ -123,13 +125,20 @@ class LearnerProcess:
                 pause = min(2 * pause, _MAX_RESTART_SEC)
 
     def _start_process(self) -> _Channel | None:
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            logger.error("the learner's process cannot be started: %s; trying again", error)
+            return None
         with theirs:
             number = theirs.fileno()
             try:
                 process = subprocess.Popen(
                     [*self._argv, str(number)],
                     stdin=subprocess.DEVNULL,
+                    # Not ours: a runner waits until nobody holds the output of what it started.
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
                     pass_fds=[number],
                     env=self._environment,
                 )
@@ -137,24 +146,34 @@ class LearnerProcess:
                 ours.close()
                 logger.error("the learner's process cannot be started: %s; trying again", error)
                 return None
+        assert process.stdout is not None
+        threading.Thread(
+            target=_copy_lines, args=(process.stdout,), name="learner output", daemon=True
+        ).start()
         channel: _Channel = Channel(ours, learner_pb2.Learned)
         with self._lock:
             self._process, self._channel = process, channel
         return channel
 
     def _receive_all(self, channel: _Channel) -> bool:
-        """Takes answers until the process has gone; returns whether there were any."""
-        any_came = False
+        """Takes answers until the process has gone; returns whether any work was answered."""
+        answered = False
         while (message := channel.receive()) is not None:
-            any_came = True
+            answered = answered or bool(message.numbers)
             mark = tracing.begin()
-            learned = message_to_learned(message)
-            with self._lock:
-                self._under_way.setdefault(message.task, set()).difference_update(learned.numbers)
-            self._on_global_t(learned.global_t)
-            self._get_learner(message.task).take(learned)
+            try:
+                self._take(message)
+            except Exception:  # this thread also sees to it that there is a process
+                logger.exception("an answer of the learner could not be taken")
             tracing.end("take values", mark)
-        return any_came
+        return answered
+
+    def _take(self, message: learner_pb2.Learned) -> None:
+        learned = message_to_learned(message)
+        with self._lock:
+            self._under_way.setdefault(message.task, set()).difference_update(learned.numbers)
+        self._on_global_t(learned.global_t)
+        self._get_learner(message.task).take(learned)
 
     def _end_process(self, channel: _Channel | None) -> int:
         """Waits for the end, and answers what will not be answered any more; returns the status."""
@@ -185,7 +204,13 @@ class LearnerProcess:
                 self._get_learner(task).give_up([work.number])
                 continue
             mark = tracing.begin()
-            self._send(channel, learner_pb2.LearnerRequest(work=work_to_message(work, task)))
+            try:
+                self._send(channel, learner_pb2.LearnerRequest(work=work_to_message(work, task)))
+            except Exception:  # this rollout only
+                logger.exception("a rollout could not be sent to the learner")
+                with self._lock:
+                    self._under_way.setdefault(task, set()).discard(work.number)
+                self._get_learner(task).give_up([work.number])
             tracing.end("send rollout", mark)
         with self._lock:
             channel = self._channel
@@ -197,6 +222,14 @@ class LearnerProcess:
             channel.send(message)
         except OSError:  # it has gone: the receiver notices, too, and sees to what was under way
             pass
+
+
+def _copy_lines(output: IO[bytes]) -> None:
+    """Prints what the process prints, until it ends."""
+    with output:
+        for line in output:
+            sys.stdout.write(line.decode(errors="replace"))
+            sys.stdout.flush()
 
 
 class _RemoteLearner(Learner):

@@ -9,9 +9,12 @@ from relaax_like.bridge.service import Episode
 from relaax_like.computation.learning import Learned, Work
 from relaax_like.experience.rollout import Rollout
 from relaax_like.v1 import learner_pb2, ndarray_pb2
-from relaax_like.wire.ndarray import message_to_ndarray, ndarray_to_message, write_ndarray
+from relaax_like.wire import ndarray
+from relaax_like.wire.ndarray import ndarray_to_message, write_ndarray
 
 Arrays = Mapping[str, np.ndarray]
+# Both ends are ours: what fits a message may come.
+_MAX_BYTES = 1 << 31
 
 
 def work_to_message(work: Work, task: str) -> learner_pb2.Work:
@@ -58,7 +61,7 @@ def message_to_learned(message: learner_pb2.Learned) -> Learned:
         message.version,
         message.global_t,
         message.finished,
-        [message_to_ndarray(value, "values") for value in message.values] or None,
+        [_to_array(value, "values") for value in message.values] or None,
     )
 
 
@@ -97,12 +100,12 @@ def _read_rollout(message: learner_pb2.Rollout) -> Rollout:
     return Rollout(
         inputs={name: array[:-1] for name, array in whole.items()},
         next_inputs={name: apart.get(name, array[1:]) for name, array in whole.items()},
-        next_alive=message_to_ndarray(message.next_alive, "next_alive"),
-        rewards=message_to_ndarray(message.rewards, "rewards"),
+        next_alive=_to_array(message.next_alive, "next_alive"),
+        rewards=_to_array(message.rewards, "rewards"),
         actions=_read_all(message.actions),
-        log_prob=message_to_ndarray(message.log_prob, "log_prob"),
+        log_prob=_to_array(message.log_prob, "log_prob"),
         states=_read_all(message.states),
-        versions=message_to_ndarray(message.versions, "versions"),
+        versions=_to_array(message.versions, "versions"),
     )
 
 
@@ -112,4 +115,8 @@ def _write_all(arrays: Arrays, messages: Any) -> None:
 
 
 def _read_all(messages: Any) -> dict[str, np.ndarray]:
-    return {name: message_to_ndarray(message, name) for name, message in messages.items()}
+    return {name: _to_array(message, name) for name, message in messages.items()}
+
+
+def _to_array(message: ndarray_pb2.NdArray, field: str) -> np.ndarray:
+    return ndarray.message_to_ndarray(message, field, _MAX_BYTES)

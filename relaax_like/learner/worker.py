@@ -30,6 +30,7 @@ class LearnerWorker:
 
     def __init__(self, channel: WorkerChannel):
         self._channel = channel
+        self._serving = False
         self._queue: queue.SimpleQueue[learner_pb2.Work | None] = queue.SimpleQueue()
         threading.Thread(target=self._receive_all, name="from agents", daemon=True).start()
 
@@ -39,6 +40,7 @@ class LearnerWorker:
         Raises:
           ServerUnavailableError: there is no parameter server.
         """
+        self._serving = True
         for task, learner in learners.items():
             learner.start(functools.partial(self._answer, task))
         while (message := self._queue.get()) is not None:
@@ -49,6 +51,8 @@ class LearnerWorker:
     def _receive_all(self) -> None:
         while (request := self._channel.receive()) is not None:
             if request.HasField("stop"):
+                if not self._serving:
+                    break  # still loading: nothing was learned, and nothing is pending
                 self._queue.put(None)
             else:
                 self._queue.put(request.work)

@@ -142,7 +142,7 @@ def _run(argv: Sequence[str], timeout_sec: float, stderr: IO[bytes]) -> None:
     try:
         process = subprocess.Popen(
             argv,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # ends with this process, however that ends
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             start_new_session=True,

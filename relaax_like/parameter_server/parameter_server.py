@@ -416,7 +416,10 @@ class ParameterServer(ParameterServerBackend):
             if self._journal is None:
                 return state is not None
             index = 0 if state is None else int(state.statistics.get(_JOURNAL_INDEX, 0))
-            return self._replay(self._journal.replay(index)) > 0 or state is not None
+            self._replay(self._journal.replay(index), state is not None)
+        if state is None:
+            self.save_checkpoint()  # what the journal's records are applied to
+        return state is not None
 
     def _import(self, state: State) -> None:
         assert self._snapshots is not None
@@ -429,10 +432,15 @@ class ParameterServer(ParameterServerBackend):
             self._attempted_t = state.global_t
             self._check_finished()
 
-    def _replay(self, records: Iterable[Record]) -> int:
-        """Has the journal's records take effect again; returns how many there were."""
+    def _replay(self, records: Iterable[Record], has_snapshot: bool) -> None:
+        """Has the journal's records take effect again."""
         count = 0
         for record in records:
+            if not has_snapshot:
+                raise JournalError(
+                    "there is a journal, but no snapshot before it: bring the snapshots back, "
+                    "or start in another checkpoint directory"
+                )
             push = record.push
             prepared = self._store.prepare(
                 push.gradient, push.env_steps, push.statistics, push.groups, record.learning_rates
@@ -449,7 +457,6 @@ class ParameterServer(ParameterServerBackend):
         self._first_version = self.version
         if count:
             _LOG.info("replayed %d pushes of the journal", count)
-        return count
 
     def close(self, save: bool = True) -> None:
         """Applies what waits, stops the threads, saves, and gives the folder free. Idempotent.
@@ -602,6 +609,8 @@ class ParameterServer(ParameterServerBackend):
                 f"version {push.gradient_version} of epoch {push.gradient_epoch or 'unknown'} was "
                 f"lost in a restart, which went on from version {self._first_version}; pull first",
             )
+        if _is_empty(push):  # somebody asks for values
+            return self._make_reply("nothing")
         staleness = self._store.version - push.gradient_version
         with self._record_lock:
             # The steps that can fail come first.
@@ -702,8 +711,7 @@ class ParameterServer(ParameterServerBackend):
             due = self._clock() + (self._every_sec or 0)
 
     def _save_if_moved(self) -> None:
-        saved_t = self._saved.global_t if self._saved else 0
-        if self.global_t == saved_t:
+        if self._records == (self._saved.records if self._saved else 0):
             return
         try:
             self.save_checkpoint()
@@ -713,6 +721,10 @@ class ParameterServer(ParameterServerBackend):
         except Exception:
             self._snapshot_failures += 1
             _LOG.exception("a snapshot failed; training goes on")
+
+
+def _is_empty(push: Push) -> bool:
+    return push.gradient is None and not (push.env_steps or push.episodes or push.statistics)
 
 
 def _validate_client_id(client_id: str) -> None:

@@ -63,7 +63,8 @@ class PushJournal:
         self._clock = clock
         self._journal: Journal | None = None
         self._previous_index = 0  # of the snapshot before the newest one
-        self._written: deque[tuple[float, int]] = deque()
+        self._written: deque[tuple[float, int]] = deque()  # in the last seconds
+        self._written_bytes = 0
 
     @property
     def unsynced_records(self) -> int:
@@ -150,7 +151,7 @@ class PushJournal:
     def _is_too_much(self, num_bytes: int) -> bool:
         now = self._clock()
         self._written.append((now, num_bytes))
+        self._written_bytes += num_bytes
         while self._written[0][0] < now - _RATE_SEC:
-            self._written.popleft()
-        total = sum(size for _, size in self._written)
-        return total > self._max_bytes_per_sec * _RATE_SEC
+            self._written_bytes -= self._written.popleft()[1]
+        return self._written_bytes > self._max_bytes_per_sec * _RATE_SEC

@@ -8,6 +8,8 @@ from relaax_like.wire.layout import Layout, Span
 from relaax_like.wire.ndarray import DTYPES
 from relaax_like.wire.spaces import Spaces
 
+# Names, shapes and the like of an ordinary array take less.
+_MAX_FRAME_BYTES = 1024
 _STEP = "step"
 _REWARDS, _TERMINATED, _TRUNCATED = ((_STEP, n) for n in ("rewards", "terminated", "truncated"))
 
@@ -39,10 +41,17 @@ class StepReader:
             return
         if transition.final_observations is not None or transition.success is not None:
             return
+        arrays = [*transition.observations.values(), transition.rewards]
+        data = sum(array.nbytes for array in arrays) + 2 * self._slots
+        if len(body) > data + _MAX_FRAME_BYTES * (1 + len(arrays)):
+            return  # most of it is nothing that we know, and would be looked at bit by bit
         body = bytes(body)
         if self._layout is not None and self._layout.fits(body):
             return
-        layout = Layout(body, rlx_pb2.ClientMessage.DESCRIPTOR)
+        try:
+            layout = Layout(body, rlx_pb2.ClientMessage.DESCRIPTOR)
+        except ValueError:
+            return
         spans = {span.path: span for span in layout.spans}
         leaves = [(_STEP, "observations", name) for name in self._spaces]
         wanted = {*leaves, _REWARDS, _TERMINATED, _TRUNCATED}
@@ -52,7 +61,12 @@ class StepReader:
             (name, f"observations[{name}]", spans[path], DTYPES[space.dtype], space)
             for path, (name, space) in zip(leaves, self._spaces.items(), strict=True)
         ]
-        self._rewards = spans[_REWARDS], _reward_dtype(spans[_REWARDS], transition.rewards)
+        item_bytes, rest = divmod(
+            spans[_REWARDS].stop - spans[_REWARDS].start, transition.rewards.size
+        )
+        if rest or item_bytes not in (4, 8):  # float32 or float64
+            return
+        self._rewards = spans[_REWARDS], np.dtype(f"<f{item_bytes}")
         self._terminated, self._truncated = spans[_TERMINATED], spans[_TRUNCATED]
         self._layout = layout
 
@@ -91,8 +105,3 @@ class StepReader:
 
 def _view(body: bytes, span: Span, dtype: np.dtype) -> np.ndarray:
     return np.frombuffer(body, dtype, (span.stop - span.start) // dtype.itemsize, span.start)
-
-
-def _reward_dtype(span: Span, rewards: np.ndarray) -> np.dtype:
-    """Rewards come as float32 or float64; which, their length tells."""
-    return np.dtype(f"<f{(span.stop - span.start) // rewards.size}")

@@ -43,6 +43,9 @@ class Layout:
     Args:
       body: a serialised message that has been parsed without an error.
       descriptor: of its class.
+
+    Raises:
+      ValueError: there is something in it that no message of ours has.
     """
 
     def __init__(self, body: bytes, descriptor: Any):
@@ -92,10 +95,11 @@ def _find_spans(
 
 
 def _read_key(body: bytes, start: int, stop: int) -> str:
+    key = ""
     for number, kind, begin, end in _walk(body, start, stop):
         if number == 1 and kind == _BYTES:
-            return body[begin:end].decode(errors="replace")
-    return ""
+            key = body[begin:end].decode(errors="replace")  # the last one counts
+    return key
 
 
 def _walk(body: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
@@ -110,8 +114,8 @@ def _walk(body: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, i
             _, end = _read_varint(body, start)
         elif kind in (_FIXED64, _FIXED32):
             end = start + (8 if kind == _FIXED64 else 4)
-        else:  # groups: no message of ours has them, and a layout without spans fits only itself
-            return
+        else:
+            raise ValueError("a group: no message of ours has one")
         yield number, kind, start, end
         start = end
 

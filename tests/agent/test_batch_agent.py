@@ -180,7 +180,7 @@ def test_a_hanging_server_is_waited_for_a_while_only_and_rollouts_are_discarded_
         assert not agent.waiting
     assert len(processor.submitted) == 1
     assert agent.discarded_rollouts == 2
-    assert processor.reported == [([], 0), ([], 0)]
+    assert processor.reported == []  # nothing more for a learner that is behind
     processor.submitted[0][2]()
     predict(agent, 3)
     agent.observe(observe(4), **end())

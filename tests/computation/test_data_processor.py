@@ -95,6 +95,20 @@ def test_rollouts_that_wait_together_become_one_gradient():
         processor.stop()
 
 
+def test_reports_that_wait_together_are_told_in_one_call():
+    with serve_a2c(make_config(layers=(8,))) as server:
+        processor = make_processor(make_config(layers=(8,)), server)
+        for steps in range(5):
+            processor.report([Episode(1.0, 2)], steps)
+        done = threading.Event()
+        processor.submit(make_rollout(2, 0), (), done.set)
+        processor.start()
+        assert done.wait(30)
+        assert (server.version, server.global_t, server.status().episodes) == (1, 20, 5)
+        assert server._records == 2  # the reports, and the gradient
+        processor.stop()
+
+
 def test_a_poisoned_rollout_is_dropped_and_learning_goes_on():
     config = make_config(layers=(8,))
     with serve_a2c(config) as server:

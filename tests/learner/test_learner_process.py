@@ -63,7 +63,7 @@ class Answers:
 
     def __init__(self, learner):
         self.all = []
-        self.newest = None
+        self.fail = False
         self._learner = learner
 
     def start(self):
@@ -78,11 +78,24 @@ class Answers:
         return True
 
     def _take(self, learned):
+        if self.fail:
+            raise RuntimeError("no")
         self.all.append(learned)
 
     def wait_for(self, number):
         find = lambda: [learned for learned in self.all if number in learned.numbers]  # noqa: E731
         return wait_until(find, f"the answer to work {number}")[0]
+
+
+def wait_printed(capfd, text):
+    """What the process prints is passed on by a thread."""
+    parts = []
+
+    def read():
+        parts.append(capfd.readouterr().out)
+        return text in "".join(parts)
+
+    wait_until(read, text, 10)
 
 
 def test_works_become_versions_and_a_killed_learner_is_started_again(config, caplog):
@@ -143,6 +156,44 @@ def test_the_learner_ends_when_the_other_side_has_gone(config):
         assert child.wait(10) == 0
 
 
+def test_a_stop_before_it_has_come_up_is_obeyed_at_once(config, monkeypatch):
+    killed = []
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: killed.append(process.pid))
+    argv = [*LEARNER, str(config), "relaax-rlx-server.parameter_server=localhost:1"]
+    with running(argv) as process:
+        pid = wait_until(lambda: process.pid, "the process")
+        process.stop()
+        assert not psutil.pid_exists(pid)
+    assert killed == []  # as it would be three seconds later
+
+
+def test_a_parameter_server_of_another_model_ends_it_for_good(config, capfd):
+    failed = threading.Event()
+    with serving(config) as (_, argv):
+        other = "algorithm.network={layers: [16]}"
+        with running([*argv, other], on_failure=lambda status: failed.set(), fatal=(2,)):
+            assert failed.wait(60)
+    wait_printed(capfd, "values do not fit the model")
+
+
+def test_what_cannot_be_taken_or_sent_ends_no_thread(config, caplog):
+    with serving(config) as (_, argv), running(argv) as process:
+        learner = process.learner("RL")
+        answers = Answers(learner)
+        answers.start()
+        bad = make_rollout(1, 0)
+        bad.actions["action"] = np.array([[object()]])
+        learner.submit(Work(1, bad))
+        assert answers.wait_for(1).values is None
+        assert "could not be sent" in caplog.text
+        answers.fail = True
+        learner.submit(Work(2, make_rollout(3, 0), (), 15))
+        wait_until(lambda: "could not be taken" in caplog.text, "the failure")
+        answers.fail = False
+        learner.submit(Work(3, make_rollout(3, 0), (), 15))
+        assert answers.wait_for(3).version == 2
+
+
 def test_without_a_parameter_server_there_are_no_values_yet(config, monkeypatch):
     monkeypatch.setattr("relaax_like.learner.learner_process._START_WAIT_SEC", 0.1)
     argv = [*LEARNER, str(config), "relaax-rlx-server.parameter_server=localhost:1"]
@@ -162,4 +213,4 @@ def test_a_user_s_mistake_ends_it_for_good(tmp_path, capfd):
     ) as process:
         assert failed.wait(30)
         assert process.pid is None
-    assert "missing.yaml" in capfd.readouterr().err
+    wait_printed(capfd, "missing.yaml")

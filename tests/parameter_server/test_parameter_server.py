@@ -54,10 +54,10 @@ class BlockedStore(Store):
         self.entered = threading.Semaphore(0)
         self.permits = threading.Semaphore(0)
 
-    def apply(self, *record: Any) -> int:
+    def prepare(self, *record: Any) -> Any:
         self.entered.release()
         assert self.permits.acquire(timeout=WAIT_SEC)
-        return super().apply(*record)
+        return super().prepare(*record)
 
 
 def make_store(
@@ -337,10 +337,10 @@ def test_failure_while_applying_costs_this_push_only(caplog: pytest.LogCaptureFi
     class Failing(Store):
         fail = True
 
-        def apply(self, *record: Any) -> int:
+        def prepare(self, *record: Any) -> Any:
             if self.fail:
                 raise MemoryError("no room")
-            return super().apply(*record)
+            return super().prepare(*record)
 
     store = make_store(store_class=Failing)
     with run_server(store) as server:

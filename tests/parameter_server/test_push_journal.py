@@ -134,6 +134,23 @@ def test_a_replay_uses_the_learning_rates_of_then(tmp_path):
         assert get_state(again) == want
 
 
+def test_a_journal_is_never_replayed_onto_another_start(tmp_path):
+    server = open_server(tmp_path / "run")
+    server.push(make_push(1))
+    left = crash(server, tmp_path / "run", tmp_path)
+    for snapshot in left.glob("cp-*"):
+        shutil.rmtree(snapshot)
+    with pytest.raises(JournalError, match="no snapshot before it"):
+        open_server(left)
+
+
+def test_who_only_asks_for_values_is_not_written_down(tmp_path):
+    with open_server(tmp_path / "run") as server:
+        for sequence in range(1, 4):
+            server.push(Push(client_id="b", incarnation=1, sequence=sequence))
+        assert server._journal._journal.next_index == 0
+
+
 def test_records_that_do_not_follow_each_other_are_refused(tmp_path):
     server = open_server(tmp_path / "run")
     for sequence in range(1, 4):

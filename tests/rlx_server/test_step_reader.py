@@ -80,6 +80,20 @@ def test_what_is_not_ordinary_is_left_to_the_parser(fields):
     assert read(make_reader(make()), make(1, **fields)) is None
 
 
+@pytest.mark.parametrize(
+    "more",
+    [b"\xe3\x03\xe4\x03", b"\xe0\x03\x01" * 5000],
+    ids=["a group", "a lot that nobody knows"],
+)
+def test_messages_with_more_in_them_are_always_parsed(more):
+    message = make()
+    body = message.SerializeToString() + more
+    assert rlx_pb2.ClientMessage.FromString(body).HasField("step")
+    reader = StepReader(SPACES, 2)
+    reader.remember(body, read_step(message.step, SPACES, 2, True))
+    assert reader.read(body) is None
+
+
 def test_after_an_end_the_next_ordinary_step_is_read_again():
     reader = make_reader(make())
     end = make(1, terminated=array([True, False], "bool"))

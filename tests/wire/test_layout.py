@@ -78,6 +78,16 @@ def test_another_structure_does_not_fit(change):
     assert not layout.fits(message.SerializeToString())
 
 
+def test_a_group_is_refused():
+    body = make_step({"a": np.ones(2)}).SerializeToString()
+    group = bytes(
+        [60 << 3 & 0x7F | 0x80 | 3, 60 << 3 >> 7, 60 << 3 & 0x7F | 0x80 | 4, 60 << 3 >> 7]
+    )
+    assert rlx_pb2.ClientMessage.FromString(body + group).HasField("step")
+    with pytest.raises(ValueError, match="group"):
+        Layout(body + group, rlx_pb2.ClientMessage.DESCRIPTOR)
+
+
 def test_arrays_without_data_have_no_span():
     layout = make_layout(make_step({"a": np.zeros((0, 3), np.float32)}, np.ones(1)))
     assert [span.path for span in layout.spans] == [("step", "rewards")]
