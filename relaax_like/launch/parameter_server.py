@@ -82,7 +82,7 @@ def make_parameter_server(
         raise
     try:
         if server.restore_latest_checkpoint():
-            logger.info("restored the run in %s", settings.checkpoint_dir)
+            logger.info("restored the newest snapshot in %s", settings.checkpoint_dir)
     except BaseException:
         server.close(save=False)
         raise

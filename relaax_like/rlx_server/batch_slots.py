@@ -102,7 +102,7 @@ class BatchSlots(BatchAgents):
         self._agent.close()
         if self._agent.discarded_rollouts:
             logger.warning(
-                "%d rollout(s) of a client were discarded while the parameter server hung",
+                "%d rollout(s) of a client were discarded: nobody learned from them in time",
                 self._agent.discarded_rollouts,
             )
 
