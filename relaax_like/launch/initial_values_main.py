@@ -4,6 +4,7 @@ A process of its own, so that the parameter server never imports TensorFlow.
 """
 
 import os
+import stat
 import sys
 import threading
 from pathlib import Path
@@ -30,8 +31,10 @@ def main() -> int:
 
 
 def _end_with_parent() -> None:
-    os.read(0, 1)  # nothing ever comes; it ends with the parent
-    os._exit(1)
+    if stat.S_ISFIFO(os.fstat(0).st_mode):  # as the parameter server gives it
+        while os.read(0, 4096):
+            pass
+        os._exit(1)
 
 
 def make_initial_values(experiment: Experiment) -> list[Variable]:
