@@ -6,7 +6,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -14,25 +14,28 @@ from types import TracebackType
 import numpy as np
 
 from relaax_like.bridge.manifest import Manifest
-from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import (
-    Episode,
     Metrics,
     ParameterServerBackend,
     Push,
     Reply,
     Status,
 )
+from relaax_like.parameter_server.intake import (
+    Refused,
+    is_empty,
+    validate_client_id,
+    validate_push,
+)
 from relaax_like.parameter_server.push_journal import Durability, PushJournal
 from relaax_like.parameter_server.records import Record
 from relaax_like.parameter_server.replies import LATE, Replies
 from relaax_like.parameter_server.snapshots import Snapshots, State
 from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, Statistics
-from relaax_like.parameter_server.store import Prepared, Store, find_not_finite, view_gradient
+from relaax_like.parameter_server.store import Prepared, Store
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import (
     ConfigError,
-    InvalidInputError,
     JournalError,
     ServerUnavailableError,
     SnapshotError,
@@ -41,10 +44,6 @@ from relaax_like.wire.errors import (
 _LOG = logging.getLogger(__name__)
 # Pushes that wait for the apply thread; each holds its gradient in memory.
 QUEUE_SIZE = 64
-MAX_ENV_STEPS = 1 << 40
-MAX_EPISODES = 100_000
-MAX_CLIENT_ID = 200
-_MAX_GLOBAL_T = 1 << 62
 _METRICS_EVERY_SEC = 1.0
 # How long the tutorial's plain calls, which carry no deadline, may take.
 _PLAIN_CALL_SEC = 60.0
@@ -68,14 +67,6 @@ class Target:
                 f"target: mean return {self.mean_return} over {self.episodes} episodes, expected a "
                 "finite number over 1 or more"
             )
-
-
-class _Refused(InvalidInputError):
-    """An invalid push, with the short reason under which it is counted."""
-
-    def __init__(self, reason: str, message: str, field: str):
-        super().__init__(message, field)
-        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -246,8 +237,8 @@ class ParameterServer(ParameterServerBackend):
         """
         try:
             with tracing.span("check push"):
-                gradient = self._validate(push)
-        except _Refused as error:
+                gradient = validate_push(push, self.manifest, self.global_t)
+        except Refused as error:
             self._statistics.count_refused(error.reason)
             raise
         self._statistics.see_client(push.client_id)
@@ -281,7 +272,7 @@ class ParameterServer(ParameterServerBackend):
         The values stay as they are for as long as they are held.
         """
         if client_id:
-            _validate_client_id(client_id)
+            validate_client_id(client_id)
             self._statistics.see_client(client_id)
         values, global_t = self._store.read()
         if self._finished and client_id:
@@ -497,65 +488,6 @@ class ParameterServer(ParameterServerBackend):
 
     # In the caller's thread.
 
-    def _validate(self, push: Push) -> np.ndarray | None:
-        """Returns the push's gradient as float32.
-
-        Raises:
-          _Refused: anything in the push is wrong.
-        """
-        _validate_client_id(push.client_id)
-        _validate_count("env_steps", push.env_steps, 0)
-        if self.global_t + push.env_steps > _MAX_GLOBAL_T:
-            raise _Refused("bad count", f"env_steps: {push.env_steps} is too many", "env_steps")
-        _validate_episodes(push.episodes)
-        self._validate_statistics(push.statistics)
-        if push.gradient is None:
-            if push.groups:
-                raise _Refused(
-                    "unknown group",
-                    f"groups: {', '.join(push.groups)[:60]}, but no gradient; leave them out",
-                    "groups",
-                )
-            return None
-        if push.fingerprint != self.manifest.fingerprint:
-            raise _Refused(
-                "foreign layout",
-                f"fingerprint: {push.fingerprint:#x}, expected {self.manifest.fingerprint:#x}: the "
-                "gradient is of another model; start the agent with this run's configuration",
-                "fingerprint",
-            )
-        _validate_count("gradient_version", push.gradient_version, 0)
-        try:
-            layout = self.manifest.select_groups(push.groups)
-        except InvalidInputError as error:
-            raise _Refused("unknown group", str(error), error.field) from None
-        return self._validate_gradient(push.gradient, layout)
-
-    def _validate_statistics(self, statistics: Mapping[str, Moments]) -> None:
-        for name, moments in statistics.items():
-            try:
-                self.manifest.validate_moments(name, moments)
-            except InvalidInputError as error:
-                raise _Refused("bad statistic", str(error), error.field) from None
-
-    def _validate_gradient(self, gradient: np.ndarray, layout: Manifest) -> np.ndarray:
-        try:
-            flat = view_gradient(gradient, layout)
-        except InvalidInputError as error:
-            raise _Refused("wrong length", str(error), error.field) from None
-        # One pass tells NaN, infinity, and numbers whose square a float32 slot could not hold.
-        with np.errstate(all="ignore"):
-            if math.isfinite(np.dot(flat, flat)):
-                return flat
-        name = find_not_finite(flat, layout)
-        if name:
-            raise _Refused("not finite", f"{name}: the gradient has NaN or infinity in it", name)
-        raise _Refused(
-            "too large",
-            "gradient: its norm is above 1e19, which no optimizer survives; clip it",
-            "gradient",
-        )
-
     def _enqueue(self, record: _Record) -> None:
         with self._intake_lock:
             if self._closed:
@@ -609,7 +541,7 @@ class ParameterServer(ParameterServerBackend):
                 f"version {push.gradient_version} of epoch {push.gradient_epoch or 'unknown'} was "
                 f"lost in a restart, which went on from version {self._first_version}; pull first",
             )
-        if _is_empty(push):  # somebody asks for values
+        if is_empty(push):  # somebody asks for values
             return self._make_reply("nothing")
         staleness = self._store.version - push.gradient_version
         with self._record_lock:
@@ -721,43 +653,6 @@ class ParameterServer(ParameterServerBackend):
         except Exception:
             self._snapshot_failures += 1
             _LOG.exception("a snapshot failed; training goes on")
-
-
-def _is_empty(push: Push) -> bool:
-    return push.gradient is None and not (push.env_steps or push.episodes or push.statistics)
-
-
-def _validate_client_id(client_id: str) -> None:
-    if not 1 <= len(client_id) <= MAX_CLIENT_ID or not client_id.isprintable():
-        raise _Refused(
-            "bad client id",
-            f"client_id: {client_id[:40]!r}, expected 1 to {MAX_CLIENT_ID} printable characters",
-            "client_id",
-        )
-
-
-def _validate_count(name: str, count: int, minimum: int) -> None:
-    if not isinstance(count, (int, np.integer)) or not minimum <= count <= MAX_ENV_STEPS:
-        raise _Refused(
-            "bad count", f"{name}: {count!r}, expected an integer in {minimum}..2^40", name
-        )
-
-
-def _validate_episodes(episodes: Sequence[Episode]) -> None:
-    if len(episodes) > MAX_EPISODES:
-        raise _Refused(
-            "bad episode",
-            f"episodes: {len(episodes)} in one push, at most {MAX_EPISODES}",
-            "episodes",
-        )
-    for index, episode in enumerate(episodes):
-        if not math.isfinite(episode.episode_return):
-            raise _Refused(
-                "bad episode",
-                f"episodes[{index}]: return {episode.episode_return}, expected a finite number",
-                "episodes",
-            )
-        _validate_count(f"episodes[{index}].length", episode.length, 1)
 
 
 def _validate_numbers(

@@ -1,0 +1,131 @@
+"""What comes to the parameter server: pushes are checked here before anything else sees them."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from relaax_like.bridge.manifest import Manifest
+from relaax_like.bridge.moments import Moments
+from relaax_like.bridge.service import Episode, Push
+from relaax_like.parameter_server.store import find_not_finite, view_gradient
+from relaax_like.wire.errors import InvalidInputError
+
+MAX_ENV_STEPS = 1 << 40
+MAX_EPISODES = 100_000
+MAX_CLIENT_ID = 200
+_MAX_GLOBAL_T = 1 << 62
+
+
+class Refused(InvalidInputError):
+    """An invalid push, with the short reason under which it is counted."""
+
+    def __init__(self, reason: str, message: str, field: str):
+        super().__init__(message, field)
+        self.reason = reason
+
+
+def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray | None:
+    """Returns the push's gradient as float32 `[n]`, or None.
+
+    Args:
+      push: as it came; nothing in it is trusted.
+      manifest: of the run.
+      global_t: environment steps of all clients so far.
+
+    Raises:
+      Refused: anything in the push is wrong.
+    """
+    validate_client_id(push.client_id)
+    _validate_count("env_steps", push.env_steps, 0)
+    if global_t + push.env_steps > _MAX_GLOBAL_T:
+        raise Refused("bad count", f"env_steps: {push.env_steps} is too many", "env_steps")
+    _validate_episodes(push.episodes)
+    _validate_statistics(push.statistics, manifest)
+    if push.gradient is None:
+        if push.groups:
+            raise Refused(
+                "unknown group",
+                f"groups: {', '.join(push.groups)[:60]}, but no gradient; leave them out",
+                "groups",
+            )
+        return None
+    if push.fingerprint != manifest.fingerprint:
+        raise Refused(
+            "foreign layout",
+            f"fingerprint: {push.fingerprint:#x}, expected {manifest.fingerprint:#x}: the "
+            "gradient is of another model; start the agent with this run's configuration",
+            "fingerprint",
+        )
+    _validate_count("gradient_version", push.gradient_version, 0)
+    try:
+        layout = manifest.select_groups(push.groups)
+    except InvalidInputError as error:
+        raise Refused("unknown group", str(error), error.field) from None
+    return _validate_gradient(push.gradient, layout)
+
+
+def _validate_statistics(statistics: Mapping[str, Moments], manifest: Manifest) -> None:
+    for name, moments in statistics.items():
+        try:
+            manifest.validate_moments(name, moments)
+        except InvalidInputError as error:
+            raise Refused("bad statistic", str(error), error.field) from None
+
+
+def _validate_gradient(gradient: np.ndarray, layout: Manifest) -> np.ndarray:
+    try:
+        flat = view_gradient(gradient, layout)
+    except InvalidInputError as error:
+        raise Refused("wrong length", str(error), error.field) from None
+    # One pass tells NaN, infinity, and numbers whose square a float32 slot could not hold.
+    with np.errstate(all="ignore"):
+        if math.isfinite(np.dot(flat, flat)):
+            return flat
+    name = find_not_finite(flat, layout)
+    if name:
+        raise Refused("not finite", f"{name}: the gradient has NaN or infinity in it", name)
+    raise Refused(
+        "too large",
+        "gradient: its norm is above 1e19, which no optimizer survives; clip it",
+        "gradient",
+    )
+
+
+def is_empty(push: Push) -> bool:
+    """Tells whether a push has nothing to take effect: somebody only asks for values."""
+    return push.gradient is None and not (push.env_steps or push.episodes or push.statistics)
+
+
+def validate_client_id(client_id: str) -> None:
+    """Raises Refused for a name that is empty, too long, or not printable."""
+    if not 1 <= len(client_id) <= MAX_CLIENT_ID or not client_id.isprintable():
+        raise Refused(
+            "bad client id",
+            f"client_id: {client_id[:40]!r}, expected 1 to {MAX_CLIENT_ID} printable characters",
+            "client_id",
+        )
+
+
+def _validate_count(name: str, count: int, minimum: int) -> None:
+    if not isinstance(count, (int, np.integer)) or not minimum <= count <= MAX_ENV_STEPS:
+        raise Refused(
+            "bad count", f"{name}: {count!r}, expected an integer in {minimum}..2^40", name
+        )
+
+
+def _validate_episodes(episodes: Sequence[Episode]) -> None:
+    if len(episodes) > MAX_EPISODES:
+        raise Refused(
+            "bad episode",
+            f"episodes: {len(episodes)} in one push, at most {MAX_EPISODES}",
+            "episodes",
+        )
+    for index, episode in enumerate(episodes):
+        if not math.isfinite(episode.episode_return):
+            raise Refused(
+                "bad episode",
+                f"episodes[{index}]: return {episode.episode_return}, expected a finite number",
+                "episodes",
+            )
+        _validate_count(f"episodes[{index}].length", episode.length, 1)
