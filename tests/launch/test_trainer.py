@@ -77,8 +77,10 @@ def test_two_runs_with_one_seed_end_with_the_same_weights(cartpole: Cluster) -> 
     assert (one.global_t, one.version) == (two.global_t, two.version)
     np.testing.assert_array_equal(one.values, two.values)
     np.testing.assert_array_equal(one.slots["default"], two.slots["default"])
-    # The very same episodes; only the start time, in the numbers of the pushes, differs.
-    assert {**one.statistics, "replies": {}} == {**two.statistics, "replies": {}}
+    # The very same episodes. Steps without a gradient are pushed by time, so that the numbers of
+    # pushes and records differ.
+    assert one.statistics["returns"] == two.statistics["returns"]
+    assert one.statistics["episodes"] == two.statistics["episodes"] > 20
 
 
 def test_ctrl_c_saves_and_the_next_run_goes_on_from_there(bare: Cluster) -> None:
