@@ -13,6 +13,8 @@ from relaax_like.experience.rollout import RolloutBuffer
 
 Arrays = Mapping[str, np.ndarray]
 _WAIT_SEC, _LONG_WAIT_SEC = 2.0, 60.0
+# Reported with one rollout; older ones are forgotten. A push of many rollouts has a bound, too.
+_MAX_EPISODES = 1_000
 
 
 class OnlineHelper:
@@ -144,6 +146,7 @@ class OnlineHelper:
         if self._submitted - self._learned > self._ahead:  # the wait was in vain
             # Its episodes go with the next one: a report for each would bury the learner.
             self.discarded_rollouts += 1
+            del self._episodes[:-_MAX_EPISODES]
             return
         ended, self._episodes = self._episodes, []
         self._submitted += 1

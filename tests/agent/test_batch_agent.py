@@ -185,3 +185,17 @@ def test_a_hanging_server_is_waited_for_a_while_only_and_rollouts_are_discarded_
     predict(agent, 3)
     agent.observe(observe(4), **end())
     assert len(processor.submitted) == 2
+
+
+def test_of_the_episodes_of_discarded_rollouts_the_newest_are_reported(monkeypatch):
+    monkeypatch.setattr("relaax_like.agent.online_helper._MAX_EPISODES", 3)
+    processor = RecordingProcessor()
+    agent = make_agent(processor, 1, max_wait_sec=0.0)
+    agent.observe(observe(0))
+    for step in range(5):
+        predict(agent, step)
+        agent.observe(observe(step), **end((1, 0)), episodes=[Episode(float(step), 1)])
+    processor.submitted[0][2]()
+    predict(agent, 5)
+    agent.observe(observe(6), **end((1, 0)), episodes=[Episode(9.0, 1)])
+    assert [episode.episode_return for episode in processor.submitted[1][1]] == [2, 3, 4, 9]
