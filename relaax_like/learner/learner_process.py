@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
@@ -27,6 +28,8 @@ _START_WAIT_SEC = 5.0
 # The learner finishes the gradient at hand when it is stopped.
 _STOP_SEC = 3.0
 _MIN_RESTART_SEC, _MAX_RESTART_SEC = 1.0, 30.0
+# A learner with work that says nothing for so long hangs. Its first gradient takes seconds.
+_SILENCE_SEC = 120.0
 
 _Channel = Channel[learner_pb2.LearnerRequest, learner_pb2.Learned]
 
@@ -40,7 +43,8 @@ class LearnerProcess:
         ...
         process.stop()
 
-    What was under way when it died is lost: the agents are told as if it had been learned from.
+    What was under way when it died is lost: the agents are told as if it had been learned from. One
+    that hangs, with work and without an answer for two minutes, is killed.
 
     Args:
       argv: the program; the number of its socket is added to it. It is to end when that is closed.
@@ -67,13 +71,16 @@ class LearnerProcess:
         self._learners: dict[str, _RemoteLearner] = {}
         # Bounded by the agents, of whom each has at most one or two works under way.
         self._queue: queue.SimpleQueue[tuple[str, Work] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # guards _channel, _process and _under_way
+        self._lock = threading.Lock()  # guards all up to _lost
         self._channel: _Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._under_way: dict[str, set[int]] = {}
+        self._heard = 0.0  # monotonic time of the newest answer, or of work for an idle learner
+        self._lost = 0  # works that nobody learned from, since the last answer to one
         self._stopping = threading.Event()
         self._receiver = threading.Thread(target=self._run, name="learner", daemon=True)
         self._sender = threading.Thread(target=self._send_all, name="to learner", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name="learner watch", daemon=True)
 
     @property
     def pid(self) -> int | None:
@@ -89,6 +96,7 @@ class LearnerProcess:
         """Starts the process, without waiting for it."""
         self._receiver.start()
         self._sender.start()
+        self._watcher.start()
 
     def stop(self) -> None:
         """Has the process finish what was handed over, and ends it; may be called twice."""
@@ -172,6 +180,11 @@ class LearnerProcess:
         learned = message_to_learned(message)
         with self._lock:
             self._under_way.setdefault(message.task, set()).difference_update(learned.numbers)
+            self._heard = time.monotonic()
+            lost = self._lost if learned.numbers else 0
+            self._lost -= lost
+        if lost:
+            logger.warning("the learner is back; %d rollout(s) were lost meanwhile", lost)
         self._on_global_t(learned.global_t)
         self._get_learner(message.task).take(learned)
 
@@ -180,6 +193,7 @@ class LearnerProcess:
         with self._lock:
             process, self._process, self._channel = self._process, None, None
             lost, self._under_way = self._under_way, {}
+            self._lost += sum(map(len, lost.values()))
         if channel is not None:
             channel.close()
         status = 0 if process is None else process.wait()
@@ -198,7 +212,11 @@ class LearnerProcess:
             task, work = item
             with self._lock:
                 channel = self._channel
-                if channel is not None:
+                if channel is None:
+                    self._lost += work.rollout is not None
+                else:
+                    if not any(self._under_way.values()):
+                        self._heard = time.monotonic()
                     self._under_way.setdefault(task, set()).add(work.number)
             if channel is None:
                 self._get_learner(task).give_up([work.number])
@@ -216,6 +234,16 @@ class LearnerProcess:
             channel = self._channel
         if channel is not None:
             self._send(channel, learner_pb2.LearnerRequest(stop=learner_pb2.Stop()))
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(_SILENCE_SEC / 10):
+            with self._lock:
+                silent = time.monotonic() - self._heard
+                if not any(self._under_way.values()) or silent < _SILENCE_SEC:
+                    continue
+                logger.error("the learner has said nothing for %.0f s; it is killed", silent)
+                if self._process is not None:
+                    self._process.kill()
 
     def _send(self, channel: _Channel, message: learner_pb2.LearnerRequest) -> None:
         try:

@@ -121,12 +121,15 @@ def test_works_become_versions_and_a_killed_learner_is_started_again(config, cap
         os.kill(old, signal.SIGKILL)
         assert answers.wait_for(2).values is None
         assert "ended with status -9; 1 rollout(s) under way are lost" in caplog.text
+        learner.submit(Work(20, make_rollout(3, 1), (), 15))  # while there is none
+        assert answers.wait_for(20).values is None
 
         wait_until(lambda: process.pid not in (None, old), "another process")
         wait_until(lambda: len([a for a in answers.all if not a.numbers]) == 2, "its first values")
         learner.submit(Work(3, make_rollout(3, 2), (), 15))
         assert answers.wait_for(3).version == 2
         assert server.global_t == 30
+        assert "the learner is back; 2 rollout(s) were lost meanwhile" in caplog.text
         pid = process.pid
     assert not psutil.pid_exists(pid)
     assert not [t for t in threading.enumerate() if t.name in ("learner", "to learner")]
@@ -192,6 +195,45 @@ def test_what_cannot_be_taken_or_sent_ends_no_thread(config, caplog):
         answers.fail = False
         learner.submit(Work(3, make_rollout(3, 0), (), 15))
         assert answers.wait_for(3).version == 2
+
+
+def test_a_learner_that_hangs_is_killed_and_started_again(config, caplog, monkeypatch):
+    monkeypatch.setattr("relaax_like.learner.learner_process._SILENCE_SEC", 1.0)
+    with serving(config) as (_, argv), running(argv) as process:
+        answers = Answers(process.learner("RL"))
+        answers.start()
+        hung = process.pid
+        os.kill(hung, signal.SIGSTOP)
+        process.learner("RL").submit(Work(1, make_rollout(3, 0), (), 15))
+        assert answers.wait_for(1).values is None
+        assert "has said nothing for" in caplog.text
+        wait_until(lambda: process.pid not in (None, hung), "another process")
+
+
+def test_an_idle_learner_is_left_alone(config, caplog, monkeypatch):
+    monkeypatch.setattr("relaax_like.learner.learner_process._SILENCE_SEC", 0.2)
+    with serving(config) as (_, argv), running(argv) as process:
+        answers = Answers(process.learner("RL"))
+        answers.start()
+        pid = process.pid
+        with pytest.raises(AssertionError, match="in vain"):
+            wait_until(lambda: process.pid != pid, "its end", 1.0)
+        assert "has said nothing" not in caplog.text
+
+
+def test_no_descriptors_left_is_no_end(config, caplog, monkeypatch):
+    pairs, socketpair = [], socket.socketpair
+
+    def make_pair():
+        pairs.append(None)
+        if len(pairs) == 1:
+            raise OSError(24, "Too many open files")
+        return socketpair()
+
+    monkeypatch.setattr("relaax_like.learner.learner_process.socket.socketpair", make_pair)
+    with serving(config) as (_, argv), running(argv) as process:
+        Answers(process.learner("RL")).start()
+        assert "cannot be started: [Errno 24]" in caplog.text
 
 
 def test_without_a_parameter_server_there_are_no_values_yet(config, monkeypatch):
