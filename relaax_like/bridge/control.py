@@ -6,6 +6,7 @@ from types import TracebackType
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from relaax_like.bridge.channel import SERVER_OPTIONS, bind, make_channel
 from relaax_like.bridge.manifest import Manifest
 from relaax_like.bridge.service import Metrics, ParameterServerBackend, Status
 from relaax_like.bridge.servicer import ParameterServerServicer
@@ -13,27 +14,15 @@ from relaax_like.bridge.stub import (
     Health,
     ParameterServerStub,
     get_status,
-    make_channel,
     wait_for_manifest,
 )
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.metrics.server import add_metrics_servicer
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
-from relaax_like.wire.errors import RelaaxError
-from relaax_like.wire.ports import describe_bind_failure
 
 _WORKERS = 64
 _MAX_CALLS = 1024
-SERVER_OPTIONS = (
-    # Without it a second server on a used port starts silently and takes a share of the calls.
-    ("grpc.so_reuseport", 0),
-    # Our own messages stay under 1 MiB; the tutorial's ApplyGradients sends whole arrays.
-    ("grpc.max_receive_message_length", 256 * 1024 * 1024),
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-)
 
 
 class Link:
@@ -150,22 +139,6 @@ class BridgeControl:
         _add_metrics(server, backend.metrics())
         add_health(server)
         return server, bind(server, address)
-
-
-def bind(server: grpc.Server, address: str) -> int:
-    """Binds a gRPC server to `host:port` and returns the port.
-
-    Raises:
-      RelaaxError: the port is taken; names the process that holds it.
-    """
-    host, _, port = address.rpartition(":")
-    try:
-        bound = server.add_insecure_port(address)
-    except RuntimeError:
-        bound = 0
-    if not bound:
-        raise RelaaxError(f"cannot bind {address}: {describe_bind_failure(host, int(port))}")
-    return bound
 
 
 def add_health(server: grpc.Server) -> health.HealthServicer:

@@ -27,21 +27,6 @@ _PROBE_SEC = 0.25
 # How long a push is repeated that got no answer: a server is back in about a second.
 _RETRY_SEC = 2.0
 _RETRY_SLEEP_SEC = (0.05, 0.15)
-CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-    # Otherwise an http_proxy of the environment would catch calls to the own machine.
-    ("grpc.enable_http_proxy", 0),
-)
-
-
-def make_channel(address: str) -> grpc.Channel:
-    """Opens a channel to `host:port`; it connects by itself and again after a loss."""
-    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
 class Health:
