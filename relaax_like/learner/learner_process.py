@@ -71,9 +71,10 @@ class LearnerProcess:
         self._learners: dict[str, _RemoteLearner] = {}
         # Bounded by the agents, of whom each has at most one or two works under way.
         self._queue: queue.SimpleQueue[tuple[str, Work] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # guards all up to _lost
+        self._lock = threading.Lock()  # guards what follows, up to _lost
         self._channel: _Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._loaded = False  # the process has said something
         self._under_way: dict[str, set[int]] = {}
         self._heard = 0.0  # monotonic time of the newest answer, or of work for an idle learner
         self._lost = 0  # works that nobody learned from, since the last answer to one
@@ -104,7 +105,10 @@ class LearnerProcess:
             return
         self._stopping.set()
         self._queue.put(None)
-        self._receiver.join(_STOP_SEC)
+        with self._lock:
+            # One that is still being loaded has nothing to finish, and cannot hear of the end.
+            patience = _STOP_SEC if self._loaded else 0.0
+        self._receiver.join(patience)
         with self._lock:
             if self._process is not None:
                 self._process.kill()
@@ -160,7 +164,7 @@ class LearnerProcess:
         ).start()
         channel: _Channel = Channel(ours, learner_pb2.Learned)
         with self._lock:
-            self._process, self._channel = process, channel
+            self._process, self._channel, self._loaded = process, channel, False
         return channel
 
     def _receive_all(self, channel: _Channel) -> bool:
@@ -180,7 +184,7 @@ class LearnerProcess:
         learned = message_to_learned(message)
         with self._lock:
             self._under_way.setdefault(message.task, set()).difference_update(learned.numbers)
-            self._heard = time.monotonic()
+            self._heard, self._loaded = time.monotonic(), True
             lost = self._lost if learned.numbers else 0
             self._lost -= lost
         if lost:
