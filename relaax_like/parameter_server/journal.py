@@ -57,8 +57,8 @@ class Journal:
             ...                                   # write the snapshot
             journal.drop_before(first)
 
-    In the background mode records are synced about once a second by a thread; `append` never waits
-    for a sync, nor does a new segment. In the strict mode each append syncs before it returns.
+    Records are synced about once a second by a thread; `append` never waits for a sync, nor does a
+    new segment. Without an interval the caller syncs.
 
     An append that fails leaves nothing behind, and the next one may succeed. A sync that fails is
     the end: the kernel may have dropped what it could not write, so nothing can be acknowledged
@@ -76,8 +76,7 @@ class Journal:
         *,
         fingerprint: int,
         segment_bytes: int = SEGMENT_BYTES,
-        strict: bool = False,
-        sync_interval_sec: float = SYNC_INTERVAL_SEC,
+        sync_interval_sec: float | None = SYNC_INTERVAL_SEC,
     ):
         """Makes the folder where it is missing, or goes on behind the records that it holds.
 
@@ -89,8 +88,8 @@ class Journal:
           first_index: of the next record: the caller's state contains all before it.
           fingerprint: of the manifest.
           segment_bytes: size from which on a segment takes no more records.
-          strict: sync each append before it returns.
-          sync_interval_sec: seconds for which records are gathered before they are synced.
+          sync_interval_sec: seconds for which records are gathered before they are synced; None:
+            the caller calls `sync`.
 
         Raises:
           ConfigError: a number that makes no sense.
@@ -99,13 +98,12 @@ class Journal:
         """
         if not segment_bytes > 0:
             raise ConfigError(f"segment_bytes: {segment_bytes}, expected more than 0")
-        if not sync_interval_sec > 0:
+        if sync_interval_sec is not None and not sync_interval_sec > 0:
             raise ConfigError(f"sync_interval_sec: {sync_interval_sec}, expected more than 0")
         self.directory = Path(directory)
         self.next_index = first_index
         self._fingerprint = fingerprint
         self._segment_bytes = segment_bytes
-        self._strict = strict
         self._sync_interval_sec = sync_interval_sec
 
         # Guards all that follows; held while bytes are written, never for a sync.
@@ -130,7 +128,7 @@ class Journal:
         self._dirty = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        if not strict:
+        if sync_interval_sec is not None:
             self._thread = threading.Thread(
                 target=self._sync_loop, name="journal sync", daemon=True
             )
@@ -169,18 +167,7 @@ class Journal:
         Raises:
           JournalError: it was not written (disk full, ...), or the journal has failed or is closed.
         """
-        return self.append_many([pieces])
-
-    def append_many(self, records: Sequence[Sequence[Piece]]) -> int:
-        """Appends several records with one write, and in the strict mode one sync: all or none.
-
-        Returns:
-          The index of the first.
-
-        Raises:
-          JournalError: as `append`.
-        """
-        views = [_view(pieces) for pieces in records]
+        views = _view(pieces)
         with self._lock:
             self._validate_usable()
             first = self.next_index
@@ -188,10 +175,7 @@ class Journal:
             if current.size >= self._segment_bytes and current.first_index < first:
                 self._begin_segment()
             self._append(views)
-        if self._strict:
-            self.sync()
-        else:
-            self._dirty.set()
+        self._dirty.set()
         return first
 
     def start_segment(self) -> int:
@@ -208,8 +192,7 @@ class Journal:
             if self._files[-1].first_index < self.next_index:
                 self._begin_segment()
             index = self.next_index
-        if not self._strict:  # there the next append syncs it
-            self._dirty.set()
+        self._dirty.set()
         return index
 
     def drop_before(self, index: int) -> int:
@@ -305,16 +288,12 @@ class Journal:
         if self._closed:
             raise JournalError(f"{self.directory}: closed, nothing can be appended any more")
 
-    def _append(self, records: Sequence[Sequence[memoryview]]) -> None:
-        file, index, chain = self._files[-1], self.next_index, self._chain
-        buffers: list[memoryview] = []
-        for pieces in records:
-            header, chain = pack_record_header(index, pieces, chain)
-            buffers += [memoryview(header), *pieces]
-            index += 1
+    def _append(self, pieces: Sequence[memoryview]) -> None:
+        file = self._files[-1]
+        header, chain = pack_record_header(self.next_index, pieces, self._chain)
         assert file.descriptor is not None
         try:
-            size = _write(file.descriptor, buffers)
+            size = _write(file.descriptor, [memoryview(header), *pieces])
         except BaseException as error:  # also Ctrl-C: no half record may stay
             self._take_back(file, error)
             if not isinstance(error, OSError):
@@ -326,7 +305,7 @@ class Journal:
         file.size += size
         self._written_bytes += size
         self._chain = chain
-        self.next_index = index
+        self.next_index += 1
 
     def _take_back(self, file: _File, cause: BaseException) -> None:
         assert file.descriptor is not None

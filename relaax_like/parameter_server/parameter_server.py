@@ -1,13 +1,11 @@
-"""The parameter server itself: one queue, one thread that owns the store, snapshots beside it."""
+"""The parameter server itself: pushes wait for turns at the store, snapshots are written beside."""
 
-import concurrent.futures
 import logging
 import math
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -33,6 +31,7 @@ from relaax_like.parameter_server.replies import LATE, Replies
 from relaax_like.parameter_server.snapshots import Snapshots, State
 from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, Statistics
 from relaax_like.parameter_server.store import Prepared, Store
+from relaax_like.parameter_server.turns import ClosedError, FullError, Turns
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import (
     ConfigError,
@@ -42,7 +41,7 @@ from relaax_like.wire.errors import (
 )
 
 _LOG = logging.getLogger(__name__)
-# Pushes that wait for the apply thread; each holds its gradient in memory.
+# Pushes that wait for their turn; each holds its gradient in memory.
 QUEUE_SIZE = 64
 _METRICS_EVERY_SEC = 1.0
 # How long the tutorial's plain calls, which carry no deadline, may take.
@@ -70,19 +69,6 @@ class Target:
 
 
 @dataclass(frozen=True)
-class _Record:
-    """A valid push on its way to the apply thread.
-
-    The future is the only thing that decides between "taken" and "withdrawn": cancelling it fails
-    once the apply thread has taken the record.
-    """
-
-    push: Push
-    gradient: np.ndarray | None
-    reply: concurrent.futures.Future[Reply] = field(default_factory=concurrent.futures.Future)
-
-
-@dataclass(frozen=True)
 class _Saved:
     """The newest snapshot, and how many records had taken effect in this process by then."""
 
@@ -93,7 +79,7 @@ class _Saved:
 
 @dataclass
 class _Means:
-    """Sums since metrics were last recorded. Used by the apply thread only."""
+    """Sums since metrics were last recorded. Used by whoever has the turn."""
 
     since: float
     staleness: int = 0
@@ -108,10 +94,11 @@ class ParameterServer(ParameterServerBackend):
             ...                       # serve server.push and server.pull
             server.wait_finished()
 
-    A push is checked in the caller's thread, waits in a bounded queue and takes effect as a whole
-    in the apply thread; its caller waits for that. A pull waits for nothing. A snapshot is taken of
-    immutable buffers and written by another thread: serving goes on. A crash costs nothing that was
-    acknowledged where there is a journal, else what was applied since the newest snapshot.
+    A push is checked and waits for its turn in its caller's thread, which then applies all pushes
+    that wait, one after another; each takes effect as a whole. A pull waits for nothing. A snapshot
+    is taken of immutable buffers and written by another thread: serving goes on. A crash costs
+    nothing that was acknowledged where there is a journal, else what was applied since the newest
+    snapshot.
     """
 
     def __init__(
@@ -128,7 +115,7 @@ class ParameterServer(ParameterServerBackend):
         clock: Callable[[], float] = time.monotonic,
         queue_size: int = QUEUE_SIZE,
     ):
-        """Starts the threads. Takes over `store` and `snapshots`; `close` closes the latter.
+        """Starts to serve. Takes over `store` and `snapshots`; `close` closes the latter.
 
         Args:
           store: values and optimizers; nobody else may apply to it from now on.
@@ -168,8 +155,8 @@ class ParameterServer(ParameterServerBackend):
         self._finished_event = threading.Event()
         self._told: set[str] = set()  # clients whose reply said that the training has ended
 
-        self._queue: queue.Queue[_Record | None] = queue.Queue(queue_size)
-        self._intake_lock = threading.Lock()  # guards _closed: nothing is queued after the end mark
+        self._turns: Turns[Push, Reply] = Turns(self._apply_all, queue_size)
+        self._close_lock = threading.Lock()
         self._closed = False
         # Held while a record takes effect, so that store and statistics are read as one.
         self._record_lock = threading.Lock()
@@ -183,13 +170,12 @@ class ParameterServer(ParameterServerBackend):
         self._stopping = threading.Event()
 
         self._check_finished()
-        self._threads = [threading.Thread(target=self._apply_loop, name="apply", daemon=True)]
+        self._snapshot_thread: threading.Thread | None = None
         if snapshot_every_sec or snapshot_every_env_steps:
-            self._threads.append(
-                threading.Thread(target=self._snapshot_loop, name="snapshots", daemon=True)
+            self._snapshot_thread = threading.Thread(
+                target=self._snapshot_loop, name="snapshots", daemon=True
             )
-        for thread in self._threads:
-            thread.start()
+            self._snapshot_thread.start()
 
     # What agents use.
 
@@ -242,22 +228,24 @@ class ParameterServer(ParameterServerBackend):
             self._statistics.count_refused(error.reason)
             raise
         self._statistics.see_client(push.client_id)
-        record = _Record(push, gradient)
-        self._enqueue(record)
         try:
-            with tracing.span("wait for apply"):
-                return self._note_told(push, record.reply.result(timeout_sec))
+            with tracing.span("wait for turn"):
+                reply = self._turns.submit(replace(push, gradient=gradient), timeout_sec)
+        except ClosedError:
+            raise ServerUnavailableError(
+                "the parameter server is closing; reconnect later"
+            ) from None
+        except FullError:
+            self._statistics.count_refused("busy")
+            raise ServerUnavailableError(
+                f"the parameter server is busy: {self._turns.size} pushes wait; try again later"
+            ) from None
         except TimeoutError:
-            if record.reply.cancel():
-                self._statistics.count_refused("timeout")
-                raise TimeoutError(
-                    f"the push of {push.client_id} waited {timeout_sec:g} s for its turn and was "
-                    "withdrawn; nothing took effect"
-                ) from None
-        # Taken in the last moment: what it did is known in a few milliseconds.
-        return self._note_told(push, record.reply.result())
-
-    def _note_told(self, push: Push, reply: Reply) -> Reply:
+            self._statistics.count_refused("timeout")
+            raise TimeoutError(
+                f"the push of {push.client_id} waited {timeout_sec:g} s for its turn and was "
+                "withdrawn; nothing took effect"
+            ) from None
         if reply.finished:
             self._told.add(push.client_id)
         return reply
@@ -450,22 +438,23 @@ class ParameterServer(ParameterServerBackend):
             _LOG.info("replayed %d pushes of the journal", count)
 
     def close(self, save: bool = True) -> None:
-        """Applies what waits, stops the threads, saves, and gives the folder free. Idempotent.
+        """Applies what waits, saves, and gives the folder free. Idempotent.
 
         Nothing is saved when nothing happened since the newest snapshot (or the start).
 
         Raises:
           SnapshotError: the last snapshot could not be written; all the rest is done.
         """
-        with self._intake_lock:
+        with self._close_lock:
             if self._closed:
                 return
             self._closed = True
-        self._queue.put(None)  # the apply thread makes room
+        self._turns.close()
+        self._record_metrics(now=True)
         self._stopping.set()
         self._snapshot_due.set()
-        for thread in self._threads:
-            thread.join()
+        if self._snapshot_thread is not None:
+            self._snapshot_thread.join()
         try:
             if save and self._records != (self._saved.records if self._saved else 0):
                 self.save_checkpoint()
@@ -486,44 +475,27 @@ class ParameterServer(ParameterServerBackend):
     ) -> None:
         self.close()
 
-    # In the caller's thread.
+    # In the thread that has the turn.
 
-    def _enqueue(self, record: _Record) -> None:
-        with self._intake_lock:
-            if self._closed:
-                raise ServerUnavailableError("the parameter server is closing; reconnect later")
-            try:
-                self._queue.put_nowait(record)
-                return
-            except queue.Full:
-                pass
-        self._statistics.count_refused("busy")
-        raise ServerUnavailableError(
-            f"the parameter server is busy: {self._queue.maxsize} pushes wait; try again later"
-        )
-
-    # In the apply thread.
-
-    def _apply_loop(self) -> None:
-        mark = tracing.begin()
-        while (record := self._queue.get()) is not None:
-            mark = tracing.end("wait for pushes", mark)
-            if not record.reply.set_running_or_notify_cancel():
-                continue  # withdrawn
-            try:
-                reply = self._apply(record)
-            except Exception as error:  # out of memory, ...: this record only
-                _LOG.exception("a push of %s failed", record.push.client_id)
-                record.reply.set_exception(error)
-            else:
-                record.reply.set_result(reply)
-            del record  # its gradient is not to be kept until the next push
+    def _apply_all(self, pushes: Sequence[Push]) -> Sequence[Reply | Exception]:
+        """Applies pushes one after another; none is answered before all can be."""
+        replies: list[Reply | Exception] = []
+        with tracing.span("apply"):
+            for push in pushes:
+                try:
+                    replies.append(self._apply(push))
+                except Exception as error:  # out of memory, ...: this push only
+                    _LOG.exception("a push of %s failed", push.client_id)
+                    replies.append(error)
+            if self._journal is not None:
+                try:
+                    self._journal.settle()
+                except ServerUnavailableError as error:
+                    return [error] * len(pushes)
             self._record_metrics()
-            mark = tracing.end("apply", mark)
-        self._record_metrics(now=True)
+        return replies
 
-    def _apply(self, record: _Record) -> Reply:
-        push = record.push
+    def _apply(self, push: Push) -> Reply:
         if (answer := self._replies.find(push)) is not None:
             outcome, reason = answer
             if outcome == LATE:
@@ -531,10 +503,10 @@ class ParameterServer(ParameterServerBackend):
                 outcome = "dropped"
             return self._make_reply(outcome, reason)
         if self._finished:
-            if record.gradient is None:
+            if push.gradient is None:
                 return self._make_reply("nothing")
             return self._make_reply("dropped", FINISHED)
-        if record.gradient is not None and self._is_lost(push):
+        if push.gradient is not None and self._is_lost(push):
             self._statistics.count_refused("lost version")
             return self._make_reply(
                 "dropped",
@@ -547,20 +519,15 @@ class ParameterServer(ParameterServerBackend):
         with self._record_lock:
             # The steps that can fail come first.
             prepared = self._store.prepare(
-                record.gradient, push.env_steps, push.statistics, push.groups
+                push.gradient, push.env_steps, push.statistics, push.groups
             )
             if self._journal is not None:
                 with tracing.span("journal"):
                     self._journal.append(
-                        Record(
-                            replace(push, gradient=record.gradient),
-                            prepared.learning_rates,
-                            prepared.version,
-                            prepared.global_t,
-                        )
+                        Record(push, prepared.learning_rates, prepared.version, prepared.global_t)
                     )
             outcome = self._commit(prepared, push)
-        if record.gradient is not None:
+        if push.gradient is not None:
             self._means.staleness += staleness
             self._means.gradients += 1
         every = self._every_env_steps

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from relaax_like.parameter_server.journal import Journal
+from relaax_like.parameter_server.journal import SYNC_INTERVAL_SEC, Journal
 from relaax_like.parameter_server.journal_reader import JournalReader
 from relaax_like.parameter_server.records import Record, pack_record, unpack_record
 from relaax_like.wire.errors import JournalError, ServerUnavailableError
@@ -24,7 +24,8 @@ class PushJournal:
 
         journal = PushJournal(directory, fingerprint)
         for record in journal.replay(index): ...   # index of the newest snapshot
-        journal.append(record)                      # then acknowledge
+        journal.append(record)
+        journal.settle()                            # then acknowledge
         index = journal.begin_snapshot()            # together with taking the state
         journal.end_snapshot(index)                 # once it is on the disk
 
@@ -37,7 +38,7 @@ class PushJournal:
       directory: of the journal.
       fingerprint: of the manifest.
       enabled: False only reads what is there.
-      strict: sync each record before it is acknowledged.
+      strict: have `settle` sync.
       max_bytes_per_sec: over five seconds; above it, the journal is given up.
       clock: seconds, never going back.
 
@@ -87,7 +88,7 @@ class PushJournal:
             self._directory,
             reader.next_index,
             fingerprint=self._fingerprint,
-            strict=self._strict,
+            sync_interval_sec=None if self._strict else SYNC_INTERVAL_SEC,
         )
 
     def append(self, record: Record) -> None:
@@ -110,10 +111,20 @@ class PushJournal:
             self._journal.append(pieces)
         except JournalError as error:
             if self._journal.failed:
-                raise ServerUnavailableError(
-                    f"nothing can be acknowledged any more: {error}; restart the parameter server"
-                ) from error
+                raise _make_final_error(error) from error
             self._give_up(str(error))
+
+    def settle(self) -> None:
+        """Makes what was appended as safe as promised: what was appended may be acknowledged.
+
+        Raises:
+          ServerUnavailableError: it cannot be, nor anything later; nothing may be acknowledged.
+        """
+        if self._strict and self._journal is not None and self.durability == "journal":
+            try:
+                self._journal.sync()
+            except JournalError as error:
+                raise _make_final_error(error) from error
 
     def begin_snapshot(self) -> int:
         """Returns the index that replaying after this snapshot begins with."""
@@ -155,3 +166,9 @@ class PushJournal:
         while self._written[0][0] < now - _RATE_SEC:
             self._written_bytes -= self._written.popleft()[1]
         return self._written_bytes > self._max_bytes_per_sec * _RATE_SEC
+
+
+def _make_final_error(error: JournalError) -> ServerUnavailableError:
+    return ServerUnavailableError(
+        f"nothing can be acknowledged any more: {error}; restart the parameter server"
+    )

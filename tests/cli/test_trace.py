@@ -85,7 +85,7 @@ def test_a_run_s_processes_are_merged_on_one_time_axis(cluster: Cluster) -> None
         assert 0 <= span["ts"] <= span["ts"] + span["dur"] <= wall_sec * 1e6
         names[processes[span["pid"]]].add(span["name"])
     assert names[roles["environment"]] >= {"environment step", "wait for actions", "encode"}
-    assert names[roles["parameter server"]] >= {"apply", "wait for pushes", "snapshot write"}
+    assert names[roles["parameter server"]] >= {"apply", "wait for turn", "snapshot write"}
     assert names[roles["rlx server"]] >= {"start"}
     assert_nested(spans)
     # An answer is waited for in the environment's process while the gradient is applied elsewhere.

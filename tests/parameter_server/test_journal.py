@@ -50,20 +50,6 @@ def test_no_folder_and_no_records_are_no_error(tmp_path: Path) -> None:
     assert read(tmp_path / "empty", 9) == ([], None)
 
 
-def test_several_records_at_once_take_one_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with open_journal(tmp_path) as journal:
-        journal.append([b"a"])
-        calls = []
-        writev = os.writev
-        monkeypatch.setattr(os, "writev", lambda *arguments: calls.append(1) or writev(*arguments))
-        assert journal.append_many([[b"b", b"c"], [], [b"d"]]) == 1
-        assert len(calls) == 1
-        assert journal.append([b"e"]) == 4
-    assert read(tmp_path)[0] == [b"a", b"bc", b"", b"d", b"e"]
-
-
 def test_more_buffers_than_one_writev_takes(tmp_path: Path) -> None:
     pieces = [bytes([i % 256]) for i in range(3000)]
     with open_journal(tmp_path) as journal:
@@ -173,7 +159,7 @@ def fail_writev(kept_bytes: int, error: BaseException) -> Callable[..., int]:
     return writev
 
 
-@pytest.mark.parametrize("kept_bytes", [0, 1, RECORD_BYTES, RECORD_BYTES + 4])
+@pytest.mark.parametrize("kept_bytes", [0, 1, RECORD_BYTES, RECORD_BYTES + 3])
 @pytest.mark.parametrize("error", [*ERRORS, KeyboardInterrupt()])
 def test_failed_append_leaves_nothing_and_the_next_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_bytes: int, error: BaseException
@@ -185,7 +171,7 @@ def test_failed_append_leaves_nothing_and_the_next_succeeds(
             patch.setattr(os, "writev", fail_writev(kept_bytes, error))
             wanted = JournalError if isinstance(error, OSError) else KeyboardInterrupt
             with pytest.raises(wanted):
-                journal.append_many([[b"lost"], [b"as well"]])
+                journal.append([b"lost"])
         assert files(tmp_path)[0].stat().st_size == size == journal.total_bytes
         assert (journal.next_index, journal.failed) == (1, "")
         assert journal.append([b"after"]) == 1
@@ -350,33 +336,34 @@ def test_nothing_is_synced_while_nothing_is_written(
     assert slow_disk.calls == calls
 
 
-def test_strict_append_is_synced_when_it_returns_and_many_take_one_sync(
+def test_without_an_interval_the_caller_syncs_and_many_records_take_one(
     tmp_path: Path, slow_disk: SlowDisk
 ) -> None:
-    with open_journal(tmp_path, strict=True) as journal:
+    with open_journal(tmp_path, sync_interval_sec=None) as journal:
         assert "journal sync" not in [thread.name for thread in threading.enumerate()]
-        for _ in range(3):
+        for count in (1, 2, 10):
             calls = slow_disk.calls
-            journal.append([b"x"])
+            for _ in range(count):
+                journal.append([b"x"])
+            assert (slow_disk.calls, journal.unsynced_records) == (calls, count)
+            journal.sync()
             assert slow_disk.calls == calls + 1
             assert (journal.unsynced_records, journal.unsynced_bytes) == (0, 0)
-        calls = slow_disk.calls
-        journal.append_many([[b"y"]] * 10)
-        assert slow_disk.calls == calls + 1
         descriptors = len(os.listdir("/proc/self/fd"))
         journal.start_segment()
-        journal.append([b"z"])  # both files and the folder
+        journal.append([b"z"])
+        journal.sync()  # both files and the folder
         assert slow_disk.calls == calls + 4
         assert len(os.listdir("/proc/self/fd")) == descriptors
     assert firsts(tmp_path) == ["0.log", "13.log"]
 
 
-def test_failed_sync_is_the_end_in_strict_mode(tmp_path: Path, slow_disk: SlowDisk) -> None:
-    journal = open_journal(tmp_path, strict=True)
+def test_failed_sync_is_the_end(tmp_path: Path, slow_disk: SlowDisk) -> None:
+    journal = open_journal(tmp_path, sync_interval_sec=None)
     journal.append([b"0"])
     slow_disk.error = OSError(errno.EIO, "I/O error")
     with pytest.raises(JournalError, match=r"cannot be synced.*I/O error"):
-        journal.append([b"1"])
+        journal.sync()
     slow_disk.error = None  # a second fsync would lie
     size = files(tmp_path)[0].stat().st_size
     for attempt in (lambda: journal.append([b"2"]), journal.sync, journal.start_segment):

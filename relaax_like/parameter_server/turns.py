@@ -1,0 +1,108 @@
+"""Turns: callers' items are handled by one thread at a time, and whoever is at it takes all."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class FullError(Exception):
+    """As many items wait as may."""
+
+
+class ClosedError(Exception):
+    """No more items are taken."""
+
+
+class _Entry(Generic[Item, Result]):
+    __slots__ = ("item", "outcome")
+
+    def __init__(self, item: Item):
+        self.item: Item | None = item
+        self.outcome: Result | Exception | None = None
+
+
+class Turns(Generic[Item, Result]):
+    """Runs `handle` for the items of many threads, in the order in which they came.
+
+        turns = Turns(handle, size=64)
+        result = turns.submit(item, timeout_sec)      # from any thread
+
+    There is no thread behind it, which would cost two changes of thread per item: the first caller
+    handles its own item, and all that came meanwhile are handled together by the next.
+
+    Args:
+      handle: takes items, oldest first, and returns one result for each, or an exception for its
+        caller. Called by one thread at a time; raises nothing.
+      size: items that may wait.
+    """
+
+    def __init__(self, handle: Callable[[Sequence[Item]], Sequence[Result | Exception]], size: int):
+        self.size = size
+        self._handle = handle
+        self._turn = threading.Lock()  # held while items are handled
+        self._guard = threading.Lock()  # guards what follows; never held for long
+        self._waiting: deque[_Entry[Item, Result]] = deque()
+        self._closed = False
+
+    @property
+    def num_waiting(self) -> int:
+        """Items that nobody has begun to handle."""
+        return len(self._waiting)
+
+    def submit(self, item: Item, timeout_sec: float | None = None) -> Result:
+        """Returns the item's result.
+
+        Raises:
+          FullError: too many wait.
+          ClosedError: after `close`.
+          TimeoutError: nobody had begun to handle it in time, and nobody will.
+          Exception: what `handle` returned for it.
+        """
+        entry: _Entry[Item, Result] = _Entry(item)
+        with self._guard:
+            if self._closed:
+                raise ClosedError
+            if len(self._waiting) >= self.size:
+                raise FullError
+            self._waiting.append(entry)
+        if not self._turn.acquire(timeout=-1 if timeout_sec is None else max(0.0, timeout_sec)):
+            if self._withdraw(entry):
+                raise TimeoutError
+            self._turn.acquire()  # begun in the last moment
+        try:
+            if entry.outcome is None:
+                self._handle_waiting()
+        finally:
+            self._turn.release()
+        outcome = entry.outcome
+        if isinstance(outcome, Exception):
+            raise outcome
+        assert outcome is not None
+        return outcome
+
+    def close(self) -> None:
+        """Takes no more items and returns when all have been handled. Idempotent."""
+        with self._guard:
+            self._closed = True
+        with self._turn:
+            self._handle_waiting()
+
+    def _withdraw(self, entry: _Entry[Item, Result]) -> bool:
+        with self._guard:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+                return True
+        return False
+
+    def _handle_waiting(self) -> None:
+        with self._guard:
+            entries = list(self._waiting)
+            self._waiting.clear()
+        items = [entry.item for entry in entries if entry.item is not None]
+        for entry, outcome in zip(entries, self._handle(items), strict=True):
+            entry.item = None  # it may be large
+            entry.outcome = outcome
