@@ -44,7 +44,7 @@ def measure(parameters: int, seconds: float) -> dict[str, Any]:
         assert process.stdout is not None
         port = json.loads(process.stdout.readline())["port"]
         with BridgeControl().connect(f"127.0.0.1:{port}") as link:
-            with link.parameter_server_stub(metrics=NullMetrics()) as client:
+            with link.parameter_server_stub(metrics=NullMetrics(), often=True) as client:
                 rounds = _push(client, parameters, seconds)
         assert process.stdin is not None
         process.stdin.close()

@@ -9,11 +9,11 @@ from relaax_like.wire.errors import InvalidInputError
 CHUNK_BYTES = 512 * 1024
 
 
-def split(flat: np.ndarray, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """Yields copies of successive parts of a `[n] uint8` vector."""
+def split(flat: np.ndarray, chunk_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
+    """Yields views of successive parts of a `[n] uint8` vector."""
     view = flat.data
     for start in range(0, len(view), chunk_bytes):
-        yield bytes(view[start : start + chunk_bytes])
+        yield view[start : start + chunk_bytes]
 
 
 def fits_one(num_bytes: int) -> bool:
@@ -35,7 +35,12 @@ class Assembler:
         self._field = field
         self._filled = 0
 
-    def add(self, chunk: bytes) -> None:
+    @property
+    def complete(self) -> bool:
+        """Whether all bytes have come."""
+        return self._filled == len(self._flat)
+
+    def add(self, chunk: bytes | memoryview) -> None:
         """Appends a chunk.
 
         Raises:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from relaax_like.bridge import chunks
+from relaax_like.bridge import chunks, frames
 from relaax_like.bridge.manifest import MAX_STATISTICS, Manifest
 from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import Episode, Push, Reply, Status, Values
@@ -26,19 +26,17 @@ _DURABILITY_NAMES = {number: name for name, number in _DURABILITIES.items()}
 _MAX_EPISODES = 100_000
 
 
-def push_to_messages(
-    push: Push, want_values: bool, have_version: int
-) -> Iterator[pb.PushPullRequest]:
-    """Yields the header and the chunks of one push."""
+def push_to_messages(push: Push, want_values: bool, have_version: int) -> Iterator[frames.Request]:
+    """Yields the header and the chunks of one push; the chunks are views of the gradient."""
     gradient = push.gradient
     parts = iter(()) if gradient is None else chunks.split(gradient)
     header = push_to_header(push)
     header.want_values = want_values
     header.have_version = have_version
-    header.first_chunk = next(parts, b"")
+    if gradient is not None and chunks.fits_one(gradient.nbytes):
+        header.first_chunk = bytes(next(parts))
     yield pb.PushPullRequest(header=header)
-    for chunk in parts:
-        yield pb.PushPullRequest(chunk=chunk)
+    yield from parts
 
 
 def push_to_header(push: Push) -> pb.PushHeader:
@@ -104,17 +102,24 @@ def validate_whole(manifest: Manifest) -> None:
 
 
 def messages_to_push(
-    messages: Iterator[pb.PushPullRequest], manifest: Manifest
+    first: frames.Request, more: Iterator[frames.Request], manifest: Manifest
 ) -> tuple[Push, pb.PushHeader]:
-    """Reads one push; allocates only the length that the manifest names.
+    """Reads one push, and no further; allocates only the length that the manifest names.
+
+    Args:
+      first: to be the header.
+      more: what follows it.
+      manifest: of the run.
 
     Raises:
       InvalidInputError: no header, a gradient of another length or layout, unknown groups, a
         statistic that comes twice or is malformed, or too much of anything.
     """
-    first = next(messages, None)
-    if first is None or first.WhichOneof("part") != "header":
-        raise InvalidInputError("push: the first message must be the header", "header")
+    if isinstance(first, memoryview) or first.WhichOneof("part") != "header":
+        raise InvalidInputError(
+            "push: the first message must be the header, and none may follow the gradient's end",
+            "header",
+        )
     header = first.header
     gradient = None
     if len(header.episodes) > _MAX_EPISODES:
@@ -127,10 +132,9 @@ def messages_to_push(
         num_bytes = _validate_gradient_header(header, manifest)
         assembler = chunks.Assembler(num_bytes, "gradient")
         assembler.add(header.first_chunk)
-        _add_chunks(messages, assembler)
+        while not assembler.complete and (message := next(more, None)) is not None:
+            assembler.add(_get_chunk(message))
         gradient = assembler.finish()
-    elif next(messages, None) is not None:
-        raise InvalidInputError("push: chunks follow a header with gradient_bytes 0", "gradient")
     return (push if gradient is None else replace(push, gradient=gradient)), header
 
 
@@ -173,19 +177,19 @@ def _validate_gradient_header(header: pb.PushHeader, manifest: Manifest) -> int:
     return num_bytes
 
 
-def _add_chunks(messages: Iterable[pb.PushPullRequest], assembler: chunks.Assembler) -> None:
-    for message in messages:
-        if message.WhichOneof("part") != "chunk":
-            raise InvalidInputError(
-                "push: a second header before the end of the gradient", "header"
-            )
-        assembler.add(message.chunk)
+def _get_chunk(message: frames.Request) -> bytes | memoryview:
+    if isinstance(message, memoryview):
+        return message
+    if message.WhichOneof("part") != "chunk":
+        raise InvalidInputError("push: a second header before the end of the gradient", "header")
+    return message.chunk
 
 
-def reply_to_messages(reply: Reply) -> Iterator[pb.PushPullReply]:
-    """Yields the header and the chunks of one reply."""
+def reply_to_messages(reply: Reply) -> Iterator[frames.Reply]:
+    """Yields the header and the chunks of one reply; the chunks are views of the values."""
     values = reply.values
     parts = iter(()) if values is None else chunks.split(values.flat)
+    whole = values is not None and chunks.fits_one(values.flat.nbytes)
     yield pb.PushPullReply(
         header=pb.ReplyHeader(
             outcome=_OUTCOMES[reply.outcome],
@@ -197,36 +201,32 @@ def reply_to_messages(reply: Reply) -> Iterator[pb.PushPullReply]:
             values_bytes=0 if values is None else len(values.flat),
             values_version=0 if values is None else values.version,
             finished=reply.finished,
-            first_chunk=next(parts, b""),
+            first_chunk=bytes(next(parts)) if whole else b"",
         )
     )
-    for chunk in parts:
-        yield pb.PushPullReply(chunk=chunk)
+    yield from parts
 
 
-def messages_to_reply(messages: Iterable[pb.PushPullReply], manifest: Manifest) -> Reply:
-    """Reads one reply.
+def messages_to_reply(messages: Iterable[frames.Reply], manifest: Manifest) -> Reply:
+    """Reads one reply, and no further.
 
     Raises:
       InvalidInputError: it does not follow the manifest.
     """
     iterator = iter(messages)
     first = next(iterator, None)
-    if first is None or first.WhichOneof("part") != "header":
+    if not isinstance(first, pb.PushPullReply) or first.WhichOneof("part") != "header":
         raise InvalidInputError("reply: the first message must be the header", "header")
     header = first.header
     values = None
     if header.values_bytes:
         assembler = chunks.Assembler(manifest.total_bytes, "values")
         assembler.add(header.first_chunk)
-        for message in iterator:
-            assembler.add(message.chunk)
+        while not assembler.complete and (message := next(iterator, None)) is not None:
+            assembler.add(message if isinstance(message, memoryview) else message.chunk)
         flat = assembler.finish()
         flat.flags.writeable = False
         values = Values(version=header.values_version, flat=flat)
-    else:
-        for _ in iterator:  # lets gRPC see the end of the call
-            pass
     return Reply(
         outcome=_OUTCOME_NAMES.get(header.outcome, "nothing"),
         reason=header.reason,

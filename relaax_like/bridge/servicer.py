@@ -4,19 +4,19 @@ from collections.abc import Iterator
 
 import grpc
 
-from relaax_like.bridge import errors, messages
+from relaax_like.bridge import errors, frames, messages
 from relaax_like.bridge.in_process import push_pull
 from relaax_like.bridge.manifest import manifest_to_message
 from relaax_like.bridge.service import ParameterServerBackend, Push, Reply
 from relaax_like.v1 import parameter_server_pb2 as pb
-from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import InvalidInputError
 
+SERVICE = "relaax.v1.ParameterServer"
 _MAX_WAIT_SEC = 60.0
 
 
-class ParameterServerServicer(pb_grpc.ParameterServerServicer):
+class ParameterServerServicer:
     """Serves our own agents. Thread-safe, as the backend is."""
 
     def __init__(self, backend: ParameterServerBackend):
@@ -30,27 +30,28 @@ class ParameterServerServicer(pb_grpc.ParameterServerServicer):
         return self._manifest
 
     def PushPull(
-        self, request_iterator: Iterator[pb.PushPullRequest], context: grpc.ServicerContext
-    ) -> Iterator[pb.PushPullReply]:
-        """Applies one push and streams newer values back, if wanted."""
-        reply = self._push_pull(request_iterator, context)
-        with tracing.span("send values"):
-            yield from messages.reply_to_messages(reply)
+        self, request_iterator: Iterator[frames.Request], context: grpc.ServicerContext
+    ) -> Iterator[frames.Reply]:
+        """Applies one push after another and streams newer values back, if wanted."""
+        for first in request_iterator:
+            reply = self._push_pull(first, request_iterator, context)
+            with tracing.span("send values"):
+                yield from messages.reply_to_messages(reply)
 
     def PushPullWhole(
         self, request: pb.PushPullRequest, context: grpc.ServicerContext
-    ) -> pb.PushPullReply:
+    ) -> frames.Reply:
         """Does the same for a model that fits one message each way."""
         try:
             messages.validate_whole(self._backend.manifest)
         except InvalidInputError as error:
             errors.abort(context, error)
-        (reply,) = messages.reply_to_messages(self._push_pull(iter([request]), context))
+        (reply,) = messages.reply_to_messages(self._push_pull(request, iter(()), context))
         return reply
 
     def Pull(
         self, request: pb.PullRequest, context: grpc.ServicerContext
-    ) -> Iterator[pb.PushPullReply]:
+    ) -> Iterator[frames.Reply]:
         """Streams the newest values, or none when the client's are the newest."""
         have_version = request.have_version if request.have_any else None
         try:
@@ -61,20 +62,25 @@ class ParameterServerServicer(pb_grpc.ParameterServerServicer):
             yield from messages.reply_to_messages(reply)
 
     def _push_pull(
-        self, requests: Iterator[pb.PushPullRequest], context: grpc.ServicerContext
+        self,
+        first: frames.Request,
+        more: Iterator[frames.Request],
+        context: grpc.ServicerContext,
     ) -> Reply:
         try:
             with tracing.span("read push"):
-                push, header = self._read_push(requests)
+                push, header = self._read_push(first, more)
             with tracing.span("push"):
                 want, have = header.want_values, header.have_version
                 return push_pull(self._backend, push, want, have, remaining_sec(context))
         except Exception as error:
             errors.abort(context, error)
 
-    def _read_push(self, requests: Iterator[pb.PushPullRequest]) -> tuple[Push, pb.PushHeader]:
+    def _read_push(
+        self, first: frames.Request, more: Iterator[frames.Request]
+    ) -> tuple[Push, pb.PushHeader]:
         try:
-            return messages.messages_to_push(requests, self._backend.manifest)
+            return messages.messages_to_push(first, more, self._backend.manifest)
         except InvalidInputError:
             self._backend.count_refused("malformed")
             raise
@@ -88,3 +94,25 @@ def remaining_sec(context: grpc.ServicerContext) -> float:
     """Returns the time until the caller's deadline, at most a minute."""
     remaining = context.time_remaining()
     return _MAX_WAIT_SEC if remaining is None else min(remaining, _MAX_WAIT_SEC)
+
+
+def add_to_server(servicer: ParameterServerServicer, server: grpc.Server) -> None:
+    """Adds the service; its streams take and give chunks as they are."""
+    handlers: dict[str, grpc.RpcMethodHandler] = {
+        "GetManifest": grpc.unary_unary_rpc_method_handler(
+            servicer.GetManifest, pb.GetManifestRequest.FromString, frames.to_bytes
+        ),
+        "PushPull": grpc.stream_stream_rpc_method_handler(
+            servicer.PushPull, frames.to_push_pull_request, frames.to_bytes
+        ),
+        "PushPullWhole": grpc.unary_unary_rpc_method_handler(
+            servicer.PushPullWhole, pb.PushPullRequest.FromString, frames.to_bytes
+        ),
+        "Pull": grpc.unary_stream_rpc_method_handler(
+            servicer.Pull, pb.PullRequest.FromString, frames.to_bytes
+        ),
+        "GetStatus": grpc.unary_unary_rpc_method_handler(
+            servicer.GetStatus, pb.GetStatusRequest.FromString, frames.to_bytes
+        ),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
-from relaax_like.bridge import errors, messages
+from relaax_like.bridge import errors, frames, messages
 from relaax_like.bridge.chunks import fits_one
 from relaax_like.bridge.client import BufferingClient, make_client_id
 from relaax_like.bridge.manifest import Manifest, message_to_manifest
+from relaax_like.bridge.rounds import Rounds
 from relaax_like.bridge.service import Metrics, Push, Reply, Status
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
@@ -37,7 +38,10 @@ class Health:
 
 
 class ParameterServerStub(BufferingClient):
-    """One agent's view of a parameter server elsewhere. Calls carry deadlines."""
+    """One agent's view of a parameter server elsewhere. Calls carry deadlines.
+
+    With `often` it keeps a stream open between its pushes, as it always does for a large model.
+    """
 
     def __init__(
         self,
@@ -48,14 +52,21 @@ class ParameterServerStub(BufferingClient):
         client_id: str = "",
         on_global_t: Callable[[int], None] | None = None,
         health: Health | None = None,
+        often: bool = False,
     ):
         super().__init__(manifest, client_id or make_client_id(), metrics)
         self._on_global_t = on_global_t
         self._health = health or Health()
         self._stub = pb_grpc.ParameterServerStub(channel)
+        self._pull = channel.unary_stream(
+            "/relaax.v1.ParameterServer/Pull",
+            request_serializer=frames.to_bytes,
+            response_deserializer=frames.to_push_pull_reply,
+        )
         self._address = address
-        # A call with streams starts two threads at its caller's, one with two messages none.
-        self._whole = fits_one(manifest.total_bytes)
+        # An open stream costs a thread at either end; a call with one message each way, none.
+        whole = fits_one(manifest.total_bytes) and not often
+        self._rounds = None if whole else Rounds(channel)
         num_bytes = 2 * manifest.total_bytes  # gradient and statistics up, values down
         self._timeout_sec = CALL_TIMEOUT_SEC + num_bytes / _BYTES_PER_SEC
 
@@ -78,12 +89,12 @@ class ParameterServerStub(BufferingClient):
     def _try_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
         requests = messages.push_to_messages(push, want_values, have_version)
         with self._watch_health():
-            if self._whole:
+            if self._rounds is None:
                 (request,) = requests
-                replies = [self._stub.PushPullWhole(request, timeout=self._timeout_sec)]
-            else:
-                replies = self._stub.PushPull(requests, timeout=self._timeout_sec)
-            return messages.messages_to_reply(replies, self.manifest)
+                reply = self._stub.PushPullWhole(request, timeout=self._timeout_sec)
+                return messages.messages_to_reply([reply], self.manifest)
+            with self._rounds.exchange(requests, self._timeout_sec) as replies:
+                return messages.messages_to_reply(replies, self.manifest)
 
     def _call_pull(self, have_version: int | None) -> Reply:
         request = pb.PullRequest(
@@ -92,8 +103,17 @@ class ParameterServerStub(BufferingClient):
             have_any=have_version is not None,
         )
         with self._watch_health():
-            replies = self._stub.Pull(request, timeout=self._timeout_sec)
-            return messages.messages_to_reply(replies, self.manifest)
+            replies = self._pull(request, timeout=self._timeout_sec)
+            reply = messages.messages_to_reply(replies, self.manifest)
+            for _ in replies:  # lets gRPC see the end of the call
+                pass
+            return reply
+
+    def close(self) -> None:
+        """Sends what is pending, if it can, and ends the stream."""
+        super().close()
+        if self._rounds is not None:
+            self._rounds.close()
 
     @contextlib.contextmanager
     def _watch_health(self) -> Iterator[None]:

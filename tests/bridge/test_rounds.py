@@ -1,0 +1,162 @@
+"""Rounds over one stream: kept open, ended in time, opened anew."""
+
+# covers R14
+
+import threading
+
+import grpc
+import numpy as np
+import pytest
+from support.bridge import ONES, make_backend, serve
+from support.threads import Caller, wait_until
+
+from relaax_like.bridge import stub as stub_module
+from relaax_like.bridge.control import BridgeControl
+from relaax_like.bridge.manifest import Variable
+from relaax_like.v1 import parameter_server_pb2 as pb
+from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
+
+LARGE = (Variable("W", np.zeros(500_001, np.float32)),)  # four chunks, the last one short
+
+
+def connect(address):
+    """Returns an agent that pushes often, and its link."""
+    link = BridgeControl().connect(address)
+    return link, link.parameter_server_stub(often=True)
+
+
+def test_many_rounds_go_over_one_stream(backend, address, monkeypatch):
+    opened = []
+    link, client = connect(address)
+    with link, client:
+        open_call = client._rounds._open_call
+        monkeypatch.setattr(
+            client._rounds, "_open_call", lambda *args: opened.append(1) or open_call(*args)
+        )
+        for round in range(1, 6):
+            np.testing.assert_array_equal(client.push_pull(ONES)[1], np.full(3, -round))
+        client.apply_gradients(ONES)
+        client.increment_global_t(7)
+        client.push_pull()
+    assert opened == [1]
+    assert (backend.version, backend.global_t) == (6, 7)
+
+
+def test_a_large_model_goes_in_chunks_both_ways():
+    gradient = np.random.default_rng(0).normal(size=500_001).astype(np.float32)
+    with make_backend(LARGE) as backend, serve(backend) as address:
+        with BridgeControl().connect(address) as link, link.parameter_server_stub() as client:
+            for round in range(1, 4):
+                (values,) = client.push_pull([gradient])
+                np.testing.assert_allclose(values, -round * gradient, rtol=1e-5)
+            (pulled,) = client.get_values()
+            np.testing.assert_array_equal(pulled, values)
+
+
+def test_a_refused_push_ends_the_stream_and_the_next_opens_another(backend, address):
+    link, client = connect(address)
+    with link, client:
+        client.push_pull(ONES)
+        client._manifest = make_backend(LARGE).manifest  # of another model
+        with pytest.raises(ValueError, match="bytes announced"):
+            client.push_pull([np.ones(500_001, np.float32)])
+        client._manifest = backend.manifest
+        np.testing.assert_array_equal(client.push_pull(ONES)[1], [-2, -2, -2])
+
+
+def test_a_round_that_takes_too_long_is_cancelled_and_takes_effect_once(monkeypatch):
+    monkeypatch.setattr(stub_module, "CALL_TIMEOUT_SEC", 0.3)
+    with make_backend() as backend, serve(backend) as address:
+        link, client = connect(address)
+        with link, client:
+            client.push_pull(ONES)
+            free, calls, push = threading.Event(), [], backend.push
+
+            def push_slowly(record, timeout_sec):
+                calls.append(record.sequence)
+                assert free.wait(30)
+                return push(record, timeout_sec)
+
+            monkeypatch.setattr(backend, "push", push_slowly)
+            caller = Caller(lambda: client.push_pull(ONES))
+            wait_until(lambda: len(calls) >= 2, "the repetition")
+            free.set()
+            np.testing.assert_array_equal(caller.get()[1], [-2, -2, -2])
+            assert len(set(calls)) == 1
+        assert backend.version == 2
+
+
+def test_a_server_that_comes_back_is_found_and_the_stream_opened_anew():
+    with make_backend() as backend:
+        with serve(backend) as address:
+            link, client = connect(address)
+            client.push_pull(ONES)
+        with serve(backend, address):
+            np.testing.assert_array_equal(client.push_pull(ONES)[1], [-2, -2, -2])
+        assert client.discarded_pushes == 0
+        client.close()
+        link.close()
+
+
+def test_threads_end_with_the_client(backend, address):
+    link, client = connect(address)
+    client.push_pull(ONES)
+    before = {thread.name for thread in threading.enumerate()}
+    client.close()
+    link.close()
+    wait_until(lambda: threading.active_count() < len(before) + 1, "gRPC's thread ends")
+
+
+def test_a_raw_stub_may_send_rounds_one_after_another(backend, address):
+    manifest = backend.manifest
+    push = pb.PushHeader(
+        client_id="raw", gradient_bytes=manifest.gradient_bytes, fingerprint=manifest.fingerprint
+    )
+    gradient = np.ones(9, np.float32).tobytes()
+    messages = []
+    for _ in range(3):
+        messages.append(pb.PushPullRequest(header=push))
+        messages += [pb.PushPullRequest(chunk=gradient[i : i + 20]) for i in (0, 20)]
+    with grpc.insecure_channel(address) as channel:
+        replies = list(pb_grpc.ParameterServerStub(channel).PushPull(iter(messages), timeout=10))
+    assert [reply.header.version for reply in replies] == [1, 2, 3]
+
+
+def test_what_follows_a_whole_push_must_be_a_header(backend, address):
+    messages = [
+        pb.PushPullRequest(header=pb.PushHeader(client_id="raw", env_steps=2)),
+        pb.PushPullRequest(chunk=b"1234"),
+    ]
+    with grpc.insecure_channel(address) as channel:
+        replies = pb_grpc.ParameterServerStub(channel).PushPull(iter(messages), timeout=10)
+        assert next(replies).header.global_t == 2
+        with pytest.raises(grpc.RpcError, match="must be the header"):
+            next(replies)
+    assert backend.global_t == 2
+
+
+def test_more_open_streams_than_once_had_threads_hold_up_nobody(backend, address):
+    hold = threading.Event()
+
+    def half_a_push():
+        yield pb.PushPullRequest(
+            header=pb.PushHeader(
+                client_id="half",
+                gradient_bytes=backend.manifest.gradient_bytes,
+                fingerprint=backend.manifest.fingerprint,
+            )
+        )
+        hold.wait(60)
+
+    with grpc.insecure_channel(address) as channel:
+        calls = [
+            pb_grpc.ParameterServerStub(channel).PushPull(half_a_push(), timeout=60)
+            for _ in range(100)
+        ]
+        link, client = connect(address)
+        with link, client:
+            np.testing.assert_array_equal(client.push_pull(ONES)[1], [-1, -1, -1])
+        hold.set()
+        for call in calls:
+            call.cancel()
+    assert backend.version == 1
