@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
-from relaax_like.bridge import errors, frames, messages
+from relaax_like.bridge import chaos, errors, frames, messages
 from relaax_like.bridge.chunks import fits_one
 from relaax_like.bridge.client import BufferingClient, make_client_id
 from relaax_like.bridge.manifest import Manifest, message_to_manifest
@@ -67,6 +67,8 @@ class ParameterServerStub(BufferingClient):
         # An open stream costs a thread at either end; a call with one message each way, none.
         whole = fits_one(manifest.total_bytes) and not often
         self._rounds = None if whole else Rounds(channel)
+        self._channel = channel
+        self._chaos = chaos.from_environment()
         num_bytes = 2 * manifest.total_bytes  # gradient and statistics up, values down
         self._timeout_sec = CALL_TIMEOUT_SEC + num_bytes / _BYTES_PER_SEC
 
@@ -87,13 +89,27 @@ class ParameterServerStub(BufferingClient):
                 time.sleep(random.uniform(*_RETRY_SLEEP_SEC))
 
     def _try_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
+        if self._chaos is None:
+            return self._send(push, want_values, have_version, self._rounds)
+        return self._chaos.call(lambda: self._send_alone(push, want_values, have_version))
+
+    def _send_alone(self, push: Push, want_values: bool, have_version: int) -> Reply:
+        """Sends on a stream of its own: with chaos, several calls may be under way."""
+        if self._rounds is None:
+            return self._send(push, want_values, have_version, None)
+        with contextlib.closing(Rounds(self._channel)) as rounds:
+            return self._send(push, want_values, have_version, rounds)
+
+    def _send(
+        self, push: Push, want_values: bool, have_version: int, rounds: Rounds | None
+    ) -> Reply:
         requests = messages.push_to_messages(push, want_values, have_version)
         with self._watch_health():
-            if self._rounds is None:
+            if rounds is None:
                 (request,) = requests
                 reply = self._stub.PushPullWhole(request, timeout=self._timeout_sec)
                 return messages.messages_to_reply([reply], self.manifest)
-            with self._rounds.exchange(requests, self._timeout_sec) as replies:
+            with rounds.exchange(requests, self._timeout_sec) as replies:
                 return messages.messages_to_reply(replies, self.manifest)
 
     def _call_pull(self, have_version: int | None) -> Reply:

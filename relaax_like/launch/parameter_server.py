@@ -25,7 +25,7 @@ from relaax_like.parameter_server.parameter_server import ParameterServer, Targe
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.store import Store
-from relaax_like.wire import tracing
+from relaax_like.wire import failpoints, tracing
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 logger = logging.getLogger(__name__)
@@ -97,6 +97,7 @@ def make_parameter_server(
 
 def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
     """Serves until training finishes or a signal comes; returns the exit status."""
+    failpoints.arm_from_environment()
     settings = experiment.parameter_server
     shutdown = Shutdown()
     validate_port_free(settings.bind, "--bind")

@@ -27,12 +27,12 @@ from relaax_like.parameter_server.intake import (
 )
 from relaax_like.parameter_server.push_journal import Durability, PushJournal
 from relaax_like.parameter_server.records import Record
-from relaax_like.parameter_server.replies import LATE, Replies
+from relaax_like.parameter_server.replies import Answered, Replies
 from relaax_like.parameter_server.snapshots import Snapshots, State
 from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, Statistics
 from relaax_like.parameter_server.store import Prepared, Store
 from relaax_like.parameter_server.turns import ClosedError, FullError, Turns
-from relaax_like.wire import tracing
+from relaax_like.wire import failpoints, tracing
 from relaax_like.wire.errors import (
     ConfigError,
     JournalError,
@@ -372,6 +372,7 @@ class ParameterServer(ParameterServerBackend):
                 with tracing.span("snapshot write"):
                     path = self._snapshots.save(state)
                 self._saved = _Saved(path, state.global_t, records)
+                failpoints.hit("ps.after_snapshot_before_drop")
                 if self._journal is not None:
                     self._journal.end_snapshot(statistics[_JOURNAL_INDEX])
             return self._saved.path
@@ -433,6 +434,7 @@ class ParameterServer(ParameterServerBackend):
                 )
             self._commit(prepared, push)
             count += 1
+            failpoints.hit("ps.in_replay")
         self._first_version = self.version
         if count:
             _LOG.info("replayed %d pushes of the journal", count)
@@ -496,54 +498,54 @@ class ParameterServer(ParameterServerBackend):
         return replies
 
     def _apply(self, push: Push) -> Reply:
-        if (answer := self._replies.find(push)) is not None:
-            outcome, reason = answer
-            if outcome == LATE:
-                self._statistics.count_refused(LATE)
-                outcome = "dropped"
-            return self._make_reply(outcome, reason)
+        if (late := self._replies.find_lateness(push)) is not None:
+            self._statistics.count_refused("late")
+            return self._drop(late)
+        if (known := self._replies.find(push)) is not None:
+            return self._make_reply(known)
         if self._finished:
-            if push.gradient is None:
-                return self._make_reply("nothing")
-            return self._make_reply("dropped", FINISHED)
+            return self._answer_nothing() if push.gradient is None else self._drop(FINISHED)
         if push.gradient is not None and self._is_lost(push):
             self._statistics.count_refused("lost version")
-            return self._make_reply(
-                "dropped",
+            return self._drop(
                 f"version {push.gradient_version} of epoch {push.gradient_epoch or 'unknown'} was "
                 f"lost in a restart, which went on from version {self._first_version}; pull first",
             )
         if is_empty(push):  # somebody asks for values
-            return self._make_reply("nothing")
+            return self._answer_nothing()
         staleness = self._store.version - push.gradient_version
         with self._record_lock:
             # The steps that can fail come first.
             prepared = self._store.prepare(
                 push.gradient, push.env_steps, push.statistics, push.groups
             )
+            failpoints.hit("ps.before_journal")
             if self._journal is not None:
                 with tracing.span("journal"):
                     self._journal.append(
                         Record(push, prepared.learning_rates, prepared.version, prepared.global_t)
                     )
-            outcome = self._commit(prepared, push)
+            failpoints.hit("ps.after_journal_before_apply")
+            answered = self._commit(prepared, push)
         if push.gradient is not None:
             self._means.staleness += staleness
             self._means.gradients += 1
         every = self._every_env_steps
         if every is not None and self._store.global_t - self._attempted_t >= every:
             self._snapshot_due.set()
-        return self._make_reply(outcome)
+        failpoints.hit("ps.after_apply_before_reply")
+        return self._make_reply(answered)
 
-    def _commit(self, prepared: Prepared, push: Push) -> str:
-        """Has a push take effect; returns the outcome."""
+    def _commit(self, prepared: Prepared, push: Push) -> Answered:
+        """Has a push take effect; returns what it is answered with, now and when it comes again."""
         self._store.commit(prepared)
         self._statistics.add(push.env_steps, push.episodes)
         outcome = "nothing" if push.gradient is None else "applied"
-        self._replies.note(push, outcome)
+        answered = Answered(outcome, prepared.version, prepared.global_t)
+        self._replies.note(push, answered)
         self._records += 1
         self._check_finished()
-        return outcome
+        return answered
 
     def _is_lost(self, push: Push) -> bool:
         """Tells whether the gradient belongs to values that a restart has taken back."""
@@ -551,13 +553,19 @@ class ParameterServer(ParameterServerBackend):
             return push.gradient_version > self._first_version
         return push.gradient_version > self._store.version
 
-    def _make_reply(self, outcome: str, reason: str = "") -> Reply:
+    def _drop(self, reason: str) -> Reply:
+        return self._make_reply(Answered("dropped", self.version, self.global_t), reason)
+
+    def _answer_nothing(self) -> Reply:
+        return self._make_reply(Answered("nothing", self.version, self.global_t))
+
+    def _make_reply(self, answered: Answered, reason: str = "") -> Reply:
         return Reply(
-            outcome=outcome,
+            outcome=answered.outcome,
             reason=reason,
             durability=self._durability,
-            version=self.version,
-            global_t=self.global_t,
+            version=answered.version,
+            global_t=answered.global_t,
             epoch=self._epoch,
             finished=self._finished,
         )

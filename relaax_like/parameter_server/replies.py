@@ -10,22 +10,31 @@ from relaax_like.wire.errors import SnapshotError
 
 # Clients that are remembered; the one that pushed the longest ago is forgotten first.
 MAX_CLIENTS = 10_000
-LATE = "late"
 
 
 @dataclass(frozen=True)
-class _Answered:
+class Answered:
+    """What a push led to: its outcome, and version and `global_t` right after it."""
+
+    outcome: str
+    version: int
+    global_t: int
+
+
+@dataclass(frozen=True)
+class _Newest:
+    """Of one client: its newest push and what that was answered with."""
+
     incarnation: int
     sequence: int
-    outcome: str
+    answered: Answered
 
 
 class Replies:
     """The newest answered push of each client.
 
-        if replies.find(push) is None:
-            apply(push)
-            replies.note(push, "applied")
+        if replies.find_lateness(push) is None and replies.find(push) is None:
+            replies.note(push, apply(push))
 
     A client pushes one record after another and numbers them, so the newest is all that can be
     repeated. Pushes with sequence 0 carry no number, as the tutorial's, and are not remembered.
@@ -34,46 +43,45 @@ class Replies:
 
     def __init__(self, max_clients: int = MAX_CLIENTS):
         self._max_clients = max_clients
-        self._answered: collections.OrderedDict[str, _Answered] = collections.OrderedDict()
+        self._newest: collections.OrderedDict[str, _Newest] = collections.OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._answered)
+        return len(self._newest)
 
-    def find(self, push: Push) -> tuple[str, str] | None:
-        """Returns the outcome that the push had before, and ""; None: it is new.
+    def find(self, push: Push) -> Answered | None:
+        """Returns what the very same push was answered with before; None: it is another one."""
+        newest = self._newest.get(push.client_id)
+        if newest is None or _key(push) != _key(newest):
+            return None
+        return newest.answered
 
-        For a push that comes after a later one of the same client, or after the client has begun a
-        new life: LATE, and the reason.
+    def find_lateness(self, push: Push) -> str | None:
+        """Tells in words that a push comes after a later one of its client; None: it does not.
+
+        It may have been sent again by the network, or by a process that has been replaced.
         """
-        answered = self._answered.get(push.client_id)
-        if answered is None or push.sequence == 0:
+        newest = self._newest.get(push.client_id)
+        if newest is None or push.sequence == 0 or _key(push) >= _key(newest):
             return None
-        newest = (answered.incarnation, answered.sequence)
-        this = (push.incarnation, push.sequence)
-        if this > newest:
-            return None
-        if this == newest:
-            return answered.outcome, ""
         return (
-            LATE,
-            f"push {push.sequence} of life {push.incarnation} came late: {answered.sequence} of "
-            f"life {answered.incarnation} was answered before",
+            f"push {push.sequence} of life {push.incarnation} came late: {newest.sequence} of "
+            f"life {newest.incarnation} was answered before"
         )
 
-    def note(self, push: Push, outcome: str) -> None:
-        """Takes what a new push was answered with."""
+    def note(self, push: Push, answered: Answered) -> None:
+        """Takes what a new push is answered with."""
         if push.sequence == 0:
             return
-        self._answered[push.client_id] = _Answered(push.incarnation, push.sequence, outcome)
-        self._answered.move_to_end(push.client_id)
-        if len(self._answered) > self._max_clients:
-            self._answered.popitem(last=False)
+        self._newest[push.client_id] = _Newest(push.incarnation, push.sequence, answered)
+        self._newest.move_to_end(push.client_id)
+        if len(self._newest) > self._max_clients:
+            self._newest.popitem(last=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything in JSON types, for a snapshot."""
         return {
-            client: [one.incarnation, one.sequence, one.outcome]
-            for client, one in self._answered.items()
+            client: [one.incarnation, one.sequence, *vars(one.answered).values()]
+            for client, one in self._newest.items()
         }
 
     def restore(self, data: Mapping[str, Any]) -> None:
@@ -82,10 +90,15 @@ class Replies:
         Raises:
           SnapshotError: something else; nothing has changed.
         """
-        answered: collections.OrderedDict[str, _Answered] = collections.OrderedDict()
+        newest: collections.OrderedDict[str, _Newest] = collections.OrderedDict()
         try:
-            for client, (incarnation, sequence, outcome) in data.items():
-                answered[client] = _Answered(int(incarnation), int(sequence), str(outcome))
+            for client, (incarnation, sequence, outcome, version, global_t) in data.items():
+                answered = Answered(str(outcome), int(version), int(global_t))
+                newest[client] = _Newest(int(incarnation), int(sequence), answered)
         except (TypeError, ValueError, AttributeError) as error:
             raise SnapshotError(f"its list of answered pushes cannot be read: {error}") from None
-        self._answered = answered
+        self._newest = newest
+
+
+def _key(one: Push | _Newest) -> tuple[int, int]:
+    return one.incarnation, one.sequence

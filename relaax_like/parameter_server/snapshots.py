@@ -25,6 +25,7 @@ from typing import IO, Any
 import numpy as np
 
 from relaax_like.bridge.manifest import Manifest, Segment
+from relaax_like.wire import failpoints
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 _LOG = logging.getLogger(__name__)
@@ -124,6 +125,7 @@ class Snapshots:
         try:
             temporary.mkdir(parents=True)  # the folder may have been removed under us
             _write_files(temporary, state)
+            failpoints.hit("ps.in_snapshot")
             self._move_into_place(temporary, target)
         except (OSError, ValueError) as error:
             raise SnapshotError(f"{target}: the snapshot was not written: {error}") from error

@@ -8,11 +8,14 @@ from support.bridge import ONES, VARIABLES, make_backend, serve
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.service import Episode, NullMetrics, Push
-from relaax_like.parameter_server.replies import LATE, Replies
+from relaax_like.parameter_server.replies import Answered, Replies
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.wire.errors import SnapshotError
 
 GRADIENT = np.concatenate([one.reshape(-1) for one in ONES]).view(np.uint8)
+
+
+ANSWERED = Answered("applied", 1, 5)
 
 
 def make_push(backend, incarnation=1, sequence=1, client_id="a", **fields):
@@ -40,6 +43,16 @@ def test_a_repeated_push_has_its_effect_once():
         assert get_sum(backend) == 15 - 9  # SGD with rate 1, nine ones
 
 
+def test_a_repeated_push_hears_of_its_own_version_also_when_others_came_after_it():
+    with make_backend() as backend:
+        push = make_push(backend, env_steps=5)
+        first = backend.push(push)
+        backend.push(make_push(backend, client_id="b", env_steps=1))
+        again = backend.push(push)
+        assert again == first
+        assert (again.version, again.global_t, backend.version) == (1, 5, 2)
+
+
 @pytest.mark.parametrize(
     ("incarnation", "sequence"), [(2, 1), (1, 7)], ids=["an older life", "an older number"]
 )
@@ -52,7 +65,7 @@ def test_what_comes_late_is_dropped_and_counted(incarnation, sequence):
             reply = backend.push(make_push(backend, incarnation, sequence))
         assert (reply.outcome, reply.version) == ("dropped", 1)
         assert "came late" in reply.reason
-        assert backend.status().refused == {LATE: 1}
+        assert backend.status().refused == {"late": 1}
 
 
 def test_the_same_numbers_of_other_clients_and_lives_are_new():
@@ -102,16 +115,16 @@ def test_the_one_that_pushed_the_longest_ago_is_forgotten_first():
     replies = Replies(max_clients=2)
     pushes = [Push(client_id=name, incarnation=1, sequence=1) for name in "abac"]
     for push in pushes:
-        replies.note(push, "applied")
+        replies.note(push, ANSWERED)
     found = {push.client_id: replies.find(push) for push in pushes}
-    assert found == {"a": ("applied", ""), "b": None, "c": ("applied", "")}
+    assert found == {"a": ANSWERED, "b": None, "c": ANSWERED}
     assert len(replies) == 2
 
 
-@pytest.mark.parametrize("data", [{"a": 1}, {"a": [1, 2]}, {"a": ["x", 1, "applied"]}, [1]])
+@pytest.mark.parametrize("data", [{"a": 1}, {"a": [1, 2]}, {"a": ["x", 1, "applied", 1, 1]}, [1]])
 def test_a_list_that_cannot_be_read_changes_nothing(data):
     replies = Replies()
-    replies.note(Push(client_id="a", incarnation=1, sequence=1), "applied")
+    replies.note(Push(client_id="a", incarnation=1, sequence=1), ANSWERED)
     with pytest.raises(SnapshotError, match="answered pushes"):
         replies.restore(data)
     assert len(replies) == 1

@@ -1,0 +1,89 @@
+"""Call chaos: pushes whose request or reply is lost, or that are repeated while under way.
+
+    RELAAX_CHAOS=request_lost=0.1,reply_lost=0.1,in_flight=0.05,seed=3 relaax-rlx-server --config F
+
+For rehearsing what a bad network does to a run; off by default. Each push is one draw.
+"""
+
+import os
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+
+from relaax_like.bridge.service import Reply
+from relaax_like.wire.errors import ConfigError, ServerUnavailableError
+
+ENVIRONMENT_VARIABLE = "RELAAX_CHAOS"
+
+
+@dataclass
+class Chaos:
+    """What happens to a call, by probability.
+
+    Attributes:
+      request_lost: the server never hears of it.
+      reply_lost: it took effect, and its caller never hears of it.
+      in_flight: its caller gives up at once and repeats it while it is still under way.
+      seed: of the draws.
+    """
+
+    request_lost: float = 0.0
+    reply_lost: float = 0.0
+    in_flight: float = 0.0
+    seed: int = 0
+    _random: random.Random = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def call(self, call: Callable[[], Reply]) -> Reply:
+        """Makes a call, or does worse.
+
+        Raises:
+          ServerUnavailableError: as a network does that loses messages.
+        """
+        draw = self._random.random()
+        if draw < self.request_lost:
+            raise ServerUnavailableError(f"{ENVIRONMENT_VARIABLE}: the request was lost")
+        draw -= self.request_lost
+        if draw < self.in_flight:
+            threading.Thread(target=call, name="in flight", daemon=True).start()
+            raise ServerUnavailableError(f"{ENVIRONMENT_VARIABLE}: repeated while under way")
+        draw -= self.in_flight
+        reply = call()
+        if draw < self.reply_lost:
+            raise ServerUnavailableError(f"{ENVIRONMENT_VARIABLE}: the reply was lost")
+        return reply
+
+
+def from_environment() -> Chaos | None:
+    """Returns what the environment variable asks for; None: nothing.
+
+    Raises:
+      ConfigError: it asks for something else.
+    """
+    text = os.environ.get(ENVIRONMENT_VARIABLE, "")
+    return parse(text) if text else None
+
+
+def parse(text: str) -> Chaos:
+    """Reads `NAME=PROBABILITY` and `seed=N`, separated by commas.
+
+    Raises:
+      ConfigError: another name, or no probabilities.
+    """
+    names = [one.name for one in fields(Chaos) if one.init]
+    values: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        if name not in names:
+            raise ConfigError(f"{ENVIRONMENT_VARIABLE}: {name!r}, expected {', '.join(names)}")
+        try:
+            values[name] = int(value) if name == "seed" else float(value)
+        except ValueError:
+            raise ConfigError(f"{ENVIRONMENT_VARIABLE}: {part!r}, expected a number") from None
+    chances = [value for name, value in values.items() if name != "seed"]
+    if not (all(0 <= chance <= 1 for chance in chances) and sum(chances) <= 1):
+        raise ConfigError(f"{ENVIRONMENT_VARIABLE}: {text!r}: the probabilities add to 1 at most")
+    return Chaos(**values)  # type: ignore[arg-type]  # the seed is an int

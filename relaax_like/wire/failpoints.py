@@ -1,0 +1,117 @@
+"""Failpoints: named places where a process is made to fail, so that recovery can be rehearsed.
+
+    RELAAX_FAILPOINT=ps.after_journal_before_apply=kill@7 relaax-parameter-server --config F
+
+Off by default, and then one look at an empty dict. What can be named is `NAMES`.
+"""
+
+import errno
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from relaax_like.wire.errors import ConfigError
+
+ENVIRONMENT_VARIABLE = "RELAAX_FAILPOINT"
+
+# Name -> where it is.
+NAMES = {
+    "ps.before_journal": "a push is valid and has its turn; nothing is written",
+    "ps.after_journal_before_apply": "a push is in the journal, its version is not yet visible",
+    "ps.after_apply_before_reply": "a push took effect, nobody has been told",
+    "ps.in_snapshot": "a snapshot's files are written under a temporary name",
+    "ps.after_snapshot_before_drop": "a snapshot is in place, the old segments are still there",
+    "ps.in_replay": "a record of the journal has been applied again, at the start",
+}
+
+
+@dataclass
+class _Armed:
+    act: Callable[[str], None]
+    at: int  # acts when it has been reached so many times; 0: each time
+    reached: int = 0
+
+
+_armed: dict[str, _Armed] = {}
+_lock = threading.Lock()
+
+
+def hit(name: str) -> None:
+    """Does what was asked for at this place; mostly nothing.
+
+    Raises:
+      OSError: that is what was asked for.
+    """
+    if not _armed:
+        return
+    armed = _armed.get(name)
+    if armed is None:
+        return
+    with _lock:
+        armed.reached += 1
+        due = armed.at in (0, armed.reached)
+    if due:
+        armed.act(name)
+
+
+def arm(text: str) -> None:
+    """Arms failpoints: `NAME=ACTION[@N]`, separated by commas; replaces what was armed.
+
+    Actions: `kill` (SIGKILL to this process), `error` (an input/output error), `sleep:SECONDS`.
+    With `@N` only when the place is reached for the Nth time, else each time.
+
+    Raises:
+      ConfigError: another name or action.
+    """
+    armed = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, action = part.partition("=")
+        action, _, count = action.partition("@")
+        if name not in NAMES:
+            raise ConfigError(
+                f"{ENVIRONMENT_VARIABLE}: no failpoint {name!r}; there are {', '.join(NAMES)}"
+            )
+        if count and not (count.isdecimal() and int(count) > 0):
+            raise ConfigError(f"{ENVIRONMENT_VARIABLE}: {part!r}: @{count}, expected @1 or more")
+        armed[name] = _Armed(_parse_action(part, action), int(count or 0))
+    _armed.clear()
+    _armed.update(armed)
+
+
+def arm_from_environment() -> None:
+    """Arms what the environment variable says.
+
+    Raises:
+      ConfigError: it names something else.
+    """
+    arm(os.environ.get(ENVIRONMENT_VARIABLE, ""))
+
+
+def _parse_action(part: str, action: str) -> Callable[[str], None]:
+    kind, _, argument = action.partition(":")
+    if kind == "sleep":
+        try:
+            seconds = float(argument)
+        except ValueError:
+            seconds = -1.0
+        if 0 <= seconds < 1e6:
+            return lambda name: time.sleep(seconds)
+    elif not argument and kind in _ACTIONS:
+        return _ACTIONS[kind]
+    raise ConfigError(
+        f"{ENVIRONMENT_VARIABLE}: {part!r}: expected NAME=kill, NAME=error or NAME=sleep:SECONDS"
+    )
+
+
+def _kill(name: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _fail(name: str) -> None:
+    raise OSError(errno.EIO, f"failpoint {name}")
+
+
+_ACTIONS = {"kill": _kill, "error": _fail}

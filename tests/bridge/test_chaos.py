@@ -1,0 +1,67 @@
+"""Call chaos: whatever is lost or repeated, each push takes effect once."""
+
+import numpy as np
+import pytest
+from support.bridge import VARIABLES, make_backend, serve
+
+from relaax_like.bridge import chaos
+from relaax_like.bridge import stub as stub_module
+from relaax_like.bridge.control import BridgeControl
+from relaax_like.bridge.service import Reply
+from relaax_like.wire.errors import ConfigError, ServerUnavailableError
+
+
+@pytest.mark.parametrize("often", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "request_lost=0.4",
+        "reply_lost=0.4",
+        "in_flight=0.4",
+        "request_lost=0.2,reply_lost=0.2,in_flight=0.2,seed=5",
+    ],
+)
+def test_each_push_takes_effect_once(text, often, monkeypatch):
+    monkeypatch.setenv(chaos.ENVIRONMENT_VARIABLE, text)
+    monkeypatch.setattr(stub_module, "_RETRY_SLEEP_SEC", (0.0, 0.002))
+    gradients = np.random.default_rng(1).normal(size=(40, 9)).astype(np.float32)
+    want = np.concatenate([one.value.reshape(-1) for one in VARIABLES])
+    with make_backend() as backend:
+        with serve(backend) as address, BridgeControl().connect(address) as link:
+            with link.parameter_server_stub(often=often) as client:
+                for gradient in gradients:
+                    client.increment_global_t(3)
+                    values = client.push_pull([gradient[:6].reshape(2, 3), gradient[6:]])
+                    want = want - gradient
+                    np.testing.assert_array_equal(np.concatenate([v.ravel() for v in values]), want)
+                assert client.discarded_pushes == 0
+        assert (backend.version, backend.global_t) == (40, 120)
+
+
+def test_each_kind_of_chaos_is_what_it_says():
+    made = []
+
+    def call():
+        made.append(1)
+        return Reply(version=7)
+
+    for text, want in [("request_lost=1", 0), ("reply_lost=1", 1)]:
+        made.clear()
+        with pytest.raises(ServerUnavailableError, match="lost"):
+            chaos.parse(text).call(call)
+        assert len(made) == want
+    assert chaos.parse("in_flight=0").call(call).version == 7
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["lost=0.1", "reply_lost", "reply_lost=x", "reply_lost=1.5", "in_flight=-0.1", "seed=.5"],
+)
+def test_a_wrong_text_is_refused(text):
+    with pytest.raises(ConfigError, match="RELAAX_CHAOS"):
+        chaos.parse(text)
+
+
+def test_too_much_chance_is_refused():
+    with pytest.raises(ConfigError, match="add to 1"):
+        chaos.parse("reply_lost=0.6,request_lost=0.6")
