@@ -30,6 +30,9 @@ run: install  ## Train CartPole over the network, watch it in TensorBoard, end a
 test: install  ## Run all tests.
 	pytest
 
+faults: install  ## Kill the parameter server 150 times and more: a quarter of an hour.
+	RELAAX_FAULT_SEEDS=20 RELAAX_FAULT_KILLS=50 pytest tests/fault --timeout 600 --durations 5
+
 check: install lint types protos-current test  ## All that CI runs.
 
 format: install  ## Repair what `make lint` complains about.

@@ -172,9 +172,13 @@ class BufferingClient(ParameterServerClient):
         self._env_steps, self._episodes, self._statistics = 0, [], {}
         try:
             self._take(self._call_push_pull(push, want_values, self.version))
-            self._refresh()
         except ServerUnavailableError as error:
             self.discarded_pushes += 1
+            self._note_away(error)
+            return
+        try:
+            self._refresh()
+        except ServerUnavailableError as error:  # the next exchange does it
             self._note_away(error)
 
     def _take(self, reply: Reply) -> None:

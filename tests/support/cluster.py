@@ -243,6 +243,7 @@ class Cluster(Processes):
       config: the experiment's file.
       ps_port: of the parameter server, also after a restart.
       rlx_port: of the rlx server.
+      sets: overrides, "key=value", for every process.
     """
 
     def __init__(self, folder: Path, algorithm: Path = BARE, *sets: str):
@@ -256,7 +257,7 @@ class Cluster(Processes):
         super().__init__(folder)
         self.ps_port, self.rlx_port = find_free_port(), find_free_port()
         self.config = folder / "experiment.yaml"
-        self._sets = list(sets)
+        self.sets = list(sets)
         self.config.write_text(
             "run_dir: run\n"
             f"relaax-parameter-server: {{bind: 'localhost:{self.ps_port}'}}\n"
@@ -265,9 +266,9 @@ class Cluster(Processes):
             "environment: {program: OpenAI_Gym, env: CartPole-v0, clients: 2}\n"
         )
 
-    def start_parameter_server(self, *sets: str) -> Program:
+    def start_parameter_server(self, *sets: str, **env: str) -> Program:
         """Starts `relaax-parameter-server` with overrides, "key=value" each."""
-        return self._start_server("relaax-parameter-server", sets)
+        return self._start_server("relaax-parameter-server", sets, **env)
 
     def start_rlx_server(self, *sets: str) -> Program:
         """Starts `relaax-rlx-server`."""
@@ -310,6 +311,7 @@ class Cluster(Processes):
         before = self.wait_status(lambda status: True, "any answer").global_t
         return self.wait_status(lambda s: s.global_t >= before + more, f"{more} more steps")
 
-    def _start_server(self, command: str, sets: Sequence[str]) -> Program:
-        overrides = [part for text in (*self._sets, *sets) for part in ("--set", text)]
-        return self.start(command, [find_command(command), "--config", self.config, *overrides])
+    def _start_server(self, command: str, sets: Sequence[str], **env: str) -> Program:
+        overrides = [part for text in (*self.sets, *sets) for part in ("--set", text)]
+        argv = [find_command(command), "--config", self.config, *overrides]
+        return self.start(command, argv, **env)
