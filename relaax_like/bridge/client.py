@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 _NUMBERS = itertools.count(1)
 # Steps of an agent that pushes rarely are sent by themselves this often.
 FLUSH_SEC = 1.0
+_DROPPED_LINE_SEC = 10.0
 
 
 def make_client_id(role: str = "agent") -> str:
@@ -61,6 +62,8 @@ class BufferingClient(ParameterServerClient):
         self._values_epoch = 0
         self._reply = Reply()
         self._away = False
+        self._dropped = 0
+        self._next_dropped_line = 0.0
         self._last_exchange = time.monotonic()
 
     @abc.abstractmethod
@@ -186,12 +189,21 @@ class BufferingClient(ParameterServerClient):
             logger.info("%s: the parameter server is back", self.client_id)
             self._away = False
         if reply.outcome == "dropped" and not reply.finished:
-            logger.warning("%s: push dropped: %s", self.client_id, reply.reason)
+            self._note_dropped(reply.reason)
         self._reply = reply
         if reply.values is not None:
             self._values = reply.values
             self._values_epoch = reply.epoch
         self._last_exchange = time.monotonic()
+
+    def _note_dropped(self, reason: str) -> None:
+        self._dropped += 1
+        now = time.monotonic()
+        if now >= self._next_dropped_line:
+            self._next_dropped_line = now + _DROPPED_LINE_SEC
+            logger.warning(
+                "%s: push dropped (%d so far): %s", self.client_id, self._dropped, reason
+            )
 
     def _refresh(self) -> None:
         """Pulls anew after a restart of the server: a version number may mean other values now."""

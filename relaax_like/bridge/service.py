@@ -64,7 +64,8 @@ class Reply:
     """What the parameter server answers.
 
     Attributes:
-      outcome: "nothing" (no gradient was pushed), "applied", "pending" or "dropped".
+      outcome: "nothing" (no gradient was pushed), "applied", "pending" (held back until others
+        have come) or "dropped" (the gradient alone).
       reason: why it was dropped.
       durability: what a crash of the server can take back: "journal", nothing; "snapshot", what
         came since the newest snapshot.

@@ -16,6 +16,7 @@ from pydantic import (
 from relaax_like.config.address import Address, parse_address
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.base import Settings
+from relaax_like.config.combine import CombineConfig
 from relaax_like.config.optimizer import OptimizerConfig
 
 PARAMETER_SERVER_PORT = 7000
@@ -84,6 +85,8 @@ class ParameterServerConfig(Settings):
     initial_values: Path | None = None
     # Optimizer per variable group; null: the algorithm's.
     optimizers: dict[str, OptimizerConfig] | None = None
+    # How gradients of several clients are combined.
+    combine: CombineConfig = CombineConfig()
     # Seconds between progress lines.
     progress_interval_sec: Seconds = 5.0
     log_level: LogLevel = "INFO"

@@ -72,6 +72,7 @@ def make_parameter_server(
                 max_bytes_per_sec=1e6 * settings.journal_max_mb_per_sec,
             ),
             metrics=metrics,
+            combine=settings.combine,
             max_global_step=experiment.algorithm.max_global_step,
             target=target,
             snapshot_every_sec=settings.checkpoint_time_interval,

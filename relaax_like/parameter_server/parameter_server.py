@@ -4,7 +4,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,8 @@ from relaax_like.bridge.service import (
     Reply,
     Status,
 )
+from relaax_like.config.combine import CombineConfig
+from relaax_like.parameter_server.combining import Combiner, Plan
 from relaax_like.parameter_server.intake import (
     Refused,
     is_empty,
@@ -108,6 +110,7 @@ class ParameterServer(ParameterServerBackend):
         snapshots: Snapshots | None = None,
         journal: PushJournal | None = None,
         metrics: Metrics,
+        combine: CombineConfig | None = None,
         max_global_step: int | None = None,
         target: Target | None = None,
         snapshot_every_sec: float | None = None,
@@ -123,6 +126,7 @@ class ParameterServer(ParameterServerBackend):
           journal: where pushes go before they are answered; needs `restore_latest_checkpoint` to be
             called before anything is pushed. None: nowhere.
           metrics: the recorder.
+          combine: what becomes of gradients that come together; None: each is applied at once.
           max_global_step: environment steps after which the training ends; None: no limit.
           target: mean return that ends the training; None: none does.
           snapshot_every_sec: seconds between two snapshots; None: not by time.
@@ -151,6 +155,8 @@ class ParameterServer(ParameterServerBackend):
         self._statistics = Statistics(target.episodes if target else DEFAULT_WINDOW, clock)
         self._means = _Means(since=self._started)
         self._replies = Replies()  # written under _record_lock
+        self._combiner = Combiner(combine or CombineConfig(), store.manifest, clock)
+        self._combiner.begin(store.values, {})
         self._finished = ""
         self._finished_event = threading.Event()
         self._told: set[str] = set()  # clients whose reply said that the training has ended
@@ -365,7 +371,9 @@ class ParameterServer(ParameterServerBackend):
                 statistics = {**self._statistics.to_dict(), _REPLIES: self._replies.to_dict()}
                 if self._journal is not None:
                     statistics[_JOURNAL_INDEX] = self._journal.begin_snapshot()
-                state = replace(state, statistics=statistics)
+                held = self._combiner.pending.items()
+                pending = {groups: (one.total, one.count) for groups, one in held}
+                state = replace(state, statistics=statistics, pending=pending)
                 records = self._records
             self._attempted_t = state.global_t
             if self._saved is None or self._saved.records != records:
@@ -408,6 +416,7 @@ class ParameterServer(ParameterServerBackend):
             self._first_version = state.version
             self._statistics.restore(state.statistics)
             self._replies.restore(state.statistics.get(_REPLIES, {}))
+            self._combiner.begin(self._store.values, state.pending)
             self._saved = _Saved(self._snapshots.path_of(state), state.global_t, self._records)
             self._attempted_t = state.global_t
             self._check_finished()
@@ -422,9 +431,8 @@ class ParameterServer(ParameterServerBackend):
                     "or start in another checkpoint directory"
                 )
             push = record.push
-            prepared = self._store.prepare(
-                push.gradient, push.env_steps, push.statistics, push.groups, record.learning_rates
-            )
+            plan = self._combiner.replan(record.action, push)
+            prepared = self._prepare(plan, push, record.learning_rates)
             if (prepared.version, prepared.global_t) != (record.version, record.global_t):
                 raise JournalError(
                     f"the journal's next record led from version {self.version}, step "
@@ -432,7 +440,7 @@ class ParameterServer(ParameterServerBackend):
                     f"leads to version {prepared.version}, step {prepared.global_t}: records "
                     "between them are missing; `relaax fsck --to-last-good` keeps what can be used"
                 )
-            self._commit(prepared, push)
+            self._commit(prepared, push, plan)
             count += 1
             failpoints.hit("ps.in_replay")
         self._first_version = self.version
@@ -514,19 +522,26 @@ class ParameterServer(ParameterServerBackend):
         if is_empty(push):  # somebody asks for values
             return self._answer_nothing()
         staleness = self._store.version - push.gradient_version
+        plan = self._combiner.plan(push, self._store.values)
+        if plan.action == "dropped":
+            self._statistics.count_refused("stale")
         with self._record_lock:
             # The steps that can fail come first.
-            prepared = self._store.prepare(
-                push.gradient, push.env_steps, push.statistics, push.groups
-            )
+            prepared = self._prepare(plan, push)
             failpoints.hit("ps.before_journal")
             if self._journal is not None:
                 with tracing.span("journal"):
                     self._journal.append(
-                        Record(push, prepared.learning_rates, prepared.version, prepared.global_t)
+                        Record(
+                            replace(push, gradient=plan.gradient),
+                            prepared.learning_rates,
+                            prepared.version,
+                            prepared.global_t,
+                            plan.action,
+                        )
                     )
             failpoints.hit("ps.after_journal_before_apply")
-            answered = self._commit(prepared, push)
+            answered = self._commit(prepared, push, plan)
         if push.gradient is not None:
             self._means.staleness += staleness
             self._means.gradients += 1
@@ -534,14 +549,22 @@ class ParameterServer(ParameterServerBackend):
         if every is not None and self._store.global_t - self._attempted_t >= every:
             self._snapshot_due.set()
         failpoints.hit("ps.after_apply_before_reply")
-        return self._make_reply(answered)
+        return self._make_reply(answered, plan.reason)
 
-    def _commit(self, prepared: Prepared, push: Push) -> Answered:
+    def _prepare(
+        self, plan: Plan, push: Push, learning_rates: Mapping[str, float] | None = None
+    ) -> Prepared:
+        groups = () if plan.effective is None else push.groups
+        return self._store.prepare(
+            plan.effective, push.env_steps, push.statistics, groups, learning_rates
+        )
+
+    def _commit(self, prepared: Prepared, push: Push, plan: Plan) -> Answered:
         """Has a push take effect; returns what it is answered with, now and when it comes again."""
         self._store.commit(prepared)
+        self._combiner.note(plan, push.groups, self._store.values)
         self._statistics.add(push.env_steps, push.episodes)
-        outcome = "nothing" if push.gradient is None else "applied"
-        answered = Answered(outcome, prepared.version, prepared.global_t)
+        answered = Answered(_get_outcome(plan), prepared.version, prepared.global_t)
         self._replies.note(push, answered)
         self._records += 1
         self._check_finished()
@@ -597,6 +620,9 @@ class ParameterServer(ParameterServerBackend):
         scalars = {"Optimizer/staleness": means.staleness / means.gradients}
         for group, rate in self._store.compute_learning_rates().items():
             scalars[f"Optimizer/learning_rate/{group}"] = rate
+        for name, count in vars(self._combiner.counts).items():
+            if count:
+                scalars[f"Optimizer/gradients {name.replace('_', ' ')}"] = count
         try:
             for name, y in scalars.items():
                 self._metrics.scalar(name, y, global_t)
@@ -628,6 +654,12 @@ class ParameterServer(ParameterServerBackend):
         except Exception:
             self._snapshot_failures += 1
             _LOG.exception("a snapshot failed; training goes on")
+
+
+def _get_outcome(plan: Plan) -> str:
+    if plan.action in ("pending", "dropped"):
+        return plan.action
+    return "nothing" if plan.gradient is None else "applied"
 
 
 def _validate_numbers(

@@ -9,10 +9,18 @@ from google.protobuf.message import DecodeError
 
 from relaax_like.bridge.messages import header_to_push, push_to_header
 from relaax_like.bridge.service import Push
+from relaax_like.parameter_server.combining import Action
 from relaax_like.v1 import journal_pb2
 from relaax_like.wire.errors import InvalidInputError, JournalError
 
 _LENGTH = struct.Struct("<I")
+_COMBININGS: Mapping[Action, journal_pb2.Combining] = {
+    "alone": journal_pb2.ALONE,
+    "pending": journal_pb2.HELD_BACK,
+    "with_pending": journal_pb2.WITH_HELD_BACK,
+    "dropped": journal_pb2.NOT_USED,
+}
+_ACTIONS = {number: action for action, number in _COMBININGS.items()}
 
 
 @dataclass(frozen=True)
@@ -24,12 +32,14 @@ class Record:
       learning_rates: variable group -> the rate that its gradient met.
       version: of the values afterwards.
       global_t: afterwards.
+      action: what became of the gradient.
     """
 
     push: Push
     learning_rates: Mapping[str, float]
     version: int
     global_t: int
+    action: Action = "alone"
 
 
 def pack_record(record: Record) -> Sequence[bytes | memoryview]:
@@ -40,6 +50,7 @@ def pack_record(record: Record) -> Sequence[bytes | memoryview]:
         learning_rates=record.learning_rates,
         version=record.version,
         global_t=record.global_t,
+        combining=_COMBININGS[record.action],
     ).SerializeToString()
     head = _LENGTH.pack(len(message)) + message
     return [head] if gradient is None else [head, gradient.view(np.uint8).data]
@@ -62,9 +73,16 @@ def unpack_record(payload: memoryview) -> Record:
             )
         gradient = np.frombuffer(rest, np.float32) if rest else None
         push = header_to_push(message.push, gradient)
-    except (struct.error, DecodeError, InvalidInputError) as error:
+        action = _ACTIONS[message.combining]
+    except (struct.error, DecodeError, InvalidInputError, KeyError) as error:
         raise JournalError(
             f"a record of the journal cannot be read: {error}; it was written by another version "
             "of relaax_like: finish the run with that one, or start in a new checkpoint directory"
         ) from None
-    return Record(push, dict(message.learning_rates), message.version, message.global_t)
+    return Record(
+        push,
+        dict(message.learning_rates),
+        message.version,
+        message.global_t,
+        action,
+    )

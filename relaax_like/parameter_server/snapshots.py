@@ -50,6 +50,7 @@ class State:
       slot_names: group -> what the rows of its slots hold.
       steps: group -> optimizer steps taken.
       statistics: what else is to be kept; JSON types only.
+      pending: groups of a push -> sum [n] float32 and number of the gradients that are held back.
     """
 
     manifest: Manifest
@@ -60,6 +61,7 @@ class State:
     slot_names: Mapping[str, tuple[str, ...]]
     steps: Mapping[str, int]
     statistics: Mapping[str, Any] = field(default_factory=dict)
+    pending: Mapping[tuple[str, ...], tuple[np.ndarray, int]] = field(default_factory=dict)
 
 
 class DamagedError(Exception):
@@ -329,6 +331,10 @@ def _write_files(directory: Path, state: State) -> None:
             "slots": list(state.slot_names[group]),
             "steps": state.steps[group],
         }
+    pending = []
+    for index, (names, (total, count)) in enumerate(state.pending.items()):
+        arrays[f"pending-{index}.npy"] = total
+        pending.append({"file": f"pending-{index}.npy", "groups": list(names), "count": count})
     body = {
         "format": _FORMAT,
         "global_t": state.global_t,
@@ -337,6 +343,7 @@ def _write_files(directory: Path, state: State) -> None:
         "segments": [vars(segment) for segment in state.manifest.segments],
         "groups": groups,
         "statistics": state.statistics,
+        "pending": pending,
         "files": {name: _write_array(directory / name, array) for name, array in arrays.items()},
     }
     manifest = {"crc32": zlib.crc32(_canonical(body)), "body": body}
@@ -409,6 +416,10 @@ def _unpack_state(directory: Path, body: dict[str, Any]) -> State:
         slot_names={group: tuple(entry["slots"]) for group, entry in groups.items()},
         steps={group: entry["steps"] for group, entry in groups.items()},
         statistics=body["statistics"],
+        pending={
+            tuple(entry["groups"]): (arrays[entry["file"]], entry["count"])
+            for entry in body.get("pending", ())  # snapshots of older versions have none
+        },
     )
 
 

@@ -1,5 +1,6 @@
 from relaax_like.v1 import parameter_server_pb2 as _parameter_server_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Mapping as _Mapping
@@ -7,8 +8,19 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Combining(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ALONE: _ClassVar[Combining]
+    HELD_BACK: _ClassVar[Combining]
+    WITH_HELD_BACK: _ClassVar[Combining]
+    NOT_USED: _ClassVar[Combining]
+ALONE: Combining
+HELD_BACK: Combining
+WITH_HELD_BACK: Combining
+NOT_USED: Combining
+
 class JournalRecord(_message.Message):
-    __slots__ = ("push", "learning_rates", "version", "global_t")
+    __slots__ = ("push", "learning_rates", "version", "global_t", "combining")
     class LearningRatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -20,8 +32,10 @@ class JournalRecord(_message.Message):
     LEARNING_RATES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_T_FIELD_NUMBER: _ClassVar[int]
+    COMBINING_FIELD_NUMBER: _ClassVar[int]
     push: _parameter_server_pb2.PushHeader
     learning_rates: _containers.ScalarMap[str, float]
     version: int
     global_t: int
-    def __init__(self, push: _Optional[_Union[_parameter_server_pb2.PushHeader, _Mapping]] = ..., learning_rates: _Optional[_Mapping[str, float]] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ...) -> None: ...
+    combining: Combining
+    def __init__(self, push: _Optional[_Union[_parameter_server_pb2.PushHeader, _Mapping]] = ..., learning_rates: _Optional[_Mapping[str, float]] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ..., combining: _Optional[_Union[Combining, str]] = ...) -> None: ...

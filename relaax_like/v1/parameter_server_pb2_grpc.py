@@ -71,16 +71,17 @@ class ParameterServerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PushPull(self, request_iterator, context):
-        """One push: a header, then the gradient's chunks; the reply: a header, then the values' chunks.
-        INVALID_ARGUMENT: malformed or not finite, nothing took effect.
+        """Rounds, one after another for as long as the stream is open. A push: a header, then the
+        gradient's chunks; its reply: a header, then the values' chunks. INVALID_ARGUMENT ends the
+        stream: the newest push was malformed or not finite, and nothing of it took effect.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PushPullWhole(self, request, context):
-        """The same with a message each way, which costs a third: for models whose gradient and values fit
-        the first chunk. INVALID_ARGUMENT: they do not.
+        """One push with a message each way, for clients that push seldom: no stream is open meanwhile.
+        The gradient and the values must fit the first chunk. INVALID_ARGUMENT: they do not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
