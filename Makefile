@@ -11,7 +11,7 @@ GRPC_TOOLS := grpcio-tools==1.74.0
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install run test check format lint types protos protos-current bench bench-peers clean
+.PHONY: help install run test faults check format lint types protos protos-current bench bench-peers clean
 
 help:  ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18

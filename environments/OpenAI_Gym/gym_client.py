@@ -9,8 +9,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from relaax_like.client import Interactor, Retry, RlxClient, RunSummary, SlotEpisode
-from relaax_like.wire.errors import ConfigError, ProtocolError, RelaaxError
+from relaax_like.client import (
+    Interactor,
+    Retry,
+    RlxClient,
+    RunSummary,
+    SlotEpisode,
+    add_security_arguments,
+    make_security,
+)
+from relaax_like.wire.errors import ConfigError, NotAllowedError, ProtocolError, RelaaxError
 
 from .gym_display import Display
 
@@ -94,11 +102,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="end after so many; default: when training ends",
     )
-    add(
-        "--token",
-        default=os.environ.get("RELAAX_TOKEN", ""),
-        help="secret that the server may ask for; default: $RELAAX_TOKEN",
-    )
+    add_security_arguments(parser)
     add(
         "--timeout",
         type=float,
@@ -165,7 +169,7 @@ def _may_pass(error: RelaaxError) -> bool:
     """Whether a later attempt may go well: it is not the user's settings that are wrong."""
     if isinstance(error, ProtocolError):
         return error.code not in ("SPACE_MISMATCH", "VERSION_MISMATCH")
-    return not isinstance(error, ConfigError)
+    return not isinstance(error, ConfigError | NotAllowedError)
 
 
 @contextlib.contextmanager
@@ -190,6 +194,7 @@ def run(args: argparse.Namespace) -> RunSummary:
       ConfigError: the environment or a flag is wrong.
       ProtocolError: the server refused.
     """
+    security = make_security(args)
     retry = Retry(min_sleep_sec=args.retry_sleep[0], max_sleep_sec=args.retry_sleep[1])
     with contextlib.ExitStack() as stack:
         # First, as SIGUSR1 ends a process that has no handler for it.
@@ -208,7 +213,7 @@ def run(args: argparse.Namespace) -> RunSummary:
                 slots=slots.slots,
                 name=name[:100],
                 exploit=args.exploit,
-                token=args.token,
+                security=security,
                 timeout_sec=args.timeout,
                 retry=retry,
             )

@@ -1,9 +1,15 @@
-"""Channels and ports: the options of both ends of every gRPC connection."""
+"""Channels and ports: the options and the credentials of both ends of every gRPC connection."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import grpc
 
+from relaax_like.bridge.access import TokenCheck, TokenSender
 from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.ports import describe_bind_failure
+from relaax_like.wire.security import ClientSecurity, ServerSecurity, TokenFile
+from relaax_like.wire.tls import Pem, ServerTls
 
 SERVER_OPTIONS = (
     # Without it a second server on a used port starts silently and takes a share of the calls.
@@ -25,13 +31,49 @@ CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 
-
-def make_channel(address: str) -> grpc.Channel:
-    """Opens a channel to `host:port`; it connects by itself and again after a loss."""
-    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+Options = Sequence[tuple[str, Any]]
 
 
-def bind(server: grpc.Server, address: str) -> int:
+def make_channel(
+    address: str,
+    security: ClientSecurity | None = None,
+    options: Options = CHANNEL_OPTIONS,
+) -> grpc.Channel:
+    """Opens a channel to `host:port`; it connects by itself and again after a loss.
+
+    A token file that changes is read again. Certificates are not: gRPC keeps them for as long as
+    the channel lives.
+
+    Args:
+      address: of the server.
+      security: None sends no token, in the clear.
+      options: of gRPC.
+
+    Raises:
+      ConfigError: a file that `security` names cannot be used.
+    """
+    security = security or ClientSecurity()
+    if security.tls is None:
+        channel = grpc.insecure_channel(address, options=options)
+    else:
+        pem = security.tls.read()
+        credentials = grpc.ssl_channel_credentials(pem.ca, pem.key or None, pem.cert or None)
+        channel = grpc.secure_channel(address, credentials, options=options)
+    if security.token_file is not None:
+        return grpc.intercept_channel(channel, TokenSender(TokenFile(security.token_file).get))
+    if security.token:
+        return grpc.intercept_channel(channel, TokenSender(lambda: security.token))
+    return channel
+
+
+def make_interceptors(security: ServerSecurity | None) -> list[grpc.ServerInterceptor]:
+    """Returns what a `grpc.server` needs to check tokens; nothing where none are asked for."""
+    if security is None or security.tokens is None:
+        return []
+    return [TokenCheck(security.tokens)]
+
+
+def bind(server: grpc.Server, address: str, security: ServerSecurity | None = None) -> int:
     """Binds a gRPC server to `host:port` and returns the port.
 
     Raises:
@@ -39,9 +81,33 @@ def bind(server: grpc.Server, address: str) -> int:
     """
     host, _, port = address.rpartition(":")
     try:
-        bound = server.add_insecure_port(address)
+        if security is None or security.tls is None:
+            bound = server.add_insecure_port(address)
+        else:
+            bound = server.add_secure_port(address, _make_credentials(security.tls))
     except RuntimeError:
         bound = 0
     if not bound:
         raise RelaaxError(f"cannot bind {address}: {describe_bind_failure(host, int(port))}")
     return bound
+
+
+def _make_credentials(tls: ServerTls) -> grpc.ServerCredentials:
+    loaded = tls.get()
+
+    def fetch() -> Any:
+        """Called at each handshake; None: nothing has changed."""
+        nonlocal loaded
+        newest = tls.get()
+        if newest is loaded:
+            return None
+        loaded = newest
+        return _make_configuration(newest)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _make_configuration(loaded), fetch, tls.client_cert_required
+    )
+
+
+def _make_configuration(pem: Pem) -> Any:
+    return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.ca)

@@ -1,12 +1,13 @@
 """BridgeControl: opens either end of the bridge."""
 
+import logging
 from concurrent import futures
 from types import TracebackType
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from relaax_like.bridge.channel import SERVER_OPTIONS, bind, make_channel
+from relaax_like.bridge.channel import SERVER_OPTIONS, bind, make_channel, make_interceptors
 from relaax_like.bridge.manifest import Manifest
 from relaax_like.bridge.service import Metrics, ParameterServerBackend, Status
 from relaax_like.bridge.servicer import ParameterServerServicer, add_to_server
@@ -19,6 +20,11 @@ from relaax_like.bridge.stub import (
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.metrics.server import add_metrics_servicer
+from relaax_like.wire.errors import NotAllowedError, ServerUnavailableError
+from relaax_like.wire.security import ClientSecurity, ServerSecurity
+from relaax_like.wire.tls import find_tls_mistake
+
+logger = logging.getLogger(__name__)
 
 # One more is refused at once: with fewer threads than calls, it would wait for ever.
 _MAX_CALLS = 1024
@@ -32,9 +38,10 @@ class Link:
             values = parameter_server.get_values()
     """
 
-    def __init__(self, address: str):
+    def __init__(self, address: str, security: ClientSecurity | None = None):
         self.address = address
-        self._channel = make_channel(address)
+        self._tls = None if security is None else security.tls
+        self._channel = make_channel(address, security)
         self._global_t = 0
         self._health = Health()
         self._metrics: MetricsClient | None = None
@@ -43,8 +50,16 @@ class Link:
         """Waits until the server answers; see `wait_for_manifest`.
 
         Asks anew each time: a restarted server may serve another model.
+
+        Raises:
+          ServerUnavailableError: no answer in time.
+          NotAllowedError: one of the two does not trust the other; waiting does not help.
         """
-        return wait_for_manifest(self._channel, self.address, timeout_sec)
+        try:
+            return wait_for_manifest(self._channel, self.address, timeout_sec, self._note_wait)
+        except ServerUnavailableError:
+            self._validate_tls()
+            raise
 
     def parameter_server_stub(
         self,
@@ -89,8 +104,32 @@ class Link:
         self._global_t = max(self._global_t, global_t)
 
     def status(self, timeout_sec: float = 5.0) -> Status:
-        """Asks for the numbers for people; see `get_status`."""
-        return get_status(self._channel, self.address, timeout_sec)
+        """Asks for the numbers for people; see `get_status`.
+
+        Raises:
+          ServerUnavailableError: no answer in time.
+          NotAllowedError: one of the two does not trust the other.
+        """
+        try:
+            return get_status(self._channel, self.address, timeout_sec)
+        except ServerUnavailableError:
+            self._validate_tls()
+            raise
+
+    def _note_wait(self, waited_sec: float) -> None:
+        self._validate_tls()
+        logger.info(
+            "waiting for the parameter server at %s (%.0f s); start it with "
+            "relaax-parameter-server",
+            self.address,
+            waited_sec,
+        )
+
+    def _validate_tls(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        mistake = find_tls_mistake(host.strip("[]"), int(port), self._tls)
+        if mistake:
+            raise NotAllowedError(f"the parameter server at {self.address}: {mistake}")
 
     def close(self) -> None:
         """Closes the channel; may be called twice."""
@@ -113,18 +152,30 @@ class Link:
 class BridgeControl:
     """Opens the client's end and the server's end of the bridge."""
 
-    def connect(self, address: str) -> Link:
-        """Returns a link to the parameter server at `host:port`, which need not be up yet."""
-        return Link(address)
+    def connect(self, address: str, security: ClientSecurity | None = None) -> Link:
+        """Returns a link to the parameter server at `host:port`, which need not be up yet.
+
+        Args:
+          address: of the server.
+          security: token and certificates; None: no token, in the clear.
+
+        Raises:
+          ConfigError: a file that `security` names cannot be used.
+        """
+        return Link(address, security)
 
     def create_server(
-        self, address: str, backend: ParameterServerBackend
+        self,
+        address: str,
+        backend: ParameterServerBackend,
+        security: ServerSecurity | None = None,
     ) -> tuple[grpc.Server, int]:
         """Binds a server for `backend`; start it with `.start()`.
 
         Args:
           address: `host:port`; port 0 lets the system choose.
           backend: what is served: our own protocol, the tutorial's four calls, metrics, health.
+          security: what clients must show; None: nothing, in the clear.
 
         Returns:
           The server and its real port.
@@ -136,12 +187,13 @@ class BridgeControl:
             futures.ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="bridge"),
             options=SERVER_OPTIONS,
             maximum_concurrent_rpcs=_MAX_CALLS,
+            interceptors=make_interceptors(security),
         )
         add_to_server(ParameterServerServicer(backend), server)
         _add_tutorial(server, backend)
         _add_metrics(server, backend.metrics())
         add_health(server)
-        return server, bind(server, address)
+        return server, bind(server, address, security)
 
 
 def add_health(server: grpc.Server) -> health.HealthServicer:

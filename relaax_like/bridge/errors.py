@@ -7,7 +7,12 @@ from typing import NoReturn
 
 import grpc
 
-from relaax_like.wire.errors import InvalidInputError, ProtocolError, ServerUnavailableError
+from relaax_like.wire.errors import (
+    InvalidInputError,
+    NotAllowedError,
+    ProtocolError,
+    ServerUnavailableError,
+)
 
 _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT),
@@ -21,6 +26,8 @@ _UNAVAILABLE = (
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.CANCELLED,
 )
+# The token or its role does not do; see bridge/access.py.
+_NOT_ALLOWED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
 def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
@@ -36,6 +43,8 @@ def to_exception(error: grpc.RpcError, address: str) -> Exception:
     code, details = error.code(), error.details()
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidInputError(details or "refused")
+    if code in _NOT_ALLOWED:
+        return NotAllowedError(f"the parameter server at {address} refused: {details}")
     if code in _UNAVAILABLE:
         return ServerUnavailableError(
             f"no answer from the parameter server at {address} ({code.name}: {details})"

@@ -8,7 +8,7 @@ import numpy as np
 from relaax_like.bridge import chunks, frames
 from relaax_like.bridge.manifest import MAX_STATISTICS, Manifest
 from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import Episode, Push, Reply, Status, Values
+from relaax_like.bridge.service import ClientStatus, Episode, Push, Reply, Status, Values
 from relaax_like.v1 import ndarray_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import InvalidInputError
@@ -242,7 +242,14 @@ def messages_to_reply(messages: Iterable[frames.Reply], manifest: Manifest) -> R
 def status_to_message(status: Status) -> pb.Status:
     """Converts the numbers for people to their message."""
     fields = {name: value for name, value in vars(status).items() if value is not None}
-    return pb.Status(**fields | {"durability": _DURABILITIES[status.durability]})
+    fields["durability"] = _DURABILITIES[status.durability]
+    fields["client_list"] = [
+        pb.ClientStatus(
+            **{name: value for name, value in vars(client).items() if value is not None}
+        )
+        for client in status.client_list
+    ]
+    return pb.Status(**fields)
 
 
 def message_to_status(message: pb.Status) -> Status:
@@ -266,4 +273,21 @@ def message_to_status(message: pb.Status) -> Status:
         parameters=message.parameters,
         durability=_DURABILITY_NAMES.get(message.durability, "snapshot"),
         unsynced_records=message.unsynced_records,
+        unsynced_bytes=message.unsynced_bytes,
+        journal_bytes=message.journal_bytes,
+        snapshot_age_sec=(
+            message.snapshot_age_sec if message.HasField("snapshot_age_sec") else None
+        ),
+        snapshot_failures=message.snapshot_failures,
+        client_list=tuple(
+            ClientStatus(
+                client_id=client.client_id,
+                gradients=client.gradients,
+                staleness=client.staleness if client.HasField("staleness") else None,
+                silent_sec=client.silent_sec,
+            )
+            for client in message.client_list
+        ),
+        held_back=message.held_back,
+        resident_bytes=message.resident_bytes,
     )

@@ -88,6 +88,16 @@ class Reply:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClientStatus:
+    """One client of the parameter server; see `relaax.v1.ClientStatus`."""
+
+    client_id: str
+    gradients: int = 0
+    staleness: int | None = None
+    silent_sec: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Status:
     """Numbers for people: `relaax status` and the progress line. See `relaax.v1.Status`."""
 
@@ -107,6 +117,13 @@ class Status:
     parameters: int = 0
     durability: str = "snapshot"
     unsynced_records: int = 0
+    unsynced_bytes: int = 0
+    journal_bytes: int = 0
+    snapshot_age_sec: float | None = None
+    snapshot_failures: int = 0
+    client_list: tuple[ClientStatus, ...] = ()
+    held_back: int = 0
+    resident_bytes: int = 0
 
 
 class Metrics(abc.ABC):

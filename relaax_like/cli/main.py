@@ -5,7 +5,13 @@ from typing import Annotated
 
 import typer
 
-from relaax_like.cli.options import SetOption, TraceOption, make_app
+from relaax_like.cli.options import (
+    InsecureOption,
+    SetOption,
+    TraceOption,
+    allow_insecure,
+    make_app,
+)
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.process import (
     Shutdown,
@@ -28,6 +34,7 @@ def _root() -> None:
 @app.command()
 def run(
     config: ConfigArgument,
+    insecure: InsecureOption = False,
     trace: TraceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
@@ -38,12 +45,13 @@ def run(
 
     def start() -> int:
         from relaax_like.launch.manager import Manager
-        from relaax_like.launch.run import make_process_specs, validate_ports_free
+        from relaax_like.launch.run import make_process_specs, validate_servers
 
-        experiment = load_experiment(config, sets)
+        overrides = allow_insecure(insecure, sets)
+        experiment = load_experiment(config, overrides)
         setup_logging("INFO")
-        manager = Manager(make_process_specs(experiment, sets, trace))
-        validate_ports_free(experiment)
+        manager = Manager(make_process_specs(experiment, overrides, trace))
+        validate_servers(experiment)
         if trace:
             clear_traces(experiment)
         shutdown = Shutdown()
@@ -101,13 +109,27 @@ def evaluate(
 def status(
     address: Annotated[str, typer.Argument(help="Of the parameter server.")] = "localhost:7000",
     watch: Annotated[bool, typer.Option(help="Ask again each second until Ctrl-C.")] = False,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with a token of role agent or operator.")
+    ] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option(help="Speak TLS; the PEM file of the certificate to believe.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="PEM file of an own certificate, where one is asked for.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file of its key.")] = None,
 ) -> None:
     """Ask a parameter server how the training goes."""
 
     def start() -> int:
         from relaax_like.cli.status import show_status
+        from relaax_like.wire.security import ClientSecurity
 
-        return show_status(address, watch)
+        security = ClientSecurity(
+            token_file=token_file, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key
+        )
+        return show_status(address, watch, security)
 
     run_main(start)
 

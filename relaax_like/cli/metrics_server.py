@@ -6,8 +6,10 @@ import typer
 
 from relaax_like.cli.options import (
     ConfigOption,
+    InsecureOption,
     SetOption,
     TraceOption,
+    allow_insecure,
     make_app,
     to_overrides,
 )
@@ -23,6 +25,7 @@ def serve(
     bind: Annotated[str | None, typer.Option(help="host:port to listen on.")] = None,
     metrics_dir: Annotated[str | None, typer.Option(help="Where curves are written.")] = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
+    insecure: InsecureOption = False,
     trace: TraceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
@@ -30,7 +33,9 @@ def serve(
     flags = {"bind": bind, "metrics_dir": metrics_dir, "log_level": log_level}
 
     def start() -> int:
-        experiment = load_experiment(config, to_overrides("relaax-metrics-server", flags, sets))
+        experiment = load_experiment(
+            config, to_overrides("relaax-metrics-server", flags, allow_insecure(insecure, sets))
+        )
         from relaax_like.launch.metrics_server import get_metrics_settings, run_metrics_server
 
         setup_logging(get_metrics_settings(experiment).log_level)

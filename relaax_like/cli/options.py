@@ -22,11 +22,21 @@ TraceOption = Annotated[
     typer.Option("--trace", help="Record in RUN_DIR/trace where the time goes: `relaax trace`."),
 ]
 
+InsecureOption = Annotated[
+    bool,
+    typer.Option("--insecure", help="Bind beyond this machine even without TLS and tokens."),
+]
+
 
 def to_overrides(section: str, flags: Mapping[str, Any], sets: Sequence[str]) -> list[str]:
     """Turns the flags that were given into overrides of a section; explicit `--set`s come last."""
     given = [f"{section}.{key}={value}" for key, value in flags.items() if value is not None]
     return [*given, *sets]
+
+
+def allow_insecure(insecure: bool, sets: Sequence[str]) -> list[str]:
+    """Adds what the flag `--insecure` means to the overrides."""
+    return [*sets, *(["security.insecure=true"] if insecure else [])]
 
 
 def make_app(help_text: str) -> typer.Typer:

@@ -6,8 +6,10 @@ import typer
 
 from relaax_like.cli.options import (
     ConfigOption,
+    InsecureOption,
     SetOption,
     TraceOption,
+    allow_insecure,
     make_app,
     to_overrides,
 )
@@ -30,6 +32,7 @@ def serve(
     ] = None,
     metrics_dir: Annotated[str | None, typer.Option(help="Where curves are written.")] = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
+    insecure: InsecureOption = False,
     trace: TraceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
@@ -44,7 +47,7 @@ def serve(
     }
 
     def start() -> int:
-        overrides = to_overrides("relaax-parameter-server", flags, sets)
+        overrides = to_overrides("relaax-parameter-server", flags, allow_insecure(insecure, sets))
         experiment = load_experiment(config, overrides)
         setup_logging(experiment.parameter_server.log_level)
         start_tracing("parameter server", experiment, trace)

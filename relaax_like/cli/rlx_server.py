@@ -6,8 +6,10 @@ import typer
 
 from relaax_like.cli.options import (
     ConfigOption,
+    InsecureOption,
     SetOption,
     TraceOption,
+    allow_insecure,
     make_app,
     to_overrides,
 )
@@ -25,6 +27,7 @@ def serve(
         str | None, typer.Option(help="host:port of the parameter server.")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
+    insecure: InsecureOption = False,
     trace: TraceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
@@ -32,7 +35,7 @@ def serve(
     flags = {"bind": bind, "parameter_server": parameter_server, "log_level": log_level}
 
     def start() -> int:
-        overrides = to_overrides("relaax-rlx-server", flags, sets)
+        overrides = to_overrides("relaax-rlx-server", flags, allow_insecure(insecure, sets))
         experiment = load_experiment(config, overrides)
         setup_logging(experiment.rlx_server.log_level)
         start_tracing("rlx server", experiment, trace)

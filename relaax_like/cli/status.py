@@ -1,6 +1,7 @@
 """`relaax status`: the parameter server's numbers, for people."""
 
 import time
+from collections.abc import Iterator
 from typing import NoReturn
 
 from rich.console import Console
@@ -10,8 +11,10 @@ from rich.table import Table
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.service import Status
 from relaax_like.config.address import parse_address
+from relaax_like.wire.security import ClientSecurity
 
 _INTERVAL_SEC = 1.0
+_MAX_CLIENTS = 12
 
 
 def make_table(address: str, status: Status) -> Table:
@@ -26,15 +29,44 @@ def make_table(address: str, status: Status) -> Table:
         "version": f"{status.version:,}",
         "parameters": f"{status.parameters:,}",
         "clients": str(status.clients),
-        "newest snapshot": f"{snapshot} in {status.checkpoint_dir}",
+        "newest snapshot": f"{snapshot}{_describe_age(status)} in {status.checkpoint_dir}",
         "a crash costs": _describe_durability(status),
+        "journal": f"{status.journal_bytes / 1e6:,.1f} MB, of which "
+        f"{status.unsynced_bytes / 1e6:,.1f} MB are not synced yet",
+        "held back": f"{status.held_back} gradients",
         "refused": ", ".join(f"{n} x {why}" for why, n in status.refused.items()) or "nothing",
+        "memory": f"{status.resident_bytes / 1e6:,.0f} MB",
         "up": f"{status.uptime_sec:,.0f} s, start number {status.epoch}",
     }
+    if not status.held_back:
+        del rows["held back"]
+    if not status.journal_bytes:
+        del rows["journal"]
     table = Table(title=f"parameter server {address}", show_header=False)
     for name, value in rows.items():
         table.add_row(name, value)
+    for name, row in _describe_clients(status):
+        table.add_row(name, row)
     return table
+
+
+def _describe_age(status: Status) -> str:
+    age = (
+        ""
+        if status.snapshot_age_sec is None
+        else f", verified {status.snapshot_age_sec:,.0f} s ago"
+    )
+    failures = f", {status.snapshot_failures} failed" if status.snapshot_failures else ""
+    return age + failures
+
+
+def _describe_clients(status: Status) -> Iterator[tuple[str, str]]:
+    for index, client in enumerate(status.client_list[:_MAX_CLIENTS]):
+        stale = "-" if client.staleness is None else f"{client.staleness} versions behind"
+        row = f"{client.client_id}: {client.gradients:,} gradients, the newest {stale}"
+        yield ("" if index else "client"), row
+    if len(status.client_list) > _MAX_CLIENTS:
+        yield "", f"and {status.clients - _MAX_CLIENTS} more"
 
 
 def _describe_durability(status: Status) -> str:
@@ -43,11 +75,11 @@ def _describe_durability(status: Status) -> str:
     return "the updates since the newest snapshot"
 
 
-def show_status(text: str, watch: bool) -> int:
+def show_status(text: str, watch: bool, security: ClientSecurity | None = None) -> int:
     """Prints the numbers once, or again each second: in place on a terminal, else one by one."""
     address = str(parse_address(text, 7000))
     console = Console()
-    with BridgeControl().connect(address) as link:
+    with BridgeControl().connect(address, security) as link:
         table = make_table(address, link.status())
         if not watch:
             console.print(table)

@@ -8,6 +8,7 @@ Needs numpy and protobuf only.
         score = client.reward_and_reset(reward)
 """
 
+from relaax_like.client.arguments import add_security_arguments, make_security
 from relaax_like.client.client import (
     EpisodeResult,
     OutOfOrderError,
@@ -23,8 +24,10 @@ from relaax_like.client.interactor import (
     SlotEpisode,
     Transition,
 )
+from relaax_like.wire.security import ClientSecurity
 
 __all__ = [
+    "ClientSecurity",
     "Connection",
     "EnvironmentSlots",
     "EpisodeResult",
@@ -36,4 +39,6 @@ __all__ = [
     "SlotEpisode",
     "StepResult",
     "Transition",
+    "add_security_arguments",
+    "make_security",
 ]

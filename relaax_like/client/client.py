@@ -28,6 +28,7 @@ from relaax_like.wire.errors import (
     ServerUnavailableError,
 )
 from relaax_like.wire.framing import MAX_MESSAGE_BYTES, PROTOCOL_VERSION
+from relaax_like.wire.security import ClientSecurity
 from relaax_like.wire.spaces import (
     ACTION,
     OBSERVATION,
@@ -138,6 +139,7 @@ class RlxClient:
         name: str | None = None,
         exploit: bool = False,
         token: str = "",
+        security: ClientSecurity | None = None,
         timeout_sec: float = 60.0,
         connect_timeout_sec: float = 10.0,
         retry: Retry | None = None,
@@ -152,15 +154,19 @@ class RlxClient:
           slots: environments that are stepped together, k.
           name: 1 to 100 printable characters; default: host name and process id.
           exploit: best actions with the newest weights, nothing is learned.
-          token: secret that the server may ask for.
+          token: secret that the server may ask for; short for `ClientSecurity(token=...)`.
+          security: token and certificates; None: no token, in the clear. Files are read anew at
+            each connection.
           timeout_sec: longest wait for an answer.
           connect_timeout_sec: longest wait for the TCP connection.
           retry: how `reconnect` waits. When given, the first connection is retried like that too.
           report: takes the progress lines of `reconnect`; default: print to stdout.
 
         Raises:
-          ConfigError: an argument is wrong.
+          ConfigError: an argument is wrong, or a file that `security` names cannot be used.
           ServerUnavailableError: no server there (only without `retry`, or when it gave up).
+          NotAllowedError: the server does not accept the token, or one of the certificates is not
+            accepted.
           ProtocolError: the server refused the hello.
         """
         self.finished = ""
@@ -172,7 +178,10 @@ class RlxClient:
         self.slots = _validate_slots(slots)
         self.name = _validate_name(name or f"{socket.gethostname()[:80]}-{os.getpid()}")
         self._address = address
-        self._hello = self._make_hello(exploit, token)
+        if token and security is not None:
+            raise ConfigError("both token and security came; put the token into security")
+        self._security = security or ClientSecurity(token=token)
+        self._hello = self._make_hello(exploit)
         self._timeout_sec = timeout_sec
         self._connect_timeout_sec = connect_timeout_sec
         self._retry = retry or Retry()
@@ -190,13 +199,12 @@ class RlxClient:
         else:
             self.connect_with_retry()
 
-    def _make_hello(self, exploit: bool, token: str) -> rlx_pb2.Hello:
+    def _make_hello(self, exploit: bool) -> rlx_pb2.Hello:
         hello = rlx_pb2.Hello(
             protocol_version=PROTOCOL_VERSION,
             client_name=self.name,
             slots=self.slots,
             mode=rlx_pb2.EXPLOIT if exploit else rlx_pb2.TRAIN,
-            token=token,
         )
         for values, into in (
             (self._observations, hello.observation_spaces),
@@ -248,14 +256,17 @@ class RlxClient:
 
         Raises:
           ServerUnavailableError: no server there, or it is full.
+          NotAllowedError: one of the two does not trust the other.
           ProtocolError: the server refused the hello.
         """
         self._drop_connection()
         self._closed = False
+        self._hello.token = self._security.read_token()
         connection = Connection(
             self._address,
             connect_timeout_sec=self._connect_timeout_sec,
             timeout_sec=self._timeout_sec,
+            tls=self._security.tls,
         )
         try:
             connection.send(rlx_pb2.ClientMessage(hello=self._hello))
@@ -281,6 +292,7 @@ class RlxClient:
 
         Raises:
           ServerUnavailableError: after the last of `retry.max_attempts`.
+          NotAllowedError: one of the two does not trust the other.
           ProtocolError: the server refused the hello; another attempt would not help.
         """
         attempt = 1

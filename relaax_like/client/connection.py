@@ -11,6 +11,7 @@ from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import (
     ConfigError,
     InvalidInputError,
+    NotAllowedError,
     ProtocolError,
     ServerUnavailableError,
 )
@@ -21,6 +22,7 @@ from relaax_like.wire.framing import (
     pack_frame,
     unpack_length,
 )
+from relaax_like.wire.tls import ClientTls, describe_tls_error, find_tls_mistake
 
 _CHUNK_BYTES = 1 << 16
 # The server may be well again a moment later; everything else would be refused again.
@@ -63,6 +65,7 @@ class Connection:
         connect_timeout_sec: float = 10.0,
         timeout_sec: float = 60.0,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        tls: ClientTls | None = None,
     ) -> None:
         """Connects.
 
@@ -72,15 +75,20 @@ class Connection:
           timeout_sec: longest wait for a whole message, in each direction.
           max_message_bytes: longest message that is accepted or sent. Lower it with
             `max_send_bytes` once the server has told its own bound.
+          tls: certificates; None: in the clear.
 
         Raises:
-          ConfigError: bad address, or a time that is not positive.
+          ConfigError: bad address, a time that is not positive, or a file of `tls` that cannot be
+            used.
           ServerUnavailableError: nobody listens there, or no answer in time.
+          NotAllowedError: the server's certificate is not accepted, or it speaks no TLS.
         """
         self.address = address
         self.max_send_bytes = max_message_bytes
         self._max_message_bytes = max_message_bytes
         self._timeout_sec = timeout_sec
+        self._tls = tls
+        self._heard = False
         self._buffer = bytearray()
         self._socket: socket.socket | None = None
         if not (connect_timeout_sec > 0 and timeout_sec > 0):
@@ -105,8 +113,26 @@ class Connection:
         # Each step waits for its answer: without this a small message may be held back 40 ms.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self._tls is not None:
+            connected = self._secure(connected, host, self._tls)
         connected.settimeout(self._timeout_sec)
         return connected
+
+    def _secure(self, connected: socket.socket, host: str, tls: ClientTls) -> socket.socket:
+        """Does the handshake, within the time for connecting."""
+        try:
+            return tls.make_context().wrap_socket(connected, server_hostname=host)
+        except TimeoutError:
+            connected.close()
+            raise ServerUnavailableError(
+                f"rlx server {self.address}: no TLS handshake in time; does it speak TLS?"
+            ) from None
+        except OSError as error:
+            connected.close()
+            raise self._lost(error) from None
+        except BaseException:
+            connected.close()
+            raise
 
     def __enter__(self) -> "Connection":
         return self
@@ -211,6 +237,7 @@ class Connection:
             chunk = connected.recv(max(_CHUNK_BYTES, min(size - len(self._buffer), 1 << 22)))
             if not chunk:
                 raise ConnectionError("the server closed the connection")
+            self._heard = True
             self._buffer += chunk
             if len(self._buffer) < size and time.monotonic() > deadline:
                 raise TimeoutError
@@ -225,19 +252,34 @@ class Connection:
     def _malformed(self, what: str) -> ProtocolError:
         return ProtocolError(f"{self.address} sent {what}; is it an rlx server?")
 
-    def _lost(self, error: OSError) -> ServerUnavailableError:
+    def _lost(self, error: OSError) -> ServerUnavailableError | NotAllowedError:
         self.close()
         if isinstance(error, ServerUnavailableError):
             return error
+        if mistake := describe_tls_error(error) or self._find_tls_mistake(error):
+            return NotAllowedError(f"the rlx server {self.address}: {mistake}")
         reason: Any = error.strerror or str(error)
         if isinstance(error, TimeoutError):
             reason = f"no answer within {self._timeout_sec:g} s"
+        elif not self._heard and self._tls is not None and self._tls.cert is None:
+            reason = f"{reason} without a word; if it asks for a certificate, set tls_cert"
         return ServerUnavailableError(f"lost the rlx server {self.address}: {reason}")
 
+    def _find_tls_mistake(self, error: OSError) -> str:
+        """Tells whether a server that closes without a word wanted to hear TLS."""
+        if self._heard or self._tls is not None or isinstance(error, TimeoutError):
+            return ""
+        host, port = parse_address(self.address)
+        return find_tls_mistake(host, port, None)
 
-def _error_to_exception(error: rlx_pb2.Error) -> ProtocolError | ServerUnavailableError:
+
+def _error_to_exception(
+    error: rlx_pb2.Error,
+) -> ProtocolError | ServerUnavailableError | NotAllowedError:
     if error.code in _WORTH_A_RETRY:
         return ServerUnavailableError(error.message or rlx_pb2.ErrorCode.Name(error.code))
+    if error.code == rlx_pb2.UNAUTHENTICATED:
+        return NotAllowedError(f"the rlx server refused: {error.message}")
     known = error.code in rlx_pb2.ErrorCode.values()
     code = rlx_pb2.ErrorCode.Name(error.code) if known else f"ERROR_CODE_{error.code}"
     return ProtocolError(error.message or code, code, error.field)

@@ -1,12 +1,12 @@
 """Addresses of servers: `host:port`. Needs nothing but the standard library."""
 
+import ipaddress
 import re
 from dataclasses import dataclass
 
 from relaax_like.wire.errors import ConfigError
 
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _HOST = re.compile(r"[A-Za-z0-9_.\-]{1,253}")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9_.\-]+)?")
 _EXPECTED = "expected host:port, as localhost:7001 or [::1]:7001 (port 0: any free one)"
@@ -30,7 +30,10 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can connect."""
-        return self.host in _LOOPBACK or self.host.startswith("127.")
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:  # a name: 127.example.org is anywhere
+            return self.host.lower() == "localhost"
 
     def to_connect(self) -> "Address":
         """Returns where a client on the same machine connects to: not "all interfaces"."""

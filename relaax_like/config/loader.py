@@ -23,6 +23,7 @@ from relaax_like.config.models import (
     MetricsServerConfig,
     ParameterServerConfig,
     RlxServerConfig,
+    SecurityConfig,
     TopConfig,
 )
 from relaax_like.config.problems import Problems, describe_value
@@ -32,11 +33,21 @@ from relaax_like.wire.errors import ConfigError
 PARAMETER_SERVER = "relaax-parameter-server"
 RLX_SERVER = "relaax-rlx-server"
 METRICS_SERVER = "relaax-metrics-server"
+SECURITY = "security"
 LEARNER = "learner"
 ALGORITHM = "algorithm"
 ENVIRONMENT = "environment"
-SECTIONS = (PARAMETER_SERVER, RLX_SERVER, METRICS_SERVER, LEARNER, ALGORITHM, ENVIRONMENT)
+SECTIONS = (
+    PARAMETER_SERVER,
+    RLX_SERVER,
+    METRICS_SERVER,
+    SECURITY,
+    LEARNER,
+    ALGORITHM,
+    ENVIRONMENT,
+)
 _TOP_KEYS = tuple(TopConfig.model_fields)
+_TLS_KEYS = ("tls_cert", "tls_key", "tls_ca")
 # Older names of keys, read as the new ones: the original rlx server called it --timeout.
 _RENAMED = {(RLX_SERVER, "timeout"): "session_timeout_sec"}
 
@@ -47,9 +58,9 @@ SettingsT = TypeVar("SettingsT", bound=Settings)
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Reads and validates an experiment's file. Runs the `config.py` of its algorithm's folder.
 
-    Relative paths of what is read (`algorithm.path`, `environment.path`, `initial_values`) begin at
-    the file's folder, of what is written (`run_dir`, `checkpoint_dir`, `metrics_dir`) where the
-    command was started.
+    Relative paths of what is read (`algorithm.path`, `environment.path`, `initial_values`, the
+    files of `security`) begin at the file's folder, of what is written (`run_dir`,
+    `checkpoint_dir`, `metrics_dir`) where the command was started.
 
     Args:
       path: the YAML file.
@@ -70,6 +81,7 @@ def dump_experiment(experiment: Experiment) -> str:
         (PARAMETER_SERVER, experiment.parameter_server),
         (RLX_SERVER, experiment.rlx_server),
         (METRICS_SERVER, experiment.metrics_server),
+        (SECURITY, experiment.security),
         (LEARNER, experiment.learner),
         (ALGORITHM, experiment.algorithm),
         (ENVIRONMENT, experiment.environment),
@@ -105,6 +117,7 @@ class _ExperimentLoader:
         parameter_server = self._load_parameter_server(run_dir)
         rlx_server = self._load_rlx_server(parameter_server)
         metrics_server = self._load_metrics_server(run_dir)
+        security = self._load_security()
         learner = self._load_section(LEARNER, LearnerConfig, {})
         folder, algorithm = self._load_algorithm()
         program, environment = self._load_environment()
@@ -116,6 +129,7 @@ class _ExperimentLoader:
         assert top is not None
         assert parameter_server is not None
         assert rlx_server is not None
+        assert security is not None
         assert learner is not None
         assert algorithm is not None
         assert folder is not None
@@ -126,6 +140,7 @@ class _ExperimentLoader:
             parameter_server=parameter_server,
             rlx_server=rlx_server,
             metrics_server=metrics_server,
+            security=security,
             learner=learner,
             algorithm=algorithm.with_seed(top.seed),
             algorithm_folder=folder,
@@ -164,6 +179,29 @@ class _ExperimentLoader:
             return None
         defaults = {"metrics_dir": str(run_dir / "metrics")}
         return self._load_section(METRICS_SERVER, MetricsServerConfig, defaults)
+
+    def _load_security(self) -> SecurityConfig | None:
+        section = self._load_section(SECURITY, SecurityConfig, {})
+        if section is None:
+            return None
+        given = [key for key in _TLS_KEYS if getattr(section, key) is not None]
+        for key in _TLS_KEYS if given else ():
+            if key not in given:
+                self._problems.add(
+                    (SECURITY, key),
+                    f"missing, but {given[0]} stands here: TLS needs {', '.join(_TLS_KEYS)}",
+                )
+        if section.tls_client_cert_required and not given:
+            self._problems.add(
+                (SECURITY, "tls_client_cert_required"),
+                f"true, but there is no TLS: it needs {', '.join(_TLS_KEYS)}",
+            )
+        paths = {
+            key: (self._base_dir / path).resolve()
+            for key in (*_TLS_KEYS, "tokens_file", "token_file")
+            if (path := getattr(section, key)) is not None
+        }
+        return section.model_copy(update=paths)
 
     def _load_algorithm(self) -> tuple[Path | None, AlgorithmConfig | None]:
         try:

@@ -71,6 +71,8 @@ class ParameterServerConfig(Settings):
     # Environment steps between snapshots; null: none by steps.
     checkpoint_global_step_interval: int | None = Field(default=None, ge=1)
     checkpoints_to_keep: int = Field(default=3, ge=1)
+    # Older ones that stay as well, those with the largest mean return of a full window of episodes.
+    best_checkpoints_to_keep: int = Field(default=0, ge=0)
     # What a crash costs. journal: nothing acknowledged, as each push is written down first;
     # snapshot: the updates since the newest snapshot.
     durability: Literal["journal", "snapshot"] = "journal"
@@ -124,6 +126,24 @@ class MetricsServerConfig(Settings):
     log_level: LogLevel = "INFO"
 
 
+class SecurityConfig(Settings):
+    """Section `security`: what all connections of the run ask for and show. docs/security.md."""
+
+    # Certificate of the servers and its key, and the certificate that has signed it; PEM files,
+    # relative to the YAML file. All three, or none: then connections are in the clear.
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
+    # Clients, too, must have a certificate that tls_ca has signed. The run's own show tls_cert.
+    tls_client_cert_required: bool = False
+    # Lines "ROLE TOKEN", of what servers accept; null: they ask for no token.
+    tokens_file: Path | None = None
+    # The token that the run's own clients show: rlx server, learner, environments.
+    token_file: Path | None = None
+    # Bind beyond this machine without TLS and tokens.
+    insecure: bool = False
+
+
 class LearnerConfig(Settings):
     """Section `learner`."""
 
@@ -174,6 +194,7 @@ class Experiment:
       seed: see `config.seeds.derive_seed`.
       run_dir: folder of all that the run writes.
       metrics_server: None when the file has no such section.
+      security: its paths are absolute; whether the files exist shows when they are used.
       algorithm: an instance of the algorithm folder's own `Config`.
       algorithm_folder: absolute; for `config.algorithm_folder.load_algorithm_module`.
       environment: None when the file has no such section.
@@ -186,6 +207,7 @@ class Experiment:
     parameter_server: ParameterServerConfig
     rlx_server: RlxServerConfig
     metrics_server: MetricsServerConfig | None
+    security: SecurityConfig
     learner: LearnerConfig
     algorithm: AlgorithmConfig
     algorithm_folder: Path

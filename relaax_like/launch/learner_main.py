@@ -17,6 +17,7 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.launch.agents import make_learners
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.process import run_main, setup_logging, start_tracing
+from relaax_like.launch.security import make_client_security
 from relaax_like.learner.channel import Channel
 from relaax_like.learner.worker import LearnerWorker
 from relaax_like.v1 import learner_pb2
@@ -34,7 +35,8 @@ def main() -> int:
     settings = experiment.rlx_server
     setup_logging(settings.log_level)
     start_tracing("learner", experiment, wanted=False)
-    with BridgeControl().connect(str(settings.parameter_server.to_connect())) as link:
+    address = str(settings.parameter_server.to_connect())
+    with BridgeControl().connect(address, make_client_security(experiment)) as link:
         metrics = make_agent_metrics(experiment, link)
 
         def make_client(client_id: str) -> ParameterServerClient:

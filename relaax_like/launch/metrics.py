@@ -2,6 +2,7 @@
 
 from relaax_like.bridge.control import Link
 from relaax_like.config.models import Experiment
+from relaax_like.launch.security import make_client_security
 from relaax_like.metrics.client import MetricsClient
 
 
@@ -9,5 +10,6 @@ def make_agent_metrics(experiment: Experiment, link: Link) -> MetricsClient:
     """Opens the recorder: the metrics server where there is one, else the parameter server."""
     if experiment.metrics_server is not None:
         address = experiment.metrics_server.bind.to_connect()
-        return MetricsClient(address, lambda: link.global_t)
+        security = make_client_security(experiment)
+        return MetricsClient(address, lambda: link.global_t, security=security)
     return link.metrics()

@@ -13,6 +13,11 @@ from relaax_like.bridge.service import Metrics, Status
 from relaax_like.config.loader import dump_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.launch.process import Shutdown, validate_port_free
+from relaax_like.launch.security import (
+    make_client_security,
+    make_server_security,
+    validate_exposure,
+)
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.metrics.recorder import TensorBoardRecorder
@@ -101,6 +106,8 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     failpoints.arm_from_environment()
     settings = experiment.parameter_server
     shutdown = Shutdown()
+    validate_exposure(settings.bind, experiment.security)
+    security = make_server_security(experiment)
     validate_port_free(settings.bind, "--bind")
     make_run_dir(experiment)
     serving: list[ParameterServer] = []
@@ -110,7 +117,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     serving.append(server)
     try:
         (experiment.run_dir / "config.yaml").write_text(dump_experiment(experiment))
-        grpc_server, port = BridgeControl().create_server(str(settings.bind), server)
+        grpc_server, port = BridgeControl().create_server(str(settings.bind), server, security)
         grpc_server.start()
         logger.info("parameter server on %s:%d", settings.bind.host, port)
         watch_progress(server, shutdown, settings.progress_interval_sec)
@@ -163,7 +170,8 @@ def format_progress(status: Status) -> str:
 def make_recorder(experiment: Experiment, global_t: Callable[[], int]) -> BufferedMetrics:
     """Opens the recorder of the curves: event files, or the metrics server where there is one."""
     if experiment.metrics_server is not None:
-        return MetricsClient(experiment.metrics_server.bind.to_connect(), global_t)
+        address = experiment.metrics_server.bind.to_connect()
+        return MetricsClient(address, global_t, security=make_client_security(experiment))
     return TensorBoardRecorder(experiment.parameter_server.metrics_dir, global_t)
 
 

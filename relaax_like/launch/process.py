@@ -13,7 +13,7 @@ from types import FrameType
 from relaax_like.config.address import Address
 from relaax_like.config.models import Experiment
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import ConfigError, RelaaxError
+from relaax_like.wire.errors import ConfigError, NotAllowedError, RelaaxError
 from relaax_like.wire.ports import describe_bind_failure
 
 logger = logging.getLogger(__name__)
@@ -154,17 +154,11 @@ class Shutdown:
 
 
 def validate_port_free(address: Address, flag: str) -> None:
-    """Fails early, before slow preparations, when a port is taken; warns of a public one.
+    """Fails early, before slow preparations, when a port is taken.
 
     Raises:
       RelaaxError: names the process that holds the port, and the flag that chooses another.
     """
-    if not address.is_loopback:
-        logger.warning(
-            "%s can be reached from other machines, and nobody is asked for a password: use it in "
-            "a network that you trust whole",
-            address,
-        )
     if address.port == 0:
         return
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
@@ -183,7 +177,7 @@ def run_main(main: Callable[[], int]) -> None:
     """Runs a command and exits with its status; users' mistakes are one line, not a stack trace."""
     try:
         status = main()
-    except ConfigError as error:
+    except (ConfigError, NotAllowedError) as error:
         print(f"error: {error}", file=sys.stderr)
         status = EXIT_USAGE
     except RelaaxError as error:

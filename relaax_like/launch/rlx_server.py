@@ -13,13 +13,19 @@ from relaax_like.config.models import Experiment, RlxServerConfig
 from relaax_like.launch.agents import BesideLearner, make_agent_host
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.process import EXIT_USAGE, Shutdown, validate_port_free
+from relaax_like.launch.security import (
+    make_client_security,
+    make_server_security,
+    validate_exposure,
+)
 from relaax_like.learner.learner_process import LearnerProcess
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.server import RlxServer, new_event_loop
 from relaax_like.rlx_server.session import Session
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import ServerUnavailableError
+from relaax_like.wire.errors import NotAllowedError, ServerUnavailableError
+from relaax_like.wire.security import ServerSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +34,14 @@ _HELLO_WAIT_SEC = 5.0
 _LEARNER = "relaax_like.launch.learner_main"
 
 
-def make_rlx_server(settings: RlxServerConfig, host: AgentHost, metrics: Metrics) -> RlxServer:
+def make_rlx_server(
+    settings: RlxServerConfig,
+    host: AgentHost,
+    metrics: Metrics,
+    security: ServerSecurity | None = None,
+) -> RlxServer:
     """Puts the server together; nothing is bound yet."""
+    security = security or ServerSecurity()
 
     def make_session(name: str) -> Session:
         return Session(
@@ -40,6 +52,7 @@ def make_rlx_server(settings: RlxServerConfig, host: AgentHost, metrics: Metrics
             max_message_bytes=settings.max_message_bytes,
             score_lines=settings.score_lines,
             time_limit_sec=settings.session_timeout_sec,
+            tokens=security.tokens,
         )
 
     server = RlxServer(
@@ -49,6 +62,7 @@ def make_rlx_server(settings: RlxServerConfig, host: AgentHost, metrics: Metrics
         hello_timeout_sec=settings.hello_timeout_sec,
         idle_timeout_sec=settings.idle_timeout_sec,
         predict=host.predict,
+        tls=security.tls,
     )
     if isinstance(host, BatchHost):
         host.on_ready = server.wake
@@ -64,8 +78,11 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
     """
     settings = experiment.rlx_server
     shutdown = Shutdown()
+    validate_exposure(settings.bind, experiment.security)
+    security = make_server_security(experiment)
     validate_port_free(settings.bind, "--bind")
-    with BridgeControl().connect(str(settings.parameter_server.to_connect())) as link:
+    address = str(settings.parameter_server.to_connect())
+    with BridgeControl().connect(address, make_client_security(experiment)) as link:
         metrics = make_agent_metrics(experiment, link)
         learner = LearnerProcess(
             [sys.executable, "-m", _LEARNER, str(experiment.file), *overrides],
@@ -81,7 +98,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
         with shutdown.interrupting(), tracing.span(tracing.START):
             beside = BesideLearner(learner, metrics)
             host = make_agent_host(experiment, make_client, beside=beside)
-        server = make_rlx_server(settings, host, metrics)
+        server = make_rlx_server(settings, host, metrics, security)
         threading.Thread(target=_announce_link, args=(link, shutdown), daemon=True).start()
         loop = new_event_loop()
         try:
@@ -118,6 +135,10 @@ def _announce_link(link: Link, shutdown: Shutdown) -> None:
             link.wait(10.0)
         except ServerUnavailableError:
             continue
+        except NotAllowedError as error:
+            logger.error("%s", error)
+            shutdown.request(EXIT_USAGE)
+            return
         logger.info("connected to the parameter server at %s", link.address)
         return
 

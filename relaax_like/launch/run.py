@@ -8,8 +8,14 @@ from pathlib import Path
 from relaax_like.config.models import EnvironmentConfig, Experiment
 from relaax_like.launch.manager import ProcessSpec
 from relaax_like.launch.process import TRACE_FOLDER, validate_port_free
+from relaax_like.launch.security import (
+    make_client_security,
+    make_server_security,
+    validate_exposure,
+)
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.security import ClientSecurity
 
 
 def make_process_specs(
@@ -46,18 +52,22 @@ def make_process_specs(
     return specs + _make_client_specs(experiment, env)
 
 
-def validate_ports_free(experiment: Experiment) -> None:
+def validate_servers(experiment: Experiment) -> None:
     """Fails before anything is started: restarting does not mend a port that is taken.
 
     Raises:
+      ConfigError: a server would be open to strangers, or a file of `security` cannot be used.
       RelaaxError: names the process that holds a port, and the key that chooses another.
     """
+    make_server_security(experiment)
+    make_client_security(experiment)
     for section, settings in (
         ("relaax-parameter-server", experiment.parameter_server),
         ("relaax-rlx-server", experiment.rlx_server),
         ("relaax-metrics-server", experiment.metrics_server),
     ):
         if settings is not None:
+            validate_exposure(settings.bind, experiment.security)
             validate_port_free(settings.bind, f"--set {section}.bind=HOST:PORT")
 
 
@@ -100,7 +110,17 @@ def make_client_argv(experiment: Experiment, environment: EnvironmentConfig) -> 
             argv += [flag, str(value)]
     for key, argument in environment.args.items():
         argv += ["--env-arg", f"{key}={json.dumps(argument)}"]
-    return argv
+    return argv + _make_security_flags(make_client_security(experiment))
+
+
+def _make_security_flags(security: ClientSecurity) -> list[str]:
+    paths = {
+        "--token-file": security.token_file,
+        "--tls-ca": security.tls_ca,
+        "--tls-cert": security.tls_cert,
+        "--tls-key": security.tls_key,
+    }
+    return [part for flag, path in paths.items() if path for part in (flag, str(path))]
 
 
 def _make_start(program: Path) -> list[str]:

@@ -5,9 +5,11 @@ from collections.abc import Callable
 
 import grpc
 
+from relaax_like.bridge.channel import make_channel
 from relaax_like.config.address import Address
 from relaax_like.metrics.buffered import DEFAULT_MAX_QUEUE, BufferedMetrics, Point
 from relaax_like.v1 import metrics_pb2, metrics_pb2_grpc
+from relaax_like.wire.security import ClientSecurity
 
 _MAX_POINTS_PER_CALL = 2_000
 _CALL_TIMEOUT_SEC = 5.0
@@ -35,6 +37,7 @@ class MetricsClient(BufferedMetrics):
         server: str | Address | grpc.Channel,
         global_t: Callable[[], float],
         max_queue: int = DEFAULT_MAX_QUEUE,
+        security: ClientSecurity | None = None,
     ):
         """Connects in the background; an absent server is no error.
 
@@ -42,11 +45,15 @@ class MetricsClient(BufferedMetrics):
           server: an address, or a channel that stays the caller's.
           global_t: returns the x of points that carry none; must be quick.
           max_queue: points in memory; more are dropped.
+          security: token and certificates for an address; None: no token, in the clear.
+
+        Raises:
+          ConfigError: a file that `security` names cannot be used.
         """
         super().__init__("metrics client", global_t, max_queue)
         self._owned: grpc.Channel | None = None
         if isinstance(server, str | Address):
-            server = self._owned = grpc.insecure_channel(str(server), options=_CHANNEL_OPTIONS)
+            server = self._owned = make_channel(str(server), security, _CHANNEL_OPTIONS)
         self._channel = server
         self._stub = metrics_pb2_grpc.MetricsStub(self._channel)
         self._failing = False

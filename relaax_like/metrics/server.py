@@ -5,11 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from relaax_like.bridge.channel import bind, make_interceptors
 from relaax_like.config.address import Address
 from relaax_like.metrics.buffered import BufferedMetrics, validate_point
 from relaax_like.v1 import metrics_pb2, metrics_pb2_grpc
-from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.ports import describe_bind_failure
+from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError
+from relaax_like.wire.security import ServerSecurity
 
 SERVICE = "relaax.v1.Metrics"
 MAX_POINTS = 10_000
@@ -64,12 +65,15 @@ def add_metrics_servicer(server: grpc.Server, recorder: BufferedMetrics) -> None
     metrics_pb2_grpc.add_MetricsServicer_to_server(MetricsServicer(recorder), server)
 
 
-def create_metrics_server(address: Address, recorder: BufferedMetrics) -> tuple[grpc.Server, int]:
+def create_metrics_server(
+    address: Address, recorder: BufferedMetrics, security: ServerSecurity | None = None
+) -> tuple[grpc.Server, int]:
     """Builds a server with this service and gRPC health checks; the caller starts and stops it.
 
     Args:
       address: where to listen; port 0 means any free one.
       recorder: stays the caller's, to be closed after the server has stopped.
+      security: what clients must show; None: nothing, in the clear.
 
     Returns:
       The server, and its real port.
@@ -80,6 +84,7 @@ def create_metrics_server(address: Address, recorder: BufferedMetrics) -> tuple[
     server = grpc.server(
         ThreadPoolExecutor(_MAX_WORKERS, thread_name_prefix="metrics server"),
         maximum_concurrent_rpcs=_MAX_CALLS,
+        interceptors=make_interceptors(security),
         options=[
             # Otherwise a second server on the port starts silently and takes a share of the calls.
             ("grpc.so_reuseport", 0),
@@ -88,7 +93,10 @@ def create_metrics_server(address: Address, recorder: BufferedMetrics) -> tuple[
     )
     add_metrics_servicer(server, recorder)
     _add_health(server)
-    return server, _bind(server, address)
+    try:
+        return server, bind(server, str(address), security)
+    except RelaaxError as error:
+        raise ConfigError(f"the metrics server: {error}") from None
 
 
 def _add_health(server: grpc.Server) -> None:
@@ -96,14 +104,3 @@ def _add_health(server: grpc.Server) -> None:
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     for service in ("", SERVICE):
         servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
-
-
-def _bind(server: grpc.Server, address: Address) -> int:
-    try:
-        port = server.add_insecure_port(str(address))
-    except RuntimeError:
-        port = 0
-    if port == 0:
-        reason = describe_bind_failure(address.host, address.port)
-        raise ConfigError(f"the metrics server cannot listen on {address}: {reason}")
-    return port

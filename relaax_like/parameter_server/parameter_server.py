@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -72,11 +73,19 @@ class Target:
 
 @dataclass(frozen=True)
 class _Saved:
-    """The newest snapshot, and how many records had taken effect in this process by then."""
+    """The newest snapshot.
+
+    Attributes:
+      path: its directory.
+      global_t: of its state.
+      records: that had taken effect in this process by then.
+      at: seconds of the clock when it was verified; None: it is of an earlier process.
+    """
 
     path: Path
     global_t: int
     records: int
+    at: float | None = None
 
 
 @dataclass
@@ -300,6 +309,13 @@ class ParameterServer(ParameterServerBackend):
             parameters=self.manifest.gradient_bytes // 4,
             durability=self._durability,
             unsynced_records=self._journal.unsynced_records if self._journal else 0,
+            unsynced_bytes=self._journal.unsynced_bytes if self._journal else 0,
+            journal_bytes=self._journal.total_bytes if self._journal else 0,
+            snapshot_age_sec=self._clock() - saved.at if saved and saved.at is not None else None,
+            snapshot_failures=self._snapshot_failures,
+            client_list=statistics.client_list,
+            held_back=sum(one.count for one in tuple(self._combiner.pending.values())),
+            resident_bytes=_get_resident_bytes(),
         )
 
     @property
@@ -379,7 +395,7 @@ class ParameterServer(ParameterServerBackend):
             if self._saved is None or self._saved.records != records:
                 with tracing.span("snapshot write"):
                     path = self._snapshots.save(state)
-                self._saved = _Saved(path, state.global_t, records)
+                self._saved = _Saved(path, state.global_t, records, self._clock())
                 failpoints.hit("ps.after_snapshot_before_drop")
                 if self._journal is not None:
                     self._journal.end_snapshot(statistics[_JOURNAL_INDEX])
@@ -545,6 +561,7 @@ class ParameterServer(ParameterServerBackend):
         if push.gradient is not None:
             self._means.staleness += staleness
             self._means.gradients += 1
+            self._statistics.add_gradient(push.client_id, staleness)
         every = self._every_env_steps
         if every is not None and self._store.global_t - self._attempted_t >= every:
             self._snapshot_due.set()
@@ -654,6 +671,15 @@ class ParameterServer(ParameterServerBackend):
         except Exception:
             self._snapshot_failures += 1
             _LOG.exception("a snapshot failed; training goes on")
+
+
+def _get_resident_bytes() -> int:
+    """Returns the memory of this process, or 0 where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _get_outcome(plan: Plan) -> str:

@@ -72,6 +72,16 @@ class PushJournal:
         """Records that a power cut would lose."""
         return 0 if self._journal is None else self._journal.unsynced_records
 
+    @property
+    def unsynced_bytes(self) -> int:
+        """Their bytes."""
+        return 0 if self._journal is None else self._journal.unsynced_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the journal on the disk."""
+        return 0 if self._journal is None else self._journal.total_bytes
+
     def replay(self, from_index: int) -> Iterator[Record]:
         """Yields the records behind a snapshot; afterwards the journal can be written.
 

@@ -1,13 +1,15 @@
 """Statistics of a training: newest returns, speed, clients, refusals."""
 
+import itertools
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from relaax_like.bridge.service import Episode
+from relaax_like.bridge.service import ClientStatus, Episode
 
 DEFAULT_WINDOW = 100
 _RATE_WINDOW_SEC = 10.0
@@ -15,8 +17,16 @@ _RATE_WINDOW_SEC = 10.0
 _RATE_BUCKET_SEC = 0.5
 _CLIENT_SEC = 15.0
 _MAX_CLIENTS = 10_000
+_MAX_LISTED = 100
 _MAX_REASONS = 64
 _OTHER = "other"
+
+
+@dataclass
+class _Client:
+    seen: float = 0.0
+    gradients: int = 0
+    staleness: int | None = None
 
 
 class Statistics:
@@ -41,7 +51,7 @@ class Statistics:
         self._lengths: deque[int] = deque(maxlen=window)
         self._episodes = 0
         self._buckets: deque[tuple[float, int]] = deque()
-        self._clients: dict[str, float] = {}
+        self._clients: dict[str, _Client] = {}  # the longest silent one first
         self._refused: dict[str, int] = {}
 
     def add(self, env_steps: int, episodes: Iterable[Episode] = ()) -> None:
@@ -57,10 +67,18 @@ class Statistics:
     def see_client(self, client_id: str) -> None:
         """Notes that a client is there. The longest silent ones are forgotten beyond 10 000."""
         with self._lock:
-            self._clients.pop(client_id, None)
-            self._clients[client_id] = self._clock()
+            client = self._clients.pop(client_id, None) or _Client()
+            client.seen = self._clock()
+            self._clients[client_id] = client
             if len(self._clients) > _MAX_CLIENTS:
                 del self._clients[next(iter(self._clients))]
+
+    def add_gradient(self, client_id: str, staleness: int) -> None:
+        """Counts a gradient of a client that was seen, made at values so many versions ago."""
+        with self._lock:
+            if (client := self._clients.get(client_id)) is not None:
+                client.gradients += 1
+                client.staleness = staleness
 
     def count_refused(self, reason: str) -> None:
         """Counts a push that was refused. Beyond 64 reasons, the others are counted together."""
@@ -113,7 +131,24 @@ class Statistics:
         """Names of the clients that were seen in the last 15 s."""
         with self._lock:
             oldest = self._clock() - _CLIENT_SEC
-            return {name for name, seen in self._clients.items() if seen >= oldest}
+            return {name for name, client in self._clients.items() if client.seen >= oldest}
+
+    @property
+    def client_list(self) -> tuple[ClientStatus, ...]:
+        """Those clients, the newest first; at most 100."""
+        with self._lock:
+            now = self._clock()
+            newest = itertools.islice(reversed(self._clients.items()), _MAX_LISTED)
+            return tuple(
+                ClientStatus(
+                    client_id=name,
+                    gradients=client.gradients,
+                    staleness=client.staleness,
+                    silent_sec=now - client.seen,
+                )
+                for name, client in newest
+                if now - client.seen <= _CLIENT_SEC
+            )
 
     @property
     def refused(self) -> dict[str, int]:

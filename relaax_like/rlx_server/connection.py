@@ -12,6 +12,7 @@ from relaax_like.rlx_server.session import PENDING, Session, error_to_bytes
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ProtocolError
 from relaax_like.wire.framing import HEADER, pack_frame, unpack_length
+from relaax_like.wire.tls import HANDSHAKE
 
 if TYPE_CHECKING:
     from relaax_like.rlx_server.server import RlxServer
@@ -109,8 +110,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._start != self._end and not self._closing:
             logger.warning("%s: went away in the middle of a message", self.session.client_name)
         self._client_done = True
-        # Keeps our half open while an answer is on its way.
-        return self._busy and not self._closing
+        # Keeps our half open while an answer is on its way; TLS has no halves.
+        return self._busy and not self._closing and not self._encrypted
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Closes the session; other sessions do not notice."""
@@ -179,6 +180,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(pack_frame(error_to_bytes(error)))
         self._close_soon()
 
+    @property
+    def _encrypted(self) -> bool:
+        assert self._transport is not None
+        return self._transport.get_extra_info("sslcontext") is not None
+
     def _make_room(self) -> None:
         """Moves an unfinished message to the front of a buffer twice as large as what has come.
 
@@ -190,6 +196,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _split_frames(self) -> None:
         data = memoryview(self._input)
+        if not self.session.greeted and data[self._start : self._start + 2] == HANDSHAKE:
+            raise ProtocolError(
+                "a TLS handshake came, but this server speaks in the clear: connect without tls_ca,"
+                " or set up TLS in the server's section security"
+            )
         while self._end - self._start >= HEADER.size:
             body = self._start + HEADER.size
             length = unpack_length(data[self._start : body], self._server.max_message_bytes)

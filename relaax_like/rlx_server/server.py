@@ -17,6 +17,7 @@ from relaax_like.rlx_server.session import Session
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ProtocolError, RelaaxError
 from relaax_like.wire.ports import describe_bind_failure
+from relaax_like.wire.tls import ServerTls
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class RlxServer:
       hello_timeout_sec: a connection that has not said hello by then is closed.
       idle_timeout_sec: a client that sends nothing for so long is sent away.
       predict: answers the requests of batch-native agents; None when all agents are plain.
+      tls: certificate of the server, read again when it changes; None: it serves in the clear.
 
     Attributes:
       loop: the event loop, once started.
@@ -63,6 +65,7 @@ class RlxServer:
         hello_timeout_sec: float,
         idle_timeout_sec: float,
         predict: Predict | None = None,
+        tls: ServerTls | None = None,
     ):
         self.admission = admission
         self.max_message_bytes = max_message_bytes
@@ -72,6 +75,8 @@ class RlxServer:
         self._hello_timeout_sec = hello_timeout_sec
         self._idle_timeout_sec = idle_timeout_sec
         self._predict = predict
+        self._tls = tls
+        self._refresh_tls: Callable[[], None] = lambda: None
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -103,7 +108,7 @@ class RlxServer:
         self.loop = asyncio.get_running_loop()
         try:
             self._server = await self.loop.create_server(
-                self._make_connection, host, port, backlog=512
+                self._make_connection, host, port, backlog=512, **self._make_tls_options()
             )
         except OSError as error:
             raise RelaaxError(
@@ -111,6 +116,23 @@ class RlxServer:
             ) from error
         self._sweeper = self.loop.create_task(self._sweep())
         return int(self._server.sockets[0].getsockname()[1])
+
+    def _make_tls_options(self) -> dict[str, Any]:
+        if self._tls is None:
+            return {}
+        tls, context, loaded = self._tls, self._tls.make_context(), self._tls.get()
+
+        def refresh() -> None:
+            nonlocal loaded
+            loaded = tls.refresh(context, loaded)
+
+        self._refresh_tls = refresh
+        return {
+            "ssl": context,
+            "ssl_handshake_timeout": self._hello_timeout_sec,
+            # Of the farewell: a client that has gone does not say it.
+            "ssl_shutdown_timeout": _STOP_SEC,
+        }
 
     async def stop(self) -> None:
         """Takes no new clients, tells the others, and closes their sessions."""
@@ -219,6 +241,7 @@ class RlxServer:
         now = time.monotonic()
         self._failures = {n: t for n, t in self._failures.items() if now - t < _FAILURE_SEC}
         self._wake()  # sessions whose wait has lasted too long
+        self._refresh_tls()
         for connection in list(self.connections):
             unread = connection.unread_since
             if unread is not None and now - unread > _UNREAD_SEC:

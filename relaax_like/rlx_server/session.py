@@ -25,6 +25,7 @@ from relaax_like.wire.errors import (
 )
 from relaax_like.wire.framing import PROTOCOL_VERSION
 from relaax_like.wire.layout import Layout
+from relaax_like.wire.security import Role, Tokens, describe_missing_role
 from relaax_like.wire.spaces import Spaces, messages_to_spaces, pack_arrays
 
 logger = logging.getLogger(__name__)
@@ -95,6 +96,7 @@ class Session:
       max_message_bytes: told to the client.
       score_lines: log one line per episode.
       time_limit_sec: after it the client is sent away at the next episode end; None: never.
+      tokens: of which the hello must have one; None: it needs none.
 
     All methods that take part in answering raise ProtocolError: what the client did wrong, or that
     the server cannot go on with it. The session is over then; `error_to_bytes` makes the message
@@ -111,6 +113,7 @@ class Session:
         max_message_bytes: int,
         score_lines: bool = True,
         time_limit_sec: float | None = None,
+        tokens: Tokens | None = None,
     ):
         self.name = name
         self.finished = False
@@ -119,6 +122,7 @@ class Session:
         self._max_slots = max_slots
         self._max_message_bytes = max_message_bytes
         self._score_lines = score_lines
+        self._tokens = tokens
         self._deadline = None if time_limit_sec is None else time.monotonic() + time_limit_sec
         self._greeting: Greeting | None = None
         self._reader: StepReader | None = None
@@ -233,6 +237,7 @@ class Session:
     def _greet(self, hello: rlx_pb2.Hello) -> bytes:
         if self._greeting is not None:
             raise ProtocolError("a second hello", "OUT_OF_ORDER", "hello")
+        self._validate_token(hello.token)
         greeting = Greeting(hello, self._max_slots)
         self._agents = self._make_agents(greeting)
         self._greeting = greeting
@@ -251,6 +256,13 @@ class Session:
             max_message_bytes=self._max_message_bytes,
         )
         return rlx_pb2.ServerMessage(ready=ready).SerializeToString()
+
+    def _validate_token(self, token: str) -> None:
+        if self._tokens is None:
+            return
+        missing = describe_missing_role(self._tokens, token, Role.ENVIRONMENT)
+        if missing:
+            raise ProtocolError(missing, "UNAUTHENTICATED", "token")
 
     def _step(self, step: rlx_pb2.Step, body: bytes | memoryview) -> bytes | Pending:
         assert self._greeting is not None

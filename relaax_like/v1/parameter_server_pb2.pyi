@@ -182,7 +182,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("global_t", "version", "epoch", "uptime_sec", "env_steps_per_sec", "mean_return", "return_episodes", "episodes", "clients", "finished", "snapshot_global_t", "checkpoint_dir", "refused", "durability", "parameters", "unsynced_records")
+    __slots__ = ("global_t", "version", "epoch", "uptime_sec", "env_steps_per_sec", "mean_return", "return_episodes", "episodes", "clients", "finished", "snapshot_global_t", "checkpoint_dir", "refused", "durability", "parameters", "unsynced_records", "unsynced_bytes", "journal_bytes", "snapshot_age_sec", "snapshot_failures", "client_list", "held_back", "resident_bytes")
     class RefusedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +206,13 @@ class Status(_message.Message):
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     UNSYNCED_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    UNSYNCED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    JOURNAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_AGE_SEC_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FAILURES_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_LIST_FIELD_NUMBER: _ClassVar[int]
+    HELD_BACK_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     global_t: int
     version: int
     epoch: int
@@ -222,4 +229,23 @@ class Status(_message.Message):
     durability: Durability
     parameters: int
     unsynced_records: int
-    def __init__(self, global_t: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_sec: _Optional[float] = ..., env_steps_per_sec: _Optional[float] = ..., mean_return: _Optional[float] = ..., return_episodes: _Optional[int] = ..., episodes: _Optional[int] = ..., clients: _Optional[int] = ..., finished: _Optional[str] = ..., snapshot_global_t: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., refused: _Optional[_Mapping[str, int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., parameters: _Optional[int] = ..., unsynced_records: _Optional[int] = ...) -> None: ...
+    unsynced_bytes: int
+    journal_bytes: int
+    snapshot_age_sec: float
+    snapshot_failures: int
+    client_list: _containers.RepeatedCompositeFieldContainer[ClientStatus]
+    held_back: int
+    resident_bytes: int
+    def __init__(self, global_t: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_sec: _Optional[float] = ..., env_steps_per_sec: _Optional[float] = ..., mean_return: _Optional[float] = ..., return_episodes: _Optional[int] = ..., episodes: _Optional[int] = ..., clients: _Optional[int] = ..., finished: _Optional[str] = ..., snapshot_global_t: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., refused: _Optional[_Mapping[str, int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., parameters: _Optional[int] = ..., unsynced_records: _Optional[int] = ..., unsynced_bytes: _Optional[int] = ..., journal_bytes: _Optional[int] = ..., snapshot_age_sec: _Optional[float] = ..., snapshot_failures: _Optional[int] = ..., client_list: _Optional[_Iterable[_Union[ClientStatus, _Mapping]]] = ..., held_back: _Optional[int] = ..., resident_bytes: _Optional[int] = ...) -> None: ...
+
+class ClientStatus(_message.Message):
+    __slots__ = ("client_id", "gradients", "staleness", "silent_sec")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    SILENT_SEC_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    gradients: int
+    staleness: int
+    silent_sec: float
+    def __init__(self, client_id: _Optional[str] = ..., gradients: _Optional[int] = ..., staleness: _Optional[int] = ..., silent_sec: _Optional[float] = ...) -> None: ...

@@ -35,6 +35,10 @@ class ProtocolError(RelaaxError):
         self.field = field
 
 
+class NotAllowedError(RelaaxError):
+    """One end does not trust the other: certificates, a token, a role. Not worth a retry."""
+
+
 class ServerUnavailableError(RelaaxError, ConnectionError):
     """The peer cannot be reached or went away. Reconnect and begin a new episode."""
 

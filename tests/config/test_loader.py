@@ -182,8 +182,8 @@ _BAD_FILES = {
     "unknown section": (
         "algoritm: {}\n" + MINIMAL,
         "cartpole.yaml:1: algoritm: unknown key; did you mean algorithm? (known: seed, run_dir, "
-        "relaax-parameter-server, relaax-rlx-server, relaax-metrics-server, learner, algorithm, "
-        "environment)",
+        "relaax-parameter-server, relaax-rlx-server, relaax-metrics-server, security, learner, "
+        "algorithm, environment)",
     ),
     "section that is a number": (
         MINIMAL + "learner: 3\n",

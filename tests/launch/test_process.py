@@ -1,6 +1,5 @@
 """What every process does alike."""
 
-import logging
 import socket
 
 import pytest
@@ -8,13 +7,6 @@ import pytest
 from relaax_like.config.address import Address
 from relaax_like.launch.process import validate_port_free
 from relaax_like.wire.errors import RelaaxError
-
-
-@pytest.mark.parametrize(("host", "warned"), [("127.0.0.1", False), ("0.0.0.0", True)])
-def test_a_bind_beyond_loopback_is_warned_of(caplog, host, warned):
-    with caplog.at_level(logging.WARNING):
-        validate_port_free(Address(host, 0), "--bind")
-    assert ("reached from other machines" in caplog.text) == warned
 
 
 def test_a_used_port_is_named_with_its_holder_and_the_flag():

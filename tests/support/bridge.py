@@ -12,6 +12,7 @@ from relaax_like.bridge.service import Metrics, NullMetrics
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
+from relaax_like.wire.security import ServerSecurity
 
 VARIABLES = (
     Variable("W1", np.arange(6, dtype=np.float32).reshape(2, 3)),
@@ -32,9 +33,13 @@ def make_backend(
 
 
 @contextlib.contextmanager
-def serve(backend: ParameterServer, address: str = "127.0.0.1:0") -> Iterator[str]:
+def serve(
+    backend: ParameterServer,
+    address: str = "127.0.0.1:0",
+    security: ServerSecurity | None = None,
+) -> Iterator[str]:
     """Serves a backend over gRPC; gives the address."""
-    server, port = BridgeControl().create_server(address, backend)
+    server, port = BridgeControl().create_server(address, backend, security)
     server.start()
     try:
         yield f"127.0.0.1:{port}"

@@ -30,6 +30,7 @@ import psutil
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.service import Status
 from relaax_like.wire.errors import ServerUnavailableError
+from relaax_like.wire.security import ClientSecurity
 
 ROOT = Path(__file__).parents[2]
 GYM_MAIN = ROOT / "environments" / "OpenAI_Gym" / "main"
@@ -244,6 +245,7 @@ class Cluster(Processes):
       ps_port: of the parameter server, also after a restart.
       rlx_port: of the rlx server.
       sets: overrides, "key=value", for every process.
+      security: what `status` shows to the parameter server.
     """
 
     def __init__(self, folder: Path, algorithm: Path = BARE, *sets: str):
@@ -256,6 +258,7 @@ class Cluster(Processes):
         """
         super().__init__(folder)
         self.ps_port, self.rlx_port = find_free_port(), find_free_port()
+        self.security: ClientSecurity | None = None
         self.config = folder / "experiment.yaml"
         self.sets = list(sets)
         self.config.write_text(
@@ -289,7 +292,7 @@ class Cluster(Processes):
 
     def status(self) -> Status | None:
         """Asks the parameter server over the bridge; None while it does not answer."""
-        with BridgeControl().connect(f"localhost:{self.ps_port}") as link:
+        with BridgeControl().connect(f"localhost:{self.ps_port}", self.security) as link:
             try:
                 return link.status(timeout_sec=1.0)
             except ServerUnavailableError:

@@ -19,6 +19,7 @@ from relaax_like.v1 import ndarray_pb2, rlx_pb2
 from relaax_like.wire.framing import HEADER, pack_frame
 from relaax_like.wire.ndarray import ndarray_to_message
 from relaax_like.wire.spaces import Box, Discrete, space_to_message
+from relaax_like.wire.tls import ServerTls
 
 OBSERVATION_SPACE = Box(dtype="float32", shape=(2,))
 ACTION_SPACE = Discrete(n=3)
@@ -65,6 +66,7 @@ def serve_rlx(
     max_message_bytes: int = 1 << 20,
     hello_timeout_sec: float = 10.0,
     idle_timeout_sec: float = 60.0,
+    tls: ServerTls | None = None,
     **session: Any,
 ) -> Iterator[int]:
     """Serves agents of a class on a free port; gives the port."""
@@ -82,6 +84,7 @@ def serve_rlx(
         max_message_bytes=max_message_bytes,
         hello_timeout_sec=hello_timeout_sec,
         idle_timeout_sec=idle_timeout_sec,
+        tls=tls,
     )
     with ServerThread(server, "127.0.0.1", 0) as running:
         yield running.port

@@ -1,0 +1,147 @@
+"""Tokens on gRPC calls: who may call what, checked before a call is looked at.
+
+A token travels as metadata, `authorization: Bearer TOKEN`, with each call, over TLS or not: gRPC's
+own call credentials refuse connections in the clear, which on loopback are right.
+"""
+
+import logging
+import time
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import grpc
+
+from relaax_like.wire.security import Role, Tokens, describe_missing_role
+
+logger = logging.getLogger(__name__)
+
+_METADATA_KEY = "authorization"
+_SCHEME = "Bearer "
+_LOG_SEC = 1.0
+
+# Method -> least role; None: anybody. What does not stand here is for operators: a method that
+# somebody forgets to enter fails at once, and harms nobody.
+METHOD_ROLES: Mapping[str, Role | None] = {
+    "/relaax.v1.ParameterServer/GetManifest": Role.AGENT,
+    "/relaax.v1.ParameterServer/PushPull": Role.AGENT,
+    "/relaax.v1.ParameterServer/PushPullWhole": Role.AGENT,
+    "/relaax.v1.ParameterServer/Pull": Role.AGENT,
+    "/relaax.v1.ParameterServer/GetStatus": Role.AGENT,
+    "/relaax.v1.ParameterServer/Save": Role.OPERATOR,
+    "/relaax.v1.ParameterServer/Stop": Role.OPERATOR,
+    # The tutorial's.
+    "/ParameterServer/IncrementGlobalT": Role.AGENT,
+    "/ParameterServer/ApplyGradients": Role.AGENT,
+    "/ParameterServer/GetValues": Role.AGENT,
+    "/ParameterServer/StoreScalarMetric": Role.AGENT,
+    "/relaax.v1.Metrics/StoreScalars": Role.AGENT,
+    "/grpc.health.v1.Health/Check": None,
+    # These stay open: strangers could take all calls that a server has at a time.
+    "/grpc.health.v1.Health/Watch": Role.AGENT,
+    "/grpc.health.v1.Health/List": Role.AGENT,
+}
+
+
+class TokenCheck(grpc.ServerInterceptor):
+    """Refuses calls whose token does not do, before a byte of their messages is read.
+
+    Args:
+      tokens: that the server accepts.
+    """
+
+    def __init__(self, tokens: Tokens):
+        self._tokens = tokens
+        self._next_line = 0.0
+
+    def intercept_service(
+        self, continuation: Callable[..., Any], handler_call_details: grpc.HandlerCallDetails
+    ) -> Any:
+        """Called by gRPC in its one serving thread: takes some microseconds."""
+        method = handler_call_details.method
+        needed = METHOD_ROLES.get(method, Role.OPERATOR)
+        if needed is None:
+            return continuation(handler_call_details)
+        token = _find_token(handler_call_details.invocation_metadata)
+        missing = describe_missing_role(self._tokens, token, needed)
+        if not missing:
+            return continuation(handler_call_details)
+        known = self._tokens.find_role(token) is not None
+        code = grpc.StatusCode.PERMISSION_DENIED if known else grpc.StatusCode.UNAUTHENTICATED
+
+        def refuse(requests: Any, context: grpc.ServicerContext) -> None:
+            self._log(f"{context.peer()}: {method}: {missing}")
+            context.abort(code, f"{method.rpartition('/')[2]}: {missing}")
+
+        # Of this kind for all: a handler of one message would wait for it in one of the threads.
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+    def _log(self, line: str) -> None:
+        # Unlocked: the worst that two threads can do is to write a line more.
+        if time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _LOG_SEC
+            logger.warning("refused %s", line)
+
+
+def _find_token(metadata: Sequence[tuple[str, str | bytes]] | None) -> str:
+    for key, value in metadata or ():
+        if key == _METADATA_KEY and isinstance(value, str) and value.startswith(_SCHEME):
+            return value.removeprefix(_SCHEME)
+    return ""
+
+
+class _CallDetails(
+    namedtuple("_CallDetails", "method timeout metadata credentials wait_for_ready compression"),
+    grpc.ClientCallDetails,
+):
+    """A call's details, as interceptors hand them on."""
+
+
+class TokenSender(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
+    """Adds a token to each call of a channel.
+
+    Args:
+      get_token: returns the token of the moment; must be quick.
+    """
+
+    def __init__(self, get_token: Callable[[], str]):
+        self._get_token = get_token
+
+    def intercept_unary_unary(
+        self, continuation: Any, client_call_details: Any, request: Any
+    ) -> Any:
+        """Sends a call with the token; so do the three others."""
+        return continuation(self._add_token(client_call_details), request)
+
+    def intercept_unary_stream(
+        self, continuation: Any, client_call_details: Any, request: Any
+    ) -> Any:
+        """See `intercept_unary_unary`."""
+        return continuation(self._add_token(client_call_details), request)
+
+    def intercept_stream_unary(
+        self, continuation: Any, client_call_details: Any, request_iterator: Any
+    ) -> Any:
+        """See `intercept_unary_unary`."""
+        return continuation(self._add_token(client_call_details), request_iterator)
+
+    def intercept_stream_stream(
+        self, continuation: Any, client_call_details: Any, request_iterator: Any
+    ) -> Any:
+        """See `intercept_unary_unary`."""
+        return continuation(self._add_token(client_call_details), request_iterator)
+
+    def _add_token(self, details: Any) -> _CallDetails:
+        return _CallDetails(
+            details.method,
+            details.timeout,
+            [*(details.metadata or ()), (_METADATA_KEY, _SCHEME + self._get_token())],
+            details.credentials,
+            details.wait_for_ready,
+            details.compression,
+        )

@@ -1,0 +1,48 @@
+"""Flags that every environment's program has: how it shows who it is."""
+
+import argparse
+import os
+from pathlib import Path
+
+from relaax_like.wire.security import ClientSecurity
+
+_TOKEN_VARIABLE = "RELAAX_TOKEN"
+
+
+def add_security_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds `--token-file`, `--token` and the flags of TLS; see `make_security`."""
+    add = parser.add_argument
+    add(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="with the token that the server asks for; only its owner may be able to read it",
+    )
+    # The variable is read later: a default would be shown by what prints all arguments.
+    add(
+        "--token",
+        metavar="TOKEN",
+        help=f"the token itself, which other users of the machine can see; default: "
+        f"${_TOKEN_VARIABLE}, which they cannot",
+    )
+    add("--tls-ca", type=Path, metavar="FILE", help="speak TLS; PEM file of whom to believe")
+    add("--tls-cert", type=Path, metavar="FILE", help="PEM file of an own certificate")
+    add("--tls-key", type=Path, metavar="FILE", help="PEM file of its key")
+
+
+def make_security(args: argparse.Namespace) -> ClientSecurity:
+    """Returns what the flags, and $RELAAX_TOKEN, say.
+
+    Raises:
+      ConfigError: they contradict each other.
+    """
+    token = args.token or ""
+    if not token and args.token_file is None:
+        token = os.environ.get(_TOKEN_VARIABLE, "")
+    return ClientSecurity(
+        token=token,
+        token_file=args.token_file,
+        tls_ca=args.tls_ca,
+        tls_cert=args.tls_cert,
+        tls_key=args.tls_key,
+    )

@@ -1,0 +1,83 @@
+"""What an experiment's section `security` means for its servers and its own clients."""
+
+import logging
+
+from relaax_like.config.address import Address
+from relaax_like.config.models import Experiment, SecurityConfig
+from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.security import ClientSecurity, ServerSecurity, Tokens, read_token
+from relaax_like.wire.tls import ServerTls
+
+logger = logging.getLogger(__name__)
+
+
+def make_server_security(experiment: Experiment) -> ServerSecurity:
+    """Reads what the experiment's servers ask of their clients.
+
+    Raises:
+      ConfigError: a file cannot be used.
+    """
+    settings = experiment.security
+    tls = None
+    if settings.tls_cert and settings.tls_key and settings.tls_ca:
+        tls = ServerTls(
+            cert=settings.tls_cert,
+            key=settings.tls_key,
+            ca=settings.tls_ca,
+            client_cert_required=settings.tls_client_cert_required,
+        )
+    tokens = None if settings.tokens_file is None else Tokens(settings.tokens_file)
+    return ServerSecurity(tls=tls, tokens=tokens)
+
+
+def make_client_security(experiment: Experiment) -> ClientSecurity:
+    """Returns what the run's own clients show to its servers.
+
+    Raises:
+      ConfigError: the servers ask for a token and there is none, or its file cannot be used.
+    """
+    settings = experiment.security
+    if settings.tokens_file is not None and settings.token_file is None:
+        raise ConfigError(
+            f"{experiment.file}: security.token_file: missing, but the servers ask for a token "
+            "(security.tokens_file); name a file with one of role agent"
+        )
+    if settings.token_file is not None:
+        read_token(settings.token_file)
+    shown = settings.tls_client_cert_required
+    return ClientSecurity(
+        token_file=settings.token_file,
+        tls_ca=settings.tls_ca,
+        tls_cert=settings.tls_cert if shown else None,
+        tls_key=settings.tls_key if shown else None,
+    )
+
+
+def validate_exposure(address: Address, settings: SecurityConfig) -> None:
+    """Refuses to be reached from other machines by anybody who likes to.
+
+    Raises:
+      ConfigError: the address is not of this machine alone, and TLS or tokens are missing.
+    """
+    if address.is_loopback:
+        return
+    missing = [
+        name
+        for name, given in (("TLS", settings.tls_cert), ("tokens", settings.tokens_file))
+        if given is None
+    ]
+    if not missing:
+        return
+    if not settings.insecure:
+        raise ConfigError(
+            f"{address} can be reached from other machines, but there is no "
+            f"{' and no '.join(missing)}: set them up in the section security of the YAML "
+            "file (docs/security.md); or bind to localhost; or, in a network that you trust whole, "
+            "give --insecure"
+        )
+    logger.warning(
+        "%s can be reached from other machines, without %s: use it in a network that you trust "
+        "whole",
+        address,
+        " and ".join(missing),
+    )

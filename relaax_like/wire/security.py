@@ -1,0 +1,243 @@
+"""Who may do what: roles, tokens, and what the two ends of a connection need to trust each other.
+
+Nothing here depends on a transport. A token never stands in an error, a log line or a `repr`.
+"""
+
+import enum
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.tls import ClientTls, ServerTls
+from relaax_like.wire.watched_files import WatchedFiles, read_bytes
+
+MIN_TOKEN_LENGTH = 16
+MAX_TOKEN_LENGTH = 512
+
+
+class Role(enum.IntEnum):
+    """What the bearer of a token may do; a higher role may all that a lower one may."""
+
+    # Steps through an rlx server: acts, and gives rewards.
+    ENVIRONMENT = 1
+    # Agents and learners: pull values, push gradients and metrics, ask for the status.
+    AGENT = 2
+    # Saves and stops a server.
+    OPERATOR = 3
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+_ROLES = {str(role): role for role in Role}
+_Digests = tuple[tuple[bytes, Role], ...]
+
+
+class Tokens:
+    """The tokens that a server accepts, from a file that is read again when it changes.
+
+        tokens = Tokens(Path("tokens"))
+        role = tokens.find_role(token)  # None: unknown
+
+    The file has a line `ROLE TOKEN` for each; lines that begin with # are comments. Only digests
+    are kept in memory. Thread-safe.
+
+    Raises:
+      ConfigError: the file cannot be used; names the line.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._digests = WatchedFiles([path], lambda: _read_tokens(path))
+
+    def find_role(self, token: str) -> Role | None:
+        """Returns the token's role; takes as long for each token, known or not."""
+        digest = _compute_digest(token)
+        found = None
+        for known, role in self._digests.get():
+            if hmac.compare_digest(digest, known):
+                found = role
+        return found
+
+
+class TokenFile:
+    """A client's own token, from a file that is read again when it changes. Thread-safe.
+
+    Raises:
+      ConfigError: the file cannot be used.
+    """
+
+    def __init__(self, path: Path):
+        self._token = WatchedFiles([path], lambda: read_token(path))
+
+    def get(self) -> str:
+        """Returns the token."""
+        return self._token.get()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientSecurity:
+    """How a client proves who it is, and whom it believes. The default: neither.
+
+    Attributes:
+      token: the secret itself; better in a file.
+      token_file: file with the secret, and nothing else but comments.
+      tls_ca: PEM file of the certificates that it believes; None: the connection is in the clear.
+      tls_cert: PEM file of its own certificate, for servers that ask for one.
+      tls_key: PEM file of its key.
+
+    Raises:
+      ConfigError: they contradict each other. The files are read when they are used.
+    """
+
+    token: str = field(default="", repr=False)
+    token_file: Path | None = None
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("token_file", "tls_ca", "tls_cert", "tls_key"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, Path(value))
+        if self.token and self.token_file:
+            raise ConfigError(f"both a token and token_file {self.token_file} came; leave out one")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing = "tls_key" if self.tls_key is None else "tls_cert"
+            raise ConfigError(f"{missing}: missing; a certificate and its key belong together")
+        if self.tls_cert and not self.tls_ca:
+            raise ConfigError(
+                "tls_ca: missing, though tls_cert is given: without it the connection is in the "
+                "clear"
+            )
+
+    @property
+    def tls(self) -> ClientTls | None:
+        """What TLS connections are made with; None: in the clear."""
+        if self.tls_ca is None:
+            return None
+        return ClientTls(ca=self.tls_ca, cert=self.tls_cert, key=self.tls_key)
+
+    def read_token(self) -> str:
+        """Returns the token, "" when there is none.
+
+        Raises:
+          ConfigError: the file cannot be used.
+        """
+        return self.token if self.token_file is None else read_token(self.token_file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSecurity:
+    """What a server asks of its clients. The default: nothing.
+
+    Attributes:
+      tls: its certificate; None: it serves in the clear.
+      tokens: those that it accepts; None: it asks for none.
+    """
+
+    tls: ServerTls | None = None
+    tokens: Tokens | None = None
+
+
+def describe_missing_role(tokens: Tokens, token: str, needed: Role) -> str:
+    """Says why a token does not do, and the cure; "" when it does.
+
+    Args:
+      tokens: of the server.
+      token: that came; "": none.
+      needed: role of what the client wants to do.
+    """
+    if not token:
+        return (
+            f"no token came, one of role {needed} is needed; set token_file (--token-file) to a "
+            "file with a token that stands in the server's security.tokens_file"
+        )
+    role = tokens.find_role(token)
+    if role is None:
+        return (
+            "the token that came is not known here; compare the client's token_file with the "
+            "server's security.tokens_file"
+        )
+    if role < needed:
+        return (
+            f"the token that came has role {role}, role {needed} is needed; set token_file "
+            "(--token-file) to a file with such a token"
+        )
+    return ""
+
+
+def read_token(path: Path) -> str:
+    """Reads a file with one token; lines that begin with # are comments.
+
+    Raises:
+      ConfigError: it cannot be used.
+    """
+    found = ""
+    for number, line in _read_lines(path, "token file"):
+        place = f"{path}:{number}"
+        if found:
+            raise ConfigError(f"{place}: a second token, expected one in the whole file")
+        if len(line.split()) != 1:
+            raise ConfigError(
+                f"{place}: expected a token alone; lines ROLE TOKEN belong into security."
+                "tokens_file of the servers"
+            )
+        _validate_token(line, place)
+        found = line
+    if not found:
+        raise ConfigError(f"token file {path}: no token in it")
+    return found
+
+
+def _read_tokens(path: Path) -> _Digests:
+    lines: dict[bytes, tuple[int, Role]] = {}
+    for number, line in _read_lines(path, "tokens file"):
+        place = f"{path}:{number}"
+        # Nothing of the line is shown: where a word is missing, any other may be the token.
+        words = line.split()
+        if len(words) != 2:
+            raise ConfigError(
+                f"{place}: {len(words)} words, expected two: ROLE TOKEN (comments stand on lines "
+                "of their own and begin with #)"
+            )
+        role = _ROLES.get(words[0])
+        if role is None:
+            known = ", ".join(_ROLES)
+            raise ConfigError(f"{place}: the first word is no role, expected one of {known}")
+        _validate_token(words[1], place)
+        digest = _compute_digest(words[1])
+        if digest in lines:
+            raise ConfigError(
+                f"{place}: the token of line {lines[digest][0]} once more; each needs its own"
+            )
+        lines[digest] = number, role
+    if not lines:
+        raise ConfigError(f"tokens file {path}: no token in it; expected lines ROLE TOKEN")
+    return tuple((digest, role) for digest, (_, role) in lines.items())
+
+
+def _read_lines(path: Path, what: str) -> list[tuple[int, str]]:
+    """Returns (number, text) of the lines that are neither empty nor comments."""
+    try:
+        text = read_bytes(path, what, private=True).decode("ascii")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{what} {path}: not plain ASCII text") from None
+    lines = enumerate(map(str.strip, text.splitlines()), start=1)
+    return [(number, line) for number, line in lines if line and not line.startswith("#")]
+
+
+def _validate_token(token: str, place: str) -> None:
+    if not MIN_TOKEN_LENGTH <= len(token) <= MAX_TOKEN_LENGTH:
+        raise ConfigError(
+            f"{place}: a token of {len(token)} characters, expected {MIN_TOKEN_LENGTH} to "
+            f"{MAX_TOKEN_LENGTH}; make one with: openssl rand -hex 32"
+        )
+    if not token.isprintable():
+        raise ConfigError(f"{place}: a character in the token that cannot be printed")
+
+
+def _compute_digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,260 @@
+"""TLS: certificates from files, and what went wrong with a handshake, in words.
+
+Versions are TLS 1.2 and newer, Python's and gRPC's default.
+"""
+
+import logging
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.watched_files import WatchedFiles, read_bytes
+
+logger = logging.getLogger(__name__)
+
+# First two bytes of a TLS handshake. A frame of the rlx protocol that began so would have 369 MB.
+HANDSHAKE = b"\x16\x03"
+
+# What OpenSSL calls the certificate's own fault, and the cure.
+_VERIFY_CURES = {
+    9: "its time has not come yet: look at the clocks of both machines",
+    10: "renew it; servers read a new one without a restart",
+    18: "tls_ca must have the certificate that signed it",
+    19: "tls_ca must have the certificate that signed it",
+    20: "tls_ca must have the certificate that signed it",
+    21: "tls_ca must have the certificate that signed it",
+    62: "make it for this name, or connect by a name that it has",
+    64: "make it for this address, or connect by a name that it has",
+}
+# Parts of OpenSSL's names for what a peer says that speaks no TLS, and for a peer's alerts about
+# our certificate.
+_PLAIN = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+_CLIENT_CERT_CURE = "set tls_cert and tls_key to one that the server's tls_ca has signed"
+_CLIENT_CERT = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "DECRYPT_ERROR", "ACCESS_DENIED")
+
+
+class Pem(NamedTuple):
+    """The contents of PEM files; b"" where there is none."""
+
+    ca: bytes
+    cert: bytes
+    key: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientTls:
+    """A client's files.
+
+    Attributes:
+      ca: certificates that it believes.
+      cert: its own, for servers that ask for one.
+      key: of its own certificate.
+    """
+
+    ca: Path
+    cert: Path | None
+    key: Path | None
+
+    def make_context(self) -> ssl.SSLContext:
+        """Returns what connections are made with; checks the server's name.
+
+        Raises:
+          ConfigError: a file cannot be used.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _load_ca(context, self.ca)
+        if self.cert is not None and self.key is not None:
+            _load_chain(context, self.cert, self.key)
+        return context
+
+    def read(self) -> Pem:
+        """Returns the files' contents, checked.
+
+        Raises:
+          ConfigError: a file cannot be used.
+        """
+        self.make_context()
+        return _read_pem(self.ca, self.cert, self.key)
+
+
+class ServerTls:
+    """A server's certificate, read again when its files change; new connections get the new one.
+
+    Thread-safe but for `refresh`.
+
+    Args:
+      cert: its certificate, with the chain to its CA's.
+      key: of the certificate.
+      ca: of the certificates of clients.
+      client_cert_required: refuse clients without a certificate that the CA has signed (mTLS).
+
+    Raises:
+      ConfigError: a file cannot be used.
+    """
+
+    def __init__(self, *, cert: Path, key: Path, ca: Path, client_cert_required: bool = False):
+        self.client_cert_required = client_cert_required
+        self._cert, self._key, self._ca = cert, key, ca
+        self._pem = WatchedFiles([cert, key, ca], self._read)
+
+    def get(self) -> Pem:
+        """Returns the files' newest contents that can be used."""
+        return self._pem.get()
+
+    def make_context(self) -> ssl.SSLContext:
+        """Returns a context for `refresh`.
+
+        Raises:
+          ConfigError: a file cannot be used.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _load_chain(context, self._cert, self._key)
+        _load_ca(context, self._ca)
+        if self.client_cert_required:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def refresh(self, context: ssl.SSLContext, loaded: Pem) -> Pem:
+        """Loads a context with the newest files, where they are others than those in it.
+
+        A CA is added; one that has left the file is believed until the restart.
+
+        Args:
+          context: of `make_context`.
+          loaded: what it was loaded with.
+
+        Returns:
+          What it is loaded with now.
+        """
+        newest = self.get()
+        if newest is not loaded:
+            try:
+                _load_chain(context, self._cert, self._key)
+                _load_ca(context, self._ca)
+            except ConfigError as error:  # changed once more since they were checked
+                logger.warning("%s", error)
+        return newest
+
+    def _read(self) -> Pem:
+        # OpenSSL tells of a key that does not fit: gRPC would fail at each handshake.
+        self.make_context()
+        return _read_pem(self._ca, self._cert, self._key)
+
+
+def _read_pem(ca: Path, cert: Path | None, key: Path | None) -> Pem:
+    return Pem(
+        ca=read_bytes(ca, "tls_ca"),
+        cert=read_bytes(cert, "tls_cert") if cert else b"",
+        key=read_bytes(key, "tls_key", private=True) if key else b"",
+    )
+
+
+def _load_ca(context: ssl.SSLContext, path: Path) -> None:
+    read_bytes(path, "tls_ca")  # says what is wrong with the file itself
+    try:
+        context.load_verify_locations(cafile=path)
+    except OSError as error:
+        raise ConfigError(
+            f"tls_ca {path}: no certificates in PEM form: {_describe_reason(error)}"
+        ) from None
+
+
+def _load_chain(context: ssl.SSLContext, cert: Path, key: Path) -> None:
+    read_bytes(cert, "tls_cert")
+    read_bytes(key, "tls_key", private=True)
+    try:
+        # Without a password OpenSSL would ask for one at the terminal.
+        context.load_cert_chain(cert, key, password=lambda: "")
+    except OSError as error:
+        raise ConfigError(
+            f"tls_cert {cert} and tls_key {key}: expected a certificate and its key, not encrypted,"
+            f" in PEM form: {_describe_reason(error)}"
+        ) from None
+
+
+def _describe_reason(error: OSError) -> str:
+    return getattr(error, "reason", None) or str(error)
+
+
+def describe_tls_error(error: OSError) -> str:
+    """Says why a TLS connection failed for good, and the cure; "" when it may just be a loss."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        cure = _VERIFY_CURES.get(error.verify_code, "see tls_ca")
+        return f"its certificate is not accepted ({error.verify_message}): {cure}"
+    reason = getattr(error, "reason", None) or ""
+    if not isinstance(error, ssl.SSLError) or not reason:
+        return ""
+    if any(part in reason for part in _PLAIN):
+        return "it does not speak TLS on this port: leave out tls_ca, or set up TLS at the server"
+    if any(part in reason for part in _CLIENT_CERT):
+        return (
+            f"it does not accept our certificate ({reason.lower().replace('_', ' ')}): "
+            f"{_CLIENT_CERT_CURE}"
+        )
+    return ""
+
+
+def find_tls_mistake(host: str, port: int, tls: ClientTls | None, timeout_sec: float = 2.0) -> str:
+    """Tries a server that gives no answer, and says what is wrong with the two ends' TLS.
+
+    gRPC tells both of an absent server and of a refused certificate by the same code, and tries
+    both again for ever.
+
+    Args:
+      host: of the server.
+      port: of the server; with `tls`, one that speaks first once it is connected, as gRPC's do.
+      tls: of the client; None: it connects in the clear.
+      timeout_sec: longest wait for each part of it.
+
+    Returns:
+      "" when nothing is wrong, or when it cannot be told.
+    """
+    try:
+        if tls is None:
+            return _find_unexpected_tls(host, port, timeout_sec)
+        # Twice, as a server that has just gone looks the same.
+        if _is_heard(host, port, tls, timeout_sec) or _is_heard(host, port, tls, timeout_sec):
+            return ""
+    except OSError as error:
+        return describe_tls_error(error)
+    return (
+        "it closes the connection after the handshake, which is how a certificate of ours is "
+        f"missed or refused: {_CLIENT_CERT_CURE}"
+    )
+
+
+def _find_unexpected_tls(host: str, port: int, timeout_sec: float) -> str:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with _connect(host, port, context, timeout_sec):
+            return "it speaks TLS: set tls_ca to the certificate that has signed its own"
+    except ssl.SSLError as error:
+        # In TLS 1.2 it comes before the handshake is over.
+        asks = any(part in (error.reason or "") for part in _CLIENT_CERT)
+        return "it speaks TLS and asks for a certificate: set tls_ca, tls_cert, tls_key" * asks
+
+
+def _is_heard(host: str, port: int, tls: ClientTls, timeout_sec: float) -> bool:
+    """Whether a server goes on after the handshake; only then it tells of a refused certificate."""
+    with _connect(host, port, tls.make_context(), timeout_sec) as secured:
+        try:
+            return bool(secured.recv(1))
+        except TimeoutError:
+            return True
+        except ConnectionError:
+            return False
+
+
+def _connect(host: str, port: int, context: ssl.SSLContext, timeout_sec: float) -> ssl.SSLSocket:
+    context.set_alpn_protocols(["h2"])  # without it gRPC refuses us
+    plain = socket.create_connection((host, port), timeout_sec)
+    try:
+        return context.wrap_socket(plain, server_hostname=host)
+    except BaseException:
+        plain.close()
+        raise

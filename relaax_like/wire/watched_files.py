@@ -1,0 +1,106 @@
+"""Small files that may be replaced while a process runs: certificates and tokens."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from relaax_like.wire.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+# Between two looks at the files.
+CHECK_SEC = 1.0
+_MAX_BYTES = 1 << 20
+
+T = TypeVar("T")
+
+
+class WatchedFiles(Generic[T]):
+    """What some files say together; read again when one of them has changed. Thread-safe.
+
+        tokens = WatchedFiles([path], lambda: read_tokens(path))
+        tokens.get()
+
+    A new state of the files that cannot be used changes nothing but the log: what was read before
+    stays in force. That is so for a file that is gone, too.
+
+    Args:
+      paths: of the files.
+      read: reads all of them anew; raises ConfigError when they cannot be used.
+
+    Raises:
+      ConfigError: they cannot be used now, at the start.
+    """
+
+    def __init__(self, paths: Sequence[Path], read: Callable[[], T]):
+        self._paths = paths
+        self._read = read
+        self._lock = threading.Lock()  # guards the check; the value is swapped whole
+        self._state = self._look()
+        self._value = read()
+        self._next_check = time.monotonic() + CHECK_SEC
+
+    def get(self) -> T:
+        """Returns what the files say; looks at them once a second at most."""
+        if time.monotonic() >= self._next_check:
+            with self._lock:
+                if time.monotonic() >= self._next_check:
+                    self._check()
+                    self._next_check = time.monotonic() + CHECK_SEC
+        return self._value
+
+    def _check(self) -> None:
+        state = self._look()
+        if state == self._state:
+            return
+        self._state = state
+        names = ", ".join(map(str, self._paths))
+        try:
+            self._value = self._read()
+        except ConfigError as error:
+            logger.warning("%s; what was read from %s before stays in force", error, names)
+            return
+        logger.info("read again after a change: %s", names)
+
+    def _look(self) -> list[tuple[int, ...] | None]:
+        return [_describe(path) for path in self._paths]
+
+
+def _describe(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    # The time of the inode's change, too: `chmod` cures a file that was refused.
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+
+
+def read_bytes(path: Path, what: str, private: bool = False) -> bytes:
+    """Reads a file of at most 1 MiB.
+
+    Args:
+      path: of the file.
+      what: names the file in errors.
+      private: refuse it when others than its owner may read or write it.
+
+    Raises:
+      ConfigError: it cannot be read, is too long, or not private.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            data = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{what} {path}: cannot be read: {error.strerror}") from None
+    if len(data) > _MAX_BYTES:
+        raise ConfigError(f"{what} {path}: more than {_MAX_BYTES} bytes")
+    if private and os.name == "posix" and mode & 0o077:
+        raise ConfigError(
+            f"{what} {path}: others than its owner may read or write it (mode {mode & 0o777:03o}); "
+            f"run: chmod 600 {path}"
+        )
+    return data

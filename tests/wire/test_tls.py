@@ -1,0 +1,166 @@
+"""Certificates from files, and what is said about those that do not do. covers R13"""
+
+import contextlib
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.certificates import Authority, write_private
+
+from relaax_like.wire import watched_files
+from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.tls import ClientTls, describe_tls_error, find_tls_mistake
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@contextlib.contextmanager
+def accept(context: ssl.SSLContext | None) -> Iterator[int]:
+    """Greets each client with a byte, over TLS or in the clear."""
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with contextlib.suppress(OSError), connection:
+                if context is None:
+                    connection.sendall(b"hello")
+                    connection.recv(1 << 16)
+                    continue
+                with context.wrap_socket(connection, server_side=True) as secured:
+                    secured.sendall(b"x")
+                    secured.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(5)
+
+
+def find(port: int, tls: ClientTls | None, host: str = "localhost") -> str:
+    return find_tls_mistake(host, port, tls)
+
+
+def test_a_right_pair_has_no_mistake(authority: Authority) -> None:
+    with accept(authority.server_tls().make_context()) as port:
+        assert find(port, authority.client().tls) == ""
+    with accept(authority.server_tls(client_cert_required=True).make_context()) as port:
+        assert find(port, authority.client(certificate=True).tls) == ""
+    with accept(None) as port:
+        assert find(port, None) == ""
+
+
+def test_nobody_there_is_no_mistake_of_tls(authority: Authority) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert find(port, None) == ""
+    assert find(port, authority.client().tls) == ""
+
+
+@pytest.mark.parametrize(
+    ("case", "want"),
+    [
+        ("foreign", "tls_ca must have the certificate that signed it"),
+        ("expired", "certificate has expired.*renew it"),
+        ("other name", "make it for this name"),
+        ("other address", "make it for this address"),
+        ("no certificate", "does not accept our certificate .*set tls_cert"),
+        ("foreign certificate", "does not accept our certificate .*set tls_cert"),
+        ("in the clear", "does not speak TLS"),
+        ("unexpected", "it speaks TLS: set tls_ca"),
+    ],
+)
+def test_each_mistake_is_told_with_its_cure(
+    case: str, want: str, authority: Authority, tmp_path: Path
+) -> None:
+    foreign = Authority(tmp_path, "foreign")
+    client, host = authority.client(), "localhost"
+    context = authority.server_tls(client_cert_required="certificate" in case).make_context()
+    if case == "foreign":
+        client = foreign.client()
+    elif case == "expired":
+        authority.issue(expired=True)
+        context = authority.server_tls().make_context()
+    elif case.startswith("other"):
+        authority.issue("example.org")
+        context = authority.server_tls().make_context()
+        host = "127.0.0.1" if case == "other address" else host
+    elif case == "foreign certificate":
+        write_private(authority.client_cert, foreign.client_cert.read_bytes())
+        write_private(authority.client_key, foreign.client_key.read_bytes())
+        client = authority.client(certificate=True)
+    with accept(None if case == "in the clear" else context) as port:
+        mistake = find(port, None if case == "unexpected" else client.tls, host)
+    assert re.search(want, mistake), mistake
+
+
+def test_a_loss_is_no_mistake() -> None:
+    assert describe_tls_error(ConnectionResetError()) == ""
+    assert describe_tls_error(ssl.SSLEOFError(8, "EOF occurred in violation of protocol")) == ""
+
+
+# Files.
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "want"),
+    [
+        ("cert", "nonsense", "tls_cert .* and tls_key .*: expected a certificate and its key"),
+        ("key", "nonsense", "tls_cert .* and tls_key .*: expected a certificate and its key"),
+        ("ca", "nonsense", "tls_ca .*: no certificates in PEM form"),
+        ("cert", None, "tls_cert .*: cannot be read: No such file"),
+        ("key", None, "tls_key .*: cannot be read: No such file"),
+        ("ca", None, "tls_ca .*: cannot be read: No such file"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(
+    authority: Authority, file: str, text: str | None, want: str
+) -> None:
+    path = getattr(authority, file)
+    if text is None:
+        path.unlink()
+    else:
+        write_private(path, text)
+    with pytest.raises(ConfigError, match=want):
+        authority.server_tls()
+
+
+def test_a_key_of_another_certificate_is_refused(authority: Authority, tmp_path: Path) -> None:
+    write_private(authority.key, Authority(tmp_path, "other").key.read_bytes())
+    with pytest.raises(ConfigError, match=r"tls_key .*KEY_VALUES_MISMATCH"):
+        authority.server_tls()
+
+
+def test_a_key_that_others_may_read_is_refused(authority: Authority) -> None:
+    authority.key.chmod(0o644)
+    with pytest.raises(ConfigError, match=r"tls_key .*mode 644.*chmod 600"):
+        authority.server_tls()
+
+
+def test_a_half_replaced_pair_waits_for_its_other_half(
+    authority: Authority, tmp_path: Path, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(watched_files, "CHECK_SEC", 0.0)
+    tls, before, other = (
+        authority.server_tls(),
+        authority.cert.read_bytes(),
+        Authority(tmp_path, "b"),
+    )
+    write_private(authority.cert, other.cert.read_bytes())
+    assert tls.get().cert == before
+    assert "before stays in force" in caplog.text
+    write_private(authority.key, other.key.read_bytes())
+    assert tls.get() == (authority.ca.read_bytes(), other.cert.read_bytes(), other.key.read_bytes())
