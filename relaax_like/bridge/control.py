@@ -1,6 +1,8 @@
 """BridgeControl: opens either end of the bridge."""
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from concurrent import futures
 from types import TracebackType
 
@@ -15,6 +17,8 @@ from relaax_like.bridge.stub import (
     Health,
     ParameterServerStub,
     get_status,
+    request_save,
+    request_stop,
     wait_for_manifest,
 )
 from relaax_like.metrics.buffered import BufferedMetrics
@@ -55,11 +59,8 @@ class Link:
           ServerUnavailableError: no answer in time.
           NotAllowedError: one of the two does not trust the other; waiting does not help.
         """
-        try:
+        with self._explaining_tls():
             return wait_for_manifest(self._channel, self.address, timeout_sec, self._note_wait)
-        except ServerUnavailableError:
-            self._validate_tls()
-            raise
 
     def parameter_server_stub(
         self,
@@ -110,8 +111,23 @@ class Link:
           ServerUnavailableError: no answer in time.
           NotAllowedError: one of the two does not trust the other.
         """
-        try:
+        with self._explaining_tls():
             return get_status(self._channel, self.address, timeout_sec)
+
+    def request_save(self) -> str:
+        """Has the server write a snapshot; see `stub.request_save`."""
+        with self._explaining_tls():
+            return request_save(self._channel, self.address)
+
+    def request_stop(self) -> None:
+        """Has the server save and end; see `stub.request_stop`."""
+        with self._explaining_tls():
+            request_stop(self._channel, self.address)
+
+    @contextlib.contextmanager
+    def _explaining_tls(self) -> Iterator[None]:
+        try:
+            yield
         except ServerUnavailableError:
             self._validate_tls()
             raise

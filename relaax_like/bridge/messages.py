@@ -290,4 +290,8 @@ def message_to_status(message: pb.Status) -> Status:
         ),
         held_back=message.held_back,
         resident_bytes=message.resident_bytes,
+        mirrored_global_t=(
+            message.mirrored_global_t if message.HasField("mirrored_global_t") else None
+        ),
+        mirror_error=message.mirror_error,
     )

@@ -3,6 +3,7 @@
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 
 import numpy as np
@@ -124,6 +125,8 @@ class Status:
     client_list: tuple[ClientStatus, ...] = ()
     held_back: int = 0
     resident_bytes: int = 0
+    mirrored_global_t: int | None = None
+    mirror_error: str = ""
 
 
 class Metrics(abc.ABC):
@@ -178,6 +181,18 @@ class ParameterServerBackend(abc.ABC):
     @abc.abstractmethod
     def status(self) -> Status:
         """Returns the numbers of this moment."""
+
+    @abc.abstractmethod
+    def save_checkpoint(self) -> Path | None:
+        """Writes a snapshot and returns its directory; None when none are kept.
+
+        Raises:
+          SnapshotError: it could not be written.
+        """
+
+    @abc.abstractmethod
+    def request_stop(self) -> None:
+        """Asks whoever runs the server to end it in order; returns at once."""
 
     @abc.abstractmethod
     def metrics(self) -> Metrics:

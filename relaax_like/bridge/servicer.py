@@ -10,7 +10,7 @@ from relaax_like.bridge.manifest import manifest_to_message
 from relaax_like.bridge.service import ParameterServerBackend, Push, Reply
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.errors import InvalidInputError, SnapshotError
 
 SERVICE = "relaax.v1.ParameterServer"
 _MAX_WAIT_SEC = 60.0
@@ -89,6 +89,19 @@ class ParameterServerServicer:
         """Answers with the numbers for people."""
         return messages.status_to_message(self._backend.status())
 
+    def Save(self, request: pb.SaveRequest, context: grpc.ServicerContext) -> pb.SaveReply:
+        """Writes a snapshot now."""
+        try:
+            path = self._backend.save_checkpoint()
+        except SnapshotError as error:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        return pb.SaveReply(path="" if path is None else str(path.absolute()))
+
+    def Stop(self, request: pb.StopRequest, context: grpc.ServicerContext) -> pb.StopReply:
+        """Has the process end in order."""
+        self._backend.request_stop()
+        return pb.StopReply()
+
 
 def remaining_sec(context: grpc.ServicerContext) -> float:
     """Returns the time until the caller's deadline, at most a minute."""
@@ -113,6 +126,12 @@ def add_to_server(servicer: ParameterServerServicer, server: grpc.Server) -> Non
         ),
         "GetStatus": grpc.unary_unary_rpc_method_handler(
             servicer.GetStatus, pb.GetStatusRequest.FromString, frames.to_bytes
+        ),
+        "Save": grpc.unary_unary_rpc_method_handler(
+            servicer.Save, pb.SaveRequest.FromString, frames.to_bytes
+        ),
+        "Stop": grpc.unary_unary_rpc_method_handler(
+            servicer.Stop, pb.StopRequest.FromString, frames.to_bytes
         ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))

@@ -159,6 +159,30 @@ def get_status(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) ->
         )
 
 
+def request_save(channel: grpc.Channel, address: str, timeout_sec: float = 300.0) -> str:
+    """Has a parameter server write a snapshot; returns its directory there, "" for none.
+
+    Raises:
+      ServerUnavailableError: no answer in time, or it could not be written.
+      NotAllowedError: that takes an operator's token.
+    """
+    stub = pb_grpc.ParameterServerStub(channel)
+    with _translate_errors(address):
+        return stub.Save(pb.SaveRequest(), timeout=timeout_sec).path
+
+
+def request_stop(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) -> None:
+    """Has a parameter server save and end; returns when it has heard.
+
+    Raises:
+      ServerUnavailableError: no answer in time.
+      NotAllowedError: that takes an operator's token.
+    """
+    stub = pb_grpc.ParameterServerStub(channel)
+    with _translate_errors(address):
+        stub.Stop(pb.StopRequest(), timeout=timeout_sec)
+
+
 @contextlib.contextmanager
 def _translate_errors(address: str) -> Iterator[None]:
     try:
@@ -175,8 +199,8 @@ def _translate_errors(address: str) -> Iterator[None]:
 def wait_for_manifest(
     channel: grpc.Channel,
     address: str,
-    timeout_sec: float | None = None,
-    on_wait: Callable[[float], None] | None = None,
+    timeout_sec: float | None,
+    on_wait: Callable[[float], None],
 ) -> Manifest:
     """Waits until a parameter server answers, and returns its manifest.
 
@@ -184,7 +208,7 @@ def wait_for_manifest(
       channel: to the server.
       address: for the messages.
       timeout_sec: give up after this long; None waits for ever.
-      on_wait: called now and then with the seconds waited; the default logs a line.
+      on_wait: called now and then with the seconds waited.
 
     Raises:
       ServerUnavailableError: no answer in time.
@@ -203,15 +227,7 @@ def wait_for_manifest(
         if timeout_sec is not None and waited >= timeout_sec:
             raise reason
         if waited >= next_note:
-            (on_wait or _log_wait(address))(waited)
+            on_wait(waited)
             next_note = waited + 5.0
         time.sleep(delay * random.uniform(0.5, 1.0))
         delay = min(delay * 1.5, 1.0)
-
-
-def _log_wait(address: str) -> Callable[[float], None]:
-    return lambda waited: logger.info(
-        "waiting for the parameter server at %s (%.0f s); start it with relaax-parameter-server",
-        address,
-        waited,
-    )

@@ -1,4 +1,4 @@
-"""`relaax`: run, train, eval, status, trace, doctor."""
+"""`relaax`: run, train, eval, status, save, stop, trace, fsck, doctor."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,11 +6,17 @@ from typing import Annotated
 import typer
 
 from relaax_like.cli.options import (
+    AddressArgument,
     InsecureOption,
     SetOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    TokenFileOption,
     TraceOption,
     allow_insecure,
     make_app,
+    make_security,
 )
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.process import (
@@ -23,6 +29,7 @@ from relaax_like.launch.process import (
 
 app = make_app("Trains agents, over the network, on environments that cannot be imported.")
 
+PARAMETER_SERVER = "localhost:7000"
 ConfigArgument = Annotated[Path, typer.Argument(help="The experiment's YAML file.")]
 
 
@@ -90,16 +97,20 @@ def train(
 def evaluate(
     config: ConfigArgument,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 100,
+    best: Annotated[
+        bool,
+        typer.Option("--best", help="The kept snapshot with the best mean return, not the newest."),
+    ] = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
-    """Play with the newest snapshot's best actions; prints the mean return and its spread."""
+    """Play with a snapshot's best actions; prints the mean return and its spread."""
 
     def start() -> int:
         experiment = load_experiment(config, sets)
         setup_logging("WARNING")
         from relaax_like.launch.evaluation import evaluate_snapshot, format_evaluation
 
-        print(format_evaluation(evaluate_snapshot(experiment, episodes)))
+        print(format_evaluation(evaluate_snapshot(experiment, episodes, best)))
         return 0
 
     run_main(start)
@@ -107,29 +118,56 @@ def evaluate(
 
 @app.command()
 def status(
-    address: Annotated[str, typer.Argument(help="Of the parameter server.")] = "localhost:7000",
+    address: AddressArgument = PARAMETER_SERVER,
     watch: Annotated[bool, typer.Option(help="Ask again each second until Ctrl-C.")] = False,
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with a token of role agent or operator.")
-    ] = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="Speak TLS; the PEM file of the certificate to believe.")
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="PEM file of an own certificate, where one is asked for.")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="PEM file of its key.")] = None,
+    token_file: TokenFileOption = None,
+    tls_ca: TlsCaOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
 ) -> None:
     """Ask a parameter server how the training goes."""
 
     def start() -> int:
         from relaax_like.cli.status import show_status
-        from relaax_like.wire.security import ClientSecurity
 
-        security = ClientSecurity(
-            token_file=token_file, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key
-        )
+        security = make_security(token_file, tls_ca, tls_cert, tls_key)
         return show_status(address, watch, security)
+
+    run_main(start)
+
+
+@app.command()
+def save(
+    address: AddressArgument = PARAMETER_SERVER,
+    token_file: TokenFileOption = None,
+    tls_ca: TlsCaOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+) -> None:
+    """Have a parameter server write a snapshot now; prints where it lies there."""
+
+    def start() -> int:
+        from relaax_like.cli.control import save_snapshot
+
+        return save_snapshot(address, make_security(token_file, tls_ca, tls_cert, tls_key))
+
+    run_main(start)
+
+
+@app.command()
+def stop(
+    address: AddressArgument = PARAMETER_SERVER,
+    token_file: TokenFileOption = None,
+    tls_ca: TlsCaOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+) -> None:
+    """Have a parameter server save and end; the next start goes on from there."""
+
+    def start() -> int:
+        from relaax_like.cli.control import stop_server
+
+        return stop_server(address, make_security(token_file, tls_ca, tls_cert, tls_key))
 
     run_main(start)
 

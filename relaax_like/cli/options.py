@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from relaax_like.wire.security import ClientSecurity
+
 ConfigOption = Annotated[
     Path, typer.Option("--config", "-c", help="The experiment's YAML file.", show_default=False)
 ]
@@ -22,6 +24,18 @@ TraceOption = Annotated[
     typer.Option("--trace", help="Record in RUN_DIR/trace where the time goes: `relaax trace`."),
 ]
 
+AddressArgument = Annotated[str, typer.Argument(help="Of the parameter server.")]
+TokenFileOption = Annotated[
+    Path | None, typer.Option(help="File with a token of role agent or operator.")
+]
+TlsCaOption = Annotated[
+    Path | None, typer.Option(help="Speak TLS; the PEM file of the certificate to believe.")
+]
+TlsCertOption = Annotated[
+    Path | None, typer.Option(help="PEM file of an own certificate, where one is asked for.")
+]
+TlsKeyOption = Annotated[Path | None, typer.Option(help="PEM file of its key.")]
+
 InsecureOption = Annotated[
     bool,
     typer.Option("--insecure", help="Bind beyond this machine even without TLS and tokens."),
@@ -37,6 +51,13 @@ def to_overrides(section: str, flags: Mapping[str, Any], sets: Sequence[str]) ->
 def allow_insecure(insecure: bool, sets: Sequence[str]) -> list[str]:
     """Adds what the flag `--insecure` means to the overrides."""
     return [*sets, *(["security.insecure=true"] if insecure else [])]
+
+
+def make_security(
+    token_file: Path | None, tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None
+) -> ClientSecurity:
+    """Returns what a command shows to a server."""
+    return ClientSecurity(token_file=token_file, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
 
 
 def make_app(help_text: str) -> typer.Typer:

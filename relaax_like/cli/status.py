@@ -30,6 +30,7 @@ def make_table(address: str, status: Status) -> Table:
         "parameters": f"{status.parameters:,}",
         "clients": str(status.clients),
         "newest snapshot": f"{snapshot}{_describe_age(status)} in {status.checkpoint_dir}",
+        "mirror": _describe_mirror(status),
         "a crash costs": _describe_durability(status),
         "journal": f"{status.journal_bytes / 1e6:,.1f} MB, of which "
         f"{status.unsynced_bytes / 1e6:,.1f} MB are not synced yet",
@@ -38,6 +39,8 @@ def make_table(address: str, status: Status) -> Table:
         "memory": f"{status.resident_bytes / 1e6:,.0f} MB",
         "up": f"{status.uptime_sec:,.0f} s, start number {status.epoch}",
     }
+    if not rows["mirror"]:
+        del rows["mirror"]
     if not status.held_back:
         del rows["held back"]
     if not status.journal_bytes:
@@ -58,6 +61,12 @@ def _describe_age(status: Status) -> str:
     )
     failures = f", {status.snapshot_failures} failed" if status.snapshot_failures else ""
     return age + failures
+
+
+def _describe_mirror(status: Status) -> str:
+    newest = status.mirrored_global_t
+    parts = [] if newest is None else [f"step {newest:,}"]
+    return ", ".join(parts + ([status.mirror_error] if status.mirror_error else []))
 
 
 def _describe_clients(status: Status) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,7 @@ from relaax_like.config.optimizer import OptimizerConfig
 PARAMETER_SERVER_PORT = 7000
 RLX_SERVER_PORT = 7001
 METRICS_SERVER_PORT = 7002
+PROMETHEUS_PORT = 7003
 
 
 def _make_address_validator(default_port: int) -> PlainValidator:
@@ -40,6 +41,7 @@ def _make_address_validator(default_port: int) -> PlainValidator:
 _TEXT = PlainSerializer(str, return_type=str)
 ParameterServerAddress = Annotated[Address, _make_address_validator(PARAMETER_SERVER_PORT), _TEXT]
 RlxServerAddress = Annotated[Address, _make_address_validator(RLX_SERVER_PORT), _TEXT]
+PrometheusAddress = Annotated[Address, _make_address_validator(PROMETHEUS_PORT), _TEXT]
 MetricsServerAddress = Annotated[Address, _make_address_validator(METRICS_SERVER_PORT), _TEXT]
 
 
@@ -73,6 +75,9 @@ class ParameterServerConfig(Settings):
     checkpoints_to_keep: int = Field(default=3, ge=1)
     # Older ones that stay as well, those with the largest mean return of a full window of episodes.
     best_checkpoints_to_keep: int = Field(default=0, ge=0)
+    # A copy of each snapshot elsewhere, as an fsspec URL such as s3://bucket/run; null: none. Keys
+    # come from the store's own environment variables. An empty checkpoint_dir is filled from there.
+    mirror_url: str | None = None
     # What a crash costs. journal: nothing acknowledged, as each push is written down first;
     # snapshot: the updates since the newest snapshot.
     durability: Literal["journal", "snapshot"] = "journal"
@@ -89,6 +94,9 @@ class ParameterServerConfig(Settings):
     optimizers: dict[str, OptimizerConfig] | None = None
     # How gradients of several clients are combined.
     combine: CombineConfig = CombineConfig()
+    # Where `http://HOST:PORT/metrics` shows the numbers of `relaax status` to Prometheus; null:
+    # nowhere. Nothing protects that page.
+    prometheus_bind: PrometheusAddress | None = None
     # Seconds between progress lines.
     progress_interval_sec: Seconds = 5.0
     log_level: LogLevel = "INFO"

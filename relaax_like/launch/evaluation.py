@@ -10,7 +10,7 @@ from relaax_like.client.interactor import Interactor, SlotEpisode
 from relaax_like.config.models import Experiment
 from relaax_like.launch.local import make_local_agents, open_slots
 from relaax_like.parameter_server.parameter_server import ParameterServer
-from relaax_like.parameter_server.snapshots import read_latest
+from relaax_like.parameter_server.snapshots import read_best, read_latest
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import SnapshotError
 
@@ -32,14 +32,24 @@ class Evaluation:
     version: int
 
 
-def evaluate_snapshot(experiment: Experiment, episodes: int) -> Evaluation:
-    """Plays with the newest snapshot of the experiment; a running training is not disturbed.
+def evaluate_snapshot(experiment: Experiment, episodes: int, best: bool = False) -> Evaluation:
+    """Plays with a snapshot of the experiment; a running training is not disturbed.
+
+    Args:
+      experiment: whose snapshots.
+      episodes: to play.
+      best: the kept one with the best mean return in training, instead of the newest.
 
     Raises:
       SnapshotError: there is no snapshot, or none that can be used.
     """
     directory = experiment.parameter_server.checkpoint_dir
-    state = read_latest(directory)
+    state = read_best(directory) if best else read_latest(directory)
+    if state is None and best:
+        raise SnapshotError(
+            f"{directory}: no snapshot has a score; it takes a whole window of episodes "
+            "(learner.target_episodes) to have one"
+        )
     if state is None:
         raise SnapshotError(f"{directory}: no snapshot to evaluate; train first")
     store = Store(state.manifest, state.values, experiment.optimizers)

@@ -1,5 +1,6 @@
 """The parameter server's process: puts store, snapshots, recorder and bridge together."""
 
+import contextlib
 import logging
 import sys
 import time
@@ -17,15 +18,18 @@ from relaax_like.launch.security import (
     make_client_security,
     make_server_security,
     validate_exposure,
+    validate_unprotected,
 )
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.metrics.client import MetricsClient
+from relaax_like.metrics.prometheus import PrometheusPage
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.parameter_server.initial_values import (
     compute_initial_values,
     load_variables,
     save_variables,
 )
+from relaax_like.parameter_server.mirror import Mirror, fetch_newest
 from relaax_like.parameter_server.parameter_server import ParameterServer, Target
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
@@ -54,8 +58,15 @@ def make_parameter_server(
       SnapshotError: the folder is in use, or its snapshots cannot be used.
     """
     settings = experiment.parameter_server
-    snapshots = Snapshots(settings.checkpoint_dir, settings.checkpoints_to_keep)
+    keep, keep_best = settings.checkpoints_to_keep, settings.best_checkpoints_to_keep
+    snapshots = Snapshots(settings.checkpoint_dir, keep, keep_best)
+    mirror = None
     try:
+        if settings.mirror_url is not None:
+            fetched = fetch_newest(settings.mirror_url, settings.checkpoint_dir)
+            if fetched is not None:
+                logger.info("fetched the mirror's newest snapshot: %s", fetched)
+            mirror = Mirror(settings.mirror_url, keep=keep, keep_best=keep_best)
         variables = _load_initial_values(experiment, overrides)
         manifest = make_manifest(variables)
         by_name = {variable.name: variable.value for variable in variables}
@@ -76,6 +87,7 @@ def make_parameter_server(
                 strict=settings.journal_strict,
                 max_bytes_per_sec=1e6 * settings.journal_max_mb_per_sec,
             ),
+            mirror=mirror,
             metrics=metrics,
             combine=settings.combine,
             max_global_step=experiment.algorithm.max_global_step,
@@ -84,6 +96,8 @@ def make_parameter_server(
             snapshot_every_env_steps=settings.checkpoint_global_step_interval,
         )
     except BaseException:
+        if mirror is not None:
+            mirror.close(0.0)
         snapshots.close()
         raise
     try:
@@ -107,6 +121,8 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     settings = experiment.parameter_server
     shutdown = Shutdown()
     validate_exposure(settings.bind, experiment.security)
+    if settings.prometheus_bind is not None:
+        validate_unprotected(settings.prometheus_bind, experiment.security, "prometheus_bind")
     security = make_server_security(experiment)
     validate_port_free(settings.bind, "--bind")
     make_run_dir(experiment)
@@ -115,7 +131,11 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     with shutdown.interrupting(), tracing.span(tracing.START):
         server = make_parameter_server(experiment, overrides, metrics)
     serving.append(server)
+    page = contextlib.ExitStack()
     try:
+        if settings.prometheus_bind is not None:
+            page.enter_context(PrometheusPage(settings.prometheus_bind, server.status))
+            logger.info("metrics for Prometheus on http://%s/metrics", settings.prometheus_bind)
         (experiment.run_dir / "config.yaml").write_text(dump_experiment(experiment))
         grpc_server, port = BridgeControl().create_server(str(settings.bind), server, security)
         grpc_server.start()
@@ -127,6 +147,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             shutdown.requested.wait(_TOLD_SEC)
         grpc_server.stop(grace=1.0).wait()
     finally:
+        page.close()
         server.close(save=True)
         metrics.close()
     print_summary(experiment, server.status())
@@ -179,7 +200,9 @@ def watch_progress(server: ParameterServer, shutdown: Shutdown, interval_sec: fl
     """Prints progress lines until the training has finished or the process is to end."""
     next_line = time.monotonic() + interval_sec
     shown = -1
-    while not shutdown.requested.is_set() and not server.wait_finished(0.1):
+    while not (shutdown.requested.is_set() or server.stop_requested.is_set()):
+        if server.wait_finished(0.1):
+            return
         if time.monotonic() < next_line:
             continue
         next_line += interval_sec

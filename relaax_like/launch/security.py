@@ -81,3 +81,16 @@ def validate_exposure(address: Address, settings: SecurityConfig) -> None:
         address,
         " and ".join(missing),
     )
+
+
+def validate_unprotected(address: Address, settings: SecurityConfig, key: str) -> None:
+    """Refuses to show other machines what neither TLS nor a token protects.
+
+    Raises:
+      ConfigError: the address is not of this machine alone, and nobody said `insecure`.
+    """
+    if not address.is_loopback and not settings.insecure:
+        raise ConfigError(
+            f"{key}: {address} can be reached from other machines, and nothing protects that page; "
+            "bind to localhost, or, in a network that you trust whole, give --insecure"
+        )

@@ -28,6 +28,7 @@ from relaax_like.parameter_server.intake import (
     validate_client_id,
     validate_push,
 )
+from relaax_like.parameter_server.mirror import Mirror
 from relaax_like.parameter_server.push_journal import Durability, PushJournal
 from relaax_like.parameter_server.records import Record
 from relaax_like.parameter_server.replies import Answered, Replies
@@ -51,6 +52,8 @@ _METRICS_EVERY_SEC = 1.0
 _PLAIN_CALL_SEC = 60.0
 _PLAIN_CLIENT = "plain"
 _TOLD_POLL_SEC = 0.02
+# At the end: for the newest snapshot to be copied.
+_MIRROR_SEC = 60.0
 # Keys of a snapshot's statistics.
 _REPLIES, _JOURNAL_INDEX = "replies", "journal_index"
 FINISHED = "training has finished"
@@ -118,6 +121,7 @@ class ParameterServer(ParameterServerBackend):
         *,
         snapshots: Snapshots | None = None,
         journal: PushJournal | None = None,
+        mirror: Mirror | None = None,
         metrics: Metrics,
         combine: CombineConfig | None = None,
         max_global_step: int | None = None,
@@ -127,13 +131,14 @@ class ParameterServer(ParameterServerBackend):
         clock: Callable[[], float] = time.monotonic,
         queue_size: int = QUEUE_SIZE,
     ):
-        """Starts to serve. Takes over `store` and `snapshots`; `close` closes the latter.
+        """Starts to serve. Takes over all but `metrics`; `close` closes what is to be closed.
 
         Args:
           store: values and optimizers; nobody else may apply to it from now on.
           snapshots: where checkpoints go; None keeps none.
           journal: where pushes go before they are answered; needs `restore_latest_checkpoint` to be
             called before anything is pushed. None: nowhere.
+          mirror: where each snapshot is copied to; None: nowhere.
           metrics: the recorder.
           combine: what becomes of gradients that come together; None: each is applied at once.
           max_global_step: environment steps after which the training ends; None: no limit.
@@ -152,6 +157,7 @@ class ParameterServer(ParameterServerBackend):
         self._store = store
         self._snapshots = snapshots
         self._journal = journal
+        self._mirror = mirror
         self._metrics = metrics
         self._max_global_step = max_global_step
         self._target = target
@@ -183,6 +189,7 @@ class ParameterServer(ParameterServerBackend):
         self._snapshot_failures = 0
         self._snapshot_due = threading.Event()
         self._stopping = threading.Event()
+        self.stop_requested = threading.Event()
 
         self._check_finished()
         self._snapshot_thread: threading.Thread | None = None
@@ -316,6 +323,8 @@ class ParameterServer(ParameterServerBackend):
             client_list=statistics.client_list,
             held_back=sum(one.count for one in tuple(self._combiner.pending.values())),
             resident_bytes=_get_resident_bytes(),
+            mirrored_global_t=None if self._mirror is None else self._mirror.status.newest_global_t,
+            mirror_error="" if self._mirror is None else self._mirror.status.error,
         )
 
     @property
@@ -325,6 +334,10 @@ class ParameterServer(ParameterServerBackend):
     def metrics(self) -> Metrics:
         """Returns the recorder."""
         return self._metrics
+
+    def request_stop(self) -> None:
+        """Sets `stop_requested`."""
+        self.stop_requested.set()
 
     def wait_finished(self, timeout_sec: float | None = None) -> str:
         """Waits until the training has ended; returns what ended it, or "" after the time."""
@@ -394,12 +407,18 @@ class ParameterServer(ParameterServerBackend):
             self._attempted_t = state.global_t
             if self._saved is None or self._saved.records != records:
                 with tracing.span("snapshot write"):
-                    path = self._snapshots.save(state)
+                    path = self._snapshots.save(state, self._get_score())
                 self._saved = _Saved(path, state.global_t, records, self._clock())
                 failpoints.hit("ps.after_snapshot_before_drop")
                 if self._journal is not None:
                     self._journal.end_snapshot(statistics[_JOURNAL_INDEX])
+                if self._mirror is not None:
+                    self._mirror.offer(path)
             return self._saved.path
+
+    def _get_score(self) -> float | None:
+        """Returns by what the best snapshots are chosen: the mean return over a whole window."""
+        return self._statistics.mean_return if self._statistics.is_window_full else None
 
     def restore_latest_checkpoint(self) -> bool:
         """Goes on from the newest snapshot and the journal. To be called before anything is served.
@@ -423,6 +442,8 @@ class ParameterServer(ParameterServerBackend):
             self._replay(self._journal.replay(index), state is not None)
         if state is None:
             self.save_checkpoint()  # what the journal's records are applied to
+        elif self._mirror is not None:
+            self._mirror.offer(self._snapshots.path_of(state))
         return state is not None
 
     def _import(self, state: State) -> None:
@@ -487,6 +508,8 @@ class ParameterServer(ParameterServerBackend):
         finally:
             if self._journal is not None:
                 self._journal.close()
+            if self._mirror is not None:
+                self._mirror.close(_MIRROR_SEC)
             if self._snapshots is not None:
                 self._snapshots.close()
 

@@ -182,7 +182,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("global_t", "version", "epoch", "uptime_sec", "env_steps_per_sec", "mean_return", "return_episodes", "episodes", "clients", "finished", "snapshot_global_t", "checkpoint_dir", "refused", "durability", "parameters", "unsynced_records", "unsynced_bytes", "journal_bytes", "snapshot_age_sec", "snapshot_failures", "client_list", "held_back", "resident_bytes")
+    __slots__ = ("global_t", "version", "epoch", "uptime_sec", "env_steps_per_sec", "mean_return", "return_episodes", "episodes", "clients", "finished", "snapshot_global_t", "checkpoint_dir", "refused", "durability", "parameters", "unsynced_records", "unsynced_bytes", "journal_bytes", "snapshot_age_sec", "snapshot_failures", "client_list", "held_back", "resident_bytes", "mirrored_global_t", "mirror_error")
     class RefusedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +213,8 @@ class Status(_message.Message):
     CLIENT_LIST_FIELD_NUMBER: _ClassVar[int]
     HELD_BACK_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MIRRORED_GLOBAL_T_FIELD_NUMBER: _ClassVar[int]
+    MIRROR_ERROR_FIELD_NUMBER: _ClassVar[int]
     global_t: int
     version: int
     epoch: int
@@ -236,7 +238,9 @@ class Status(_message.Message):
     client_list: _containers.RepeatedCompositeFieldContainer[ClientStatus]
     held_back: int
     resident_bytes: int
-    def __init__(self, global_t: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_sec: _Optional[float] = ..., env_steps_per_sec: _Optional[float] = ..., mean_return: _Optional[float] = ..., return_episodes: _Optional[int] = ..., episodes: _Optional[int] = ..., clients: _Optional[int] = ..., finished: _Optional[str] = ..., snapshot_global_t: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., refused: _Optional[_Mapping[str, int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., parameters: _Optional[int] = ..., unsynced_records: _Optional[int] = ..., unsynced_bytes: _Optional[int] = ..., journal_bytes: _Optional[int] = ..., snapshot_age_sec: _Optional[float] = ..., snapshot_failures: _Optional[int] = ..., client_list: _Optional[_Iterable[_Union[ClientStatus, _Mapping]]] = ..., held_back: _Optional[int] = ..., resident_bytes: _Optional[int] = ...) -> None: ...
+    mirrored_global_t: int
+    mirror_error: str
+    def __init__(self, global_t: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_sec: _Optional[float] = ..., env_steps_per_sec: _Optional[float] = ..., mean_return: _Optional[float] = ..., return_episodes: _Optional[int] = ..., episodes: _Optional[int] = ..., clients: _Optional[int] = ..., finished: _Optional[str] = ..., snapshot_global_t: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., refused: _Optional[_Mapping[str, int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., parameters: _Optional[int] = ..., unsynced_records: _Optional[int] = ..., unsynced_bytes: _Optional[int] = ..., journal_bytes: _Optional[int] = ..., snapshot_age_sec: _Optional[float] = ..., snapshot_failures: _Optional[int] = ..., client_list: _Optional[_Iterable[_Union[ClientStatus, _Mapping]]] = ..., held_back: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., mirrored_global_t: _Optional[int] = ..., mirror_error: _Optional[str] = ...) -> None: ...
 
 class ClientStatus(_message.Message):
     __slots__ = ("client_id", "gradients", "staleness", "silent_sec")
@@ -249,3 +253,21 @@ class ClientStatus(_message.Message):
     staleness: int
     silent_sec: float
     def __init__(self, client_id: _Optional[str] = ..., gradients: _Optional[int] = ..., staleness: _Optional[int] = ..., silent_sec: _Optional[float] = ...) -> None: ...
+
+class SaveRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SaveReply(_message.Message):
+    __slots__ = ("path",)
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    def __init__(self, path: _Optional[str] = ...) -> None: ...
+
+class StopRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StopReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -59,6 +59,16 @@ class ParameterServerStub(object):
                 request_serializer=relaax__like_dot_v1_dot_parameter__server__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=relaax__like_dot_v1_dot_parameter__server__pb2.Status.FromString,
                 _registered_method=True)
+        self.Save = channel.unary_unary(
+                '/relaax.v1.ParameterServer/Save',
+                request_serializer=relaax__like_dot_v1_dot_parameter__server__pb2.SaveRequest.SerializeToString,
+                response_deserializer=relaax__like_dot_v1_dot_parameter__server__pb2.SaveReply.FromString,
+                _registered_method=True)
+        self.Stop = channel.unary_unary(
+                '/relaax.v1.ParameterServer/Stop',
+                request_serializer=relaax__like_dot_v1_dot_parameter__server__pb2.StopRequest.SerializeToString,
+                response_deserializer=relaax__like_dot_v1_dot_parameter__server__pb2.StopReply.FromString,
+                _registered_method=True)
 
 
 class ParameterServerServicer(object):
@@ -100,6 +110,20 @@ class ParameterServerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Save(self, request, context):
+        """For operators: writes a snapshot now. UNAVAILABLE: it could not be written.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Stop(self, request, context):
+        """For operators: applies what waits, saves, and ends the process. Answered before that.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ParameterServerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -127,6 +151,16 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=relaax__like_dot_v1_dot_parameter__server__pb2.GetStatusRequest.FromString,
                     response_serializer=relaax__like_dot_v1_dot_parameter__server__pb2.Status.SerializeToString,
+            ),
+            'Save': grpc.unary_unary_rpc_method_handler(
+                    servicer.Save,
+                    request_deserializer=relaax__like_dot_v1_dot_parameter__server__pb2.SaveRequest.FromString,
+                    response_serializer=relaax__like_dot_v1_dot_parameter__server__pb2.SaveReply.SerializeToString,
+            ),
+            'Stop': grpc.unary_unary_rpc_method_handler(
+                    servicer.Stop,
+                    request_deserializer=relaax__like_dot_v1_dot_parameter__server__pb2.StopRequest.FromString,
+                    response_serializer=relaax__like_dot_v1_dot_parameter__server__pb2.StopReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -264,6 +298,60 @@ class ParameterServer(object):
             '/relaax.v1.ParameterServer/GetStatus',
             relaax__like_dot_v1_dot_parameter__server__pb2.GetStatusRequest.SerializeToString,
             relaax__like_dot_v1_dot_parameter__server__pb2.Status.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Save(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/relaax.v1.ParameterServer/Save',
+            relaax__like_dot_v1_dot_parameter__server__pb2.SaveRequest.SerializeToString,
+            relaax__like_dot_v1_dot_parameter__server__pb2.SaveReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Stop(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/relaax.v1.ParameterServer/Stop',
+            relaax__like_dot_v1_dot_parameter__server__pb2.StopRequest.SerializeToString,
+            relaax__like_dot_v1_dot_parameter__server__pb2.StopReply.FromString,
             options,
             channel_credentials,
             insecure,

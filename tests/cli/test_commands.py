@@ -10,7 +10,7 @@ import pytest
 from support.cluster import GYM_MAIN, ROOT, TRACE, Cluster, find_command
 
 SERVERS = ("relaax-parameter-server", "relaax-rlx-server", "relaax-metrics-server")
-SUBCOMMANDS = ("run", "train", "eval", "status", "trace", "doctor")
+SUBCOMMANDS = ("run", "train", "eval", "status", "save", "stop", "trace", "fsck", "doctor")
 HELP = [
     *[(find_command(name), "--config") for name in SERVERS],
     (find_command("relaax"), "doctor"),

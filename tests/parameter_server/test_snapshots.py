@@ -2,66 +2,42 @@
 
 import errno
 import logging
+import math
 import os
+import random
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.snapshots import (
+    assert_same,
+    change_manifest,
+    list_snapshots,
+    list_versions,
+    make_layout,
+    make_state,
+)
+from support.threads import Caller, wait_until
 
-from relaax_like.bridge.manifest import STATISTIC, Manifest, Variable, make_manifest
-from relaax_like.parameter_server.snapshots import Snapshots, State, read_latest
+from relaax_like.bridge.manifest import Manifest, Variable, make_manifest
+from relaax_like.parameter_server.snapshots import (
+    Snapshots,
+    State,
+    read_best,
+    read_latest,
+    select_kept,
+    verify_snapshot,
+)
 from relaax_like.wire.errors import ConfigError, SnapshotError
-
-
-def make_layout(hidden: int = 3) -> Manifest:
-    return make_manifest(
-        [
-            Variable("w1", np.zeros((2, hidden), np.float32), "actor"),
-            Variable("w2", np.zeros(hidden, np.float32), "critic/é"),
-            Variable("mean", np.zeros(2, np.float64), kind=STATISTIC),
-        ]
-    )
-
-
-def make_state(global_t: int = 10, version: int = 2, manifest: Manifest | None = None) -> State:
-    manifest = manifest or make_layout()
-    random = np.random.default_rng(version)
-    groups = manifest.groups()
-    sizes = {group: part.stop - part.start for group, part in groups.items()}
-    return State(
-        manifest=manifest,
-        version=version,
-        global_t=global_t,
-        values=random.integers(0, 256, manifest.total_bytes, np.uint8),
-        slots={
-            "actor": random.normal(size=(2, sizes["actor"])).astype(np.float32),
-            "critic/é": np.zeros((0, sizes["critic/é"]), np.float32),
-        },
-        slot_names={"actor": ("first_moment", "second_moment"), "critic/é": ()},
-        steps={"actor": version, "critic/é": version + 1},
-        statistics={"returns": [1.5, 2.0], "episodes": 2},
-    )
-
-
-def assert_same(got: State | None, want: State) -> None:
-    assert got is not None
-    assert got.manifest == want.manifest
-    assert (got.version, got.global_t) == (want.version, want.global_t)
-    assert got.values.tobytes() == want.values.tobytes()
-    assert got.slots.keys() == want.slots.keys()
-    for group, slots in want.slots.items():
-        assert got.slots[group].tobytes() == slots.tobytes()
-        assert got.slots[group].shape == slots.shape
-        assert got.slots[group].dtype == np.float32
-    assert (got.slot_names, got.steps) == (want.slot_names, want.steps)
-    assert got.statistics == want.statistics
-
-
-def list_snapshots(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir() if path.name.startswith("cp-"))
 
 
 def test_restored_is_what_was_saved(tmp_path: Path) -> None:
@@ -88,6 +64,126 @@ def test_oldest_are_deleted(tmp_path: Path) -> None:
         kept = [snapshots.path_of(make_state(10 * v, v)).name for v in (4, 5)]
     assert list_snapshots(tmp_path) == kept
     assert sorted(p.name for p in tmp_path.iterdir()) == [*kept, "epoch", "lock"]
+
+
+SCORES = st.none() | st.sampled_from([math.inf, -math.inf, math.nan]) | st.integers(-3, 3)
+
+
+@settings(max_examples=25)
+@given(
+    scores=st.lists(SCORES, min_size=1, max_size=8), keep=st.integers(1, 4), best=st.integers(0, 4)
+)
+def test_newest_and_best_stay(scores: list[float | None], keep: int, best: int) -> None:
+    """However often old ones were deleted, those stay that are among the best of all."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number, score in enumerate(scores):
+            # Opened anew each time: what is known of the older ones comes from the disk.
+            with Snapshots(folder, keep=keep, keep_best=best) as snapshots:
+                snapshots.save(make_state(number, number), score)
+        want = set(range(max(0, len(scores) - keep), len(scores)))
+        valid = [(s, n) for n, s in enumerate(scores) if s is not None and math.isfinite(s)]
+        for _ in range(min(best, len(valid))):
+            want.add(max(valid)[1])
+            valid.remove(max(valid))
+        assert list_versions(Path(folder)) == sorted(want)
+
+
+def test_best_of_equal_ones_is_the_newer_and_nan_is_no_score(tmp_path: Path) -> None:
+    with Snapshots(tmp_path, keep=1, keep_best=2) as snapshots:
+        for version, score in enumerate([9.0, 5.0, 9.0, 9.0, None, math.nan, 3.0]):
+            snapshots.save(make_state(version, version), score)
+    assert list_versions(tmp_path) == [2, 3, 6]
+
+
+@pytest.mark.parametrize(
+    ("scores", "saved", "damaged", "keep", "keep_best", "want"),
+    [
+        ({"a": None, "b": None, "c": None}, "c", "", 2, 0, "bc"),
+        ({"a": 9.0, "b": 1.0, "c": 2.0}, "c", "", 1, 1, "ac"),
+        # The best one is damaged: its score does not count.
+        ({"a": 9.0, "b": 1.0, "c": 2.0}, "c", "a", 1, 1, "c"),
+        ({"a": 9.0, "b": 1.0, "c": 2.0}, "c", "a", 1, 2, "bc"),
+        # A run that went back to an older snapshot.
+        ({"a": None, "b": None, "c": None}, "a", "", 2, 0, "ac"),
+        ({"a": None, "b": None, "c": None}, "a", "c", 2, 0, "ab"),
+        # Fewer than may stay.
+        ({"a": 1.0}, "a", "", 5, 5, "a"),
+    ],
+)
+def test_kept_are(
+    scores: Mapping[str, float | None],
+    saved: str,
+    damaged: str,
+    keep: int,
+    keep_best: int,
+    want: str,
+) -> None:
+    assert select_kept(scores, saved, set(damaged), keep, keep_best) == set(want)
+
+
+def test_best_can_be_read(tmp_path: Path) -> None:
+    assert read_best(tmp_path / "none") is None
+    with Snapshots(tmp_path, keep=1, keep_best=3) as snapshots:
+        snapshots.save(make_state(10, 1))
+        assert read_best(tmp_path) is None
+        for version, score in [(2, 7.5), (3, -2.0), (4, 7.5), (5, 7.0)]:
+            snapshots.save(make_state(10 * version, version), score)
+    best = read_best(tmp_path)
+    assert_same(best, make_state(40, 4))
+    assert best is not None
+    assert best.score == 7.5
+    newest = read_latest(tmp_path)
+    assert newest is not None
+    assert newest.score == 7.0
+
+
+def test_next_best_is_read_where_the_best_is_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Snapshots(tmp_path) as snapshots:
+        second = snapshots.save(make_state(10, 1), 1.0)
+        best = snapshots.save(make_state(20, 2), 2.0)
+        snapshots.save(make_state(30, 3))
+    (best / "values.npy").write_bytes(b"")
+    assert_same(read_best(tmp_path), make_state(10, 1))
+    assert f"{best}: damaged snapshot skipped" in caplog.text
+    (second / "manifest.json").unlink()
+    with pytest.raises(SnapshotError, match="no snapshot with a score can be used, 2 are damaged"):
+        read_best(tmp_path)
+
+
+def test_best_and_newest_are_found_while_they_are_replaced(tmp_path: Path) -> None:
+    with Snapshots(tmp_path, keep=1) as snapshots:
+        snapshots.save(make_state(1, 1), 1.0)
+        running = True
+
+        def read() -> int:
+            count = 0
+            while running:
+                best, newest = read_best(tmp_path), read_latest(tmp_path)
+                assert best is not None
+                assert newest is not None
+                assert best.score == best.version
+                count += 1
+            return count
+
+        reader = Caller(read)
+        for version in range(2, 60):
+            snapshots.save(make_state(version, version), float(version))
+        running = False
+        assert reader.get()
+
+
+def test_snapshot_of_an_older_version_has_no_score(tmp_path: Path) -> None:
+    with Snapshots(tmp_path, keep=1, keep_best=1) as snapshots:
+        path = snapshots.save(make_state(10, 1), 5.0) / "manifest.json"
+        path.write_bytes(change_manifest(path.read_bytes(), lambda body: body.pop("score")))
+    with Snapshots(tmp_path, keep=1, keep_best=1) as snapshots:
+        assert_same(snapshots.restore_latest(make_layout()), make_state(10, 1))
+        assert read_best(tmp_path) is None
+        snapshots.save(make_state(20, 2), -5.0)
+        snapshots.save(make_state(30, 3))
+    assert list_versions(tmp_path) == [2, 3]
 
 
 def test_saving_the_same_state_again_replaces_it(tmp_path: Path) -> None:
@@ -237,6 +333,51 @@ def test_disk_full_leaves_the_old_snapshots_and_no_rubbish(
         assert_same(snapshots.restore_latest(make_layout()), make_state(20, 2))
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="memory cannot be bypassed here")
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("damage", ["bit", "end"])
+def test_snapshot_that_the_disk_does_not_give_back_is_discarded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, damage: str
+) -> None:
+    """A disk that loses something between the sync and the first reading from it."""
+    advise = os.posix_fadvise
+
+    def lose(descriptor: int, offset: int, length: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_DONTNEED
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if path.name == file:
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= damage == "bit"
+            path.write_bytes(content[: None if damage == "bit" else -1])
+        advise(descriptor, offset, length, advice)
+
+    with Snapshots(tmp_path, keep=1) as snapshots:
+        old = snapshots.save(make_state(10, 1))
+        monkeypatch.setattr(os, "posix_fadvise", lose)
+        with pytest.raises(SnapshotError, match="discarded: the disk gave back something else"):
+            snapshots.save(make_state(20, 2))
+        with pytest.raises(SnapshotError, match=old.name):  # in the place of a whole one
+            snapshots.save(make_state(10, 1))
+        assert sorted(p.name for p in tmp_path.iterdir()) == [old.name, "epoch", "lock"]
+        assert_same(snapshots.restore_latest(make_layout()), make_state(10, 1))
+        monkeypatch.undo()
+        snapshots.save(make_state(20, 2))
+        assert list_versions(tmp_path) == [2]
+
+
+def test_verifying_needs_no_copy_of_the_state_in_memory(tmp_path: Path) -> None:
+    state = make_state(manifest=make_layout(1_000_000))
+    with Snapshots(tmp_path) as snapshots:
+        path = snapshots.save(state)
+    assert (path / "values.npy").stat().st_size > 10_000_000
+    tracemalloc.start()
+    try:
+        verify_snapshot(path)
+        assert tracemalloc.get_traced_memory()[1] < 3_000_000
+    finally:
+        tracemalloc.stop()
+
+
 SAVE_ON_A_FULL_DISK = """
 import resource, sys
 import numpy as np
@@ -269,6 +410,61 @@ def test_write_that_fails_in_the_middle_leaves_the_old_snapshot(tmp_path: Path) 
     )
     assert "was not written: [Errno 27]" in done.stdout, done.stderr
     assert sorted(path.name[:3] for path in tmp_path.iterdir()) == ["cp-", "epo", "loc"]
+
+
+SAVE_UNTIL_KILLED = """
+import sys
+import numpy as np
+from relaax_like.bridge.manifest import Variable, make_manifest
+from relaax_like.parameter_server.snapshots import Snapshots, State
+
+manifest = make_manifest([Variable("w", np.zeros(500_000, np.float32), "g")])
+with Snapshots(sys.argv[1], keep=2, keep_best=1) as snapshots:
+    state = snapshots.restore_latest(manifest)
+    version = 0 if state is None else state.version
+    while True:
+        version += 1
+        snapshots.save(State(
+            manifest=manifest,
+            version=version,
+            global_t=version,
+            values=np.full(manifest.total_bytes, version % 256, np.uint8),
+            slots={"g": np.full((1, 500_000), version, np.float32)},
+            slot_names={"g": ("momentum",)},
+            steps={"g": version},
+        ), score=-version)
+        print(version, flush=True)
+"""
+
+
+def test_killed_while_saving_leaves_the_newest_whole_one(tmp_path: Path) -> None:
+    random_delay = random.Random(0)
+    saved = 0
+    for _ in range(5):
+        with subprocess.Popen(
+            [sys.executable, "-c", SAVE_UNTIL_KILLED, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                assert process.stdout is not None
+                saved = int(process.stdout.readline())
+                time.sleep(random_delay.uniform(0.0, 0.1))
+                wait_until(lambda: any(tmp_path.glob(".tmp-cp-*")), "a snapshot being written")
+                time.sleep(random_delay.uniform(0.0, 0.01))
+            finally:
+                process.kill()
+            printed = [saved, *map(int, process.stdout.read().split())]
+        state = read_latest(tmp_path)
+        assert state is not None
+        # The one after the last printed one may have been whole already.
+        assert state.version - printed[-1] in (0, 1)
+        assert (state.values == state.version % 256).all()
+        assert (state.slots["g"] == state.version).all()
+    assert state.version > 5
+    with Snapshots(tmp_path):
+        assert not list(tmp_path.glob(".*"))
+        assert 1 in list_versions(tmp_path)  # the best one
 
 
 def test_statistics_that_are_no_json_are_a_snapshot_error(tmp_path: Path) -> None:
@@ -366,3 +562,8 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
 def test_keeping_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="keep: 0"):
         Snapshots(tmp_path, keep=0)
+
+
+def test_keeping_fewer_than_none_of_the_best_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="keep_best: -1"):
+        Snapshots(tmp_path, keep_best=-1)

@@ -1,0 +1,24 @@
+"""`relaax save` and `relaax stop`: what an operator tells a parameter server."""
+
+from relaax_like.bridge.control import BridgeControl
+from relaax_like.config.address import parse_address
+from relaax_like.config.models import PARAMETER_SERVER_PORT
+from relaax_like.wire.security import ClientSecurity
+
+
+def save_snapshot(text: str, security: ClientSecurity) -> int:
+    """Has a snapshot written; prints where it lies."""
+    address = str(parse_address(text, PARAMETER_SERVER_PORT))
+    with BridgeControl().connect(address, security) as link:
+        path = link.request_save()
+    print(path or f"the parameter server at {address} keeps no snapshots")
+    return 0 if path else 1
+
+
+def stop_server(text: str, security: ClientSecurity) -> int:
+    """Has the server end in order."""
+    address = str(parse_address(text, PARAMETER_SERVER_PORT))
+    with BridgeControl().connect(address, security) as link:
+        link.request_stop()
+    print(f"the parameter server at {address} saves and ends")
+    return 0

@@ -1,0 +1,110 @@
+"""The parameter server's numbers for Prometheus: `relaax status` as a page that is scraped."""
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from relaax_like.bridge.service import Status
+from relaax_like.config.address import Address
+from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.ports import describe_bind_failure
+
+# Name after "relaax_" -> attribute of Status, and what it is.
+_COUNTERS = {
+    "env_steps": ("global_t", "Environment steps of all clients together."),
+    "episodes": ("episodes", "Finished training episodes."),
+    "snapshot_failures": ("snapshot_failures", "Periodic snapshots that could not be written."),
+}
+_GAUGES = {
+    "version": ("version", "Version of the values."),
+    "epoch": ("epoch", "Grows each time the parameter server starts."),
+    "uptime_seconds": ("uptime_sec", "Since the parameter server started."),
+    "env_steps_per_second": ("env_steps_per_sec", "Over the last ten seconds."),
+    "mean_return": ("mean_return", "Mean return of the newest training episodes."),
+    "clients": ("clients", "Clients that were heard of in the last seconds."),
+    "parameters": ("parameters", "Trainable parameters."),
+    "snapshot_env_steps": ("snapshot_global_t", "Environment steps in the newest snapshot."),
+    "snapshot_age_seconds": ("snapshot_age_sec", "Since the newest snapshot was verified."),
+    "journal_bytes": ("journal_bytes", "Size of the journal."),
+    "journal_unsynced_bytes": ("unsynced_bytes", "Of the journal; a power cut would take them."),
+    "journal_unsynced_records": ("unsynced_records", "A power cut would take them."),
+    "held_back_gradients": ("held_back", "Wait until others have come."),
+    "resident_memory_bytes": ("resident_bytes", "Memory that the process holds."),
+}
+
+
+class StatusCollector(Collector):
+    """Turns a status into metrics at each scrape; what is unknown is left out."""
+
+    def __init__(self, get_status: Callable[[], Status]):
+        self._get_status = get_status
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metrics of this moment."""
+        status = self._get_status()
+        for name, (attribute, text) in _COUNTERS.items():
+            yield CounterMetricFamily(f"relaax_{name}", text, value=getattr(status, attribute))
+        for name, (attribute, text) in _GAUGES.items():
+            value = getattr(status, attribute)
+            if value is not None:
+                yield GaugeMetricFamily(f"relaax_{name}", text, value=value)
+        refused = CounterMetricFamily(
+            "relaax_refused_pushes", "Pushes that were refused.", labels=["reason"]
+        )
+        for reason, count in status.refused.items():
+            refused.add_metric([reason], count)
+        yield refused
+        loses = status.durability == "snapshot"
+        yield GaugeMetricFamily(
+            "relaax_crash_loses_updates",
+            "1: a crash costs the updates since the newest snapshot. 0: nothing acknowledged.",
+            value=float(loses),
+        )
+        staleness = GaugeMetricFamily(
+            "relaax_client_staleness", "Versions, of the newest gradient.", labels=["client"]
+        )
+        for client in status.client_list:
+            if client.staleness is not None:
+                staleness.add_metric([client.client_id], client.staleness)
+        yield staleness
+
+
+class PrometheusPage:
+    """Serves the metrics at `http://HOST:PORT/metrics` until it is closed. A context manager.
+
+    Args:
+      bind: where to listen; port 0 means any free one.
+      get_status: called at each scrape, in another thread.
+
+    Attributes:
+      port: the real one.
+
+    Raises:
+      ConfigError: the port is taken.
+    """
+
+    def __init__(self, bind: Address, get_status: Callable[[], Status]):
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(StatusCollector(get_status))
+        try:
+            self._server, self._thread = start_http_server(bind.port, bind.host, registry)
+        except OSError as error:
+            reason = describe_bind_failure(bind.host, bind.port) or str(error)
+            raise ConfigError(f"prometheus_bind: cannot listen on {bind}: {reason}") from None
+        self.port = self._server.server_port
+
+    def __enter__(self) -> "PrometheusPage":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,92 @@
+"""`relaax status`, `save`, `stop` and the page for Prometheus of a live server. covers R24"""
+
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.cluster import BARE, TRACE, Cluster, find_command, find_free_port
+from support.history import History, write_initial_values
+
+from relaax_like.parameter_server.snapshots import read_latest
+
+RELAAX = find_command("relaax")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path, BARE, *write_initial_values(tmp_path, 100)) as cluster:
+        yield cluster
+
+
+def run_command(cluster: Cluster, *words: str) -> tuple[int, str]:
+    program = cluster.start(words[0], [RELAAX, *words, f"localhost:{cluster.ps_port}"])
+    status = program.wait()
+    assert TRACE not in program.output
+    return status, program.output
+
+
+def test_an_operator_looks_saves_and_stops(cluster: Cluster) -> None:
+    port = find_free_port()
+    server = cluster.start_parameter_server(
+        f"relaax-parameter-server.prometheus_bind=localhost:{port}",
+        "relaax-parameter-server.checkpoint_time_interval=null",
+    )
+    history = History(f"localhost:{cluster.ps_port}", clients=2, pushes=15)
+    history.start()
+    history.join()
+
+    status, text = run_command(cluster, "save")
+    assert (status, text.count("\n")) == (0, 0)
+    state = read_latest(cluster.folder / "run" / "checkpoints")
+    assert state is not None
+    assert state.version == 30
+    assert Path(text).is_dir()
+
+    status, text = run_command(cluster, "status")
+    assert status == 0
+    for part in ("verified ", "client-0: 15 gradients", "versions behind", "MB"):
+        assert part in text, text
+    with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=10) as answer:
+        page = answer.read().decode()
+    assert "relaax_version 30.0" in page
+    assert f"relaax_env_steps_total {state.global_t:.1f}" in page
+    assert "relaax_crash_loses_updates 0.0" in page
+
+    status, text = run_command(cluster, "stop")
+    assert status == 0
+    assert "saves and ends" in text
+    assert server.wait() == 0
+    cluster.start_parameter_server()
+    history.check()
+
+
+@pytest.mark.parametrize("command", ["save", "stop"])
+def test_without_a_server_it_is_one_line(cluster: Cluster, command: str) -> None:
+    status, text = run_command(cluster, command)
+    assert status == 1
+    assert text.startswith("error: ")
+    assert str(cluster.ps_port) in text
+
+
+def test_a_page_for_other_machines_is_refused(cluster: Cluster) -> None:
+    server = cluster.start_parameter_server("relaax-parameter-server.prometheus_bind=0.0.0.0:0")
+    assert server.wait() == 2
+    assert "prometheus_bind: 0.0.0.0:0 can be reached from other machines" in server.output
+
+
+def test_a_replaced_machine_goes_on_from_the_mirror(cluster: Cluster) -> None:
+    mirror = f"relaax-parameter-server.mirror_url=file://{cluster.folder}/mirror"
+    server = cluster.start_parameter_server(mirror)
+    history = History(f"localhost:{cluster.ps_port}", clients=2, pushes=10)
+    history.start()
+    history.join()
+    assert server.stop(signal.SIGTERM) == 128 + signal.SIGTERM
+    (cluster.folder / "run").rename(cluster.folder / "lost")
+    again = cluster.start_parameter_server(mirror)
+    again.wait_for("fetched the mirror's newest snapshot")
+    history.check()
+    status, text = run_command(cluster, "status")
+    assert status == 0
+    assert "mirror" in text
