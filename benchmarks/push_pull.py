@@ -11,6 +11,7 @@ all interfaces.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -66,12 +67,12 @@ def serve(parameters: int, durability: str) -> None:
             backend.close(save=False)
 
 
-def work(address: str, parameters: int, seconds: float) -> None:
+def work(address: str, parameters: int, seconds: float, share: bool) -> None:
     """Pushes until standard input says so; prints the seconds of each round."""
     gradient = [np.full(parameters, 1e-3, np.float32)]
     rounds: list[float] = []
     with BridgeControl().connect(address) as link:
-        with link.parameter_server_stub(metrics=NullMetrics(), often=True) as client:
+        with link.parameter_server_stub(metrics=NullMetrics(), often=True, share=share) as client:
             client.get_values()
             for _ in range(WARM_UP):
                 client.push_pull(gradient)
@@ -84,13 +85,18 @@ def work(address: str, parameters: int, seconds: float) -> None:
     print(json.dumps(rounds), flush=True)
 
 
-def measure(parameters: int, workers: int, durability: str, seconds: float) -> dict[str, Any]:
+def measure(
+    parameters: int, workers: int, durability: str, seconds: float, share: bool
+) -> dict[str, Any]:
     """Returns rounds per second of all workers together, and the times of single rounds."""
-    with _start("serve", parameters, durability) as server:
+    with contextlib.ExitStack() as stack:
+        server = _start(stack, "serve", parameters, durability)
         assert server.stdout is not None
         assert server.stdin is not None
         address = f"127.0.0.1:{json.loads(server.stdout.readline())['port']}"
-        started = [_start("work", address, parameters, seconds) for _ in range(workers)]
+        started = [
+            _start(stack, "work", address, parameters, seconds, share) for _ in range(workers)
+        ]
         for worker in started:
             assert worker.stdout is not None
             worker.stdout.readline()
@@ -102,12 +108,16 @@ def measure(parameters: int, workers: int, durability: str, seconds: float) -> d
         for worker in started:
             outputs.append(json.loads(worker.communicate()[0]))
         server.stdin.close()
+        server.wait(60)
     return make_row(durability, parameters, outputs)
 
 
-def _start(*arguments: object) -> subprocess.Popen[str]:
+def _start(stack: contextlib.ExitStack, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "benchmarks.push_pull", *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    stack.callback(process.wait)
+    stack.callback(process.kill)
+    return process
 
 
 def make_row(kind: str, parameters: int, workers: Sequence[Sequence[float]]) -> dict[str, Any]:
@@ -157,15 +167,20 @@ def main(argv: Sequence[str] = ()) -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--workers", type=int, nargs="+", default=WORKERS)
+    parser.add_argument("--chunks", action="store_true", help="as between two machines")
     parser.add_argument("--ray", action="store_true", help="measure a Ray actor beside us")
     arguments = parser.parse_args(argv)
-    rows = []
+    rows, seconds = [], arguments.seconds
     for parameters in arguments.sizes:
         for workers in arguments.workers if parameters < LARGE else (1,):
             for durability in ("snapshot", "journal") if parameters < LARGE else ("snapshot",):
-                rows.append(measure(parameters, workers, durability, arguments.seconds))
+                rows.append(
+                    measure(
+                        parameters, workers, durability, arguments.seconds, not arguments.chunks
+                    )
+                )
             if arguments.ray:
-                rows.append(measure_ray(parameters, workers, arguments.seconds))
+                rows.append(measure_ray(parameters, workers, seconds))
     report("push-pull", rows)
 
 
@@ -173,6 +188,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
         serve(int(sys.argv[2]), sys.argv[3])
     elif sys.argv[1:2] == ["work"]:
-        work(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+        work(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), sys.argv[5] == "True")
     else:
         main(sys.argv[1:])

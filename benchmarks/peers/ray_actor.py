@@ -13,7 +13,7 @@ import ray
 WARM_UP = 3
 
 
-@numba.njit(fastmath=False, error_model="numpy")  # type: ignore[misc]
+@numba.njit(fastmath=False, error_model="numpy")
 def _adam(w: Any, g: Any, m: Any, v: Any, rate: Any, epsilon: Any) -> None:
     b1, r1, b2, r2 = np.float32(0.9), np.float32(0.1), np.float32(0.999), np.float32(0.001)
     for i in range(w.size):
@@ -22,7 +22,6 @@ def _adam(w: Any, g: Any, m: Any, v: Any, rate: Any, epsilon: Any) -> None:
         w[i] -= rate * m[i] / (np.sqrt(v[i]) + epsilon)
 
 
-@ray.remote
 class Server:
     """Weights and Adam; gradients arrive, and weights leave, through the object store."""
 
@@ -39,7 +38,6 @@ class Server:
         return self._w
 
 
-@ray.remote
 class Worker:
     """Pushes as fast as it is answered."""
 
@@ -70,8 +68,8 @@ def main() -> None:
         logging_level=logging.ERROR,
         object_store_memory=4 << 30,
     )
-    server = Server.remote(parameters)
-    started = [Worker.remote(server, parameters) for _ in range(workers)]
+    server = ray.remote(Server).remote(parameters)
+    started = [ray.remote(Worker).remote(server, parameters) for _ in range(workers)]
     ray.get([worker.work.remote(0.0) for worker in started])
     print(json.dumps(ray.get([worker.work.remote(seconds) for worker in started])))
 

@@ -30,8 +30,8 @@ class Assembler:
     flat = assembler.finish()
     """
 
-    def __init__(self, num_bytes: int, field: str):
-        self._flat = np.empty(num_bytes, np.uint8)
+    def __init__(self, num_bytes: int, field: str, buffer: np.ndarray | None = None):
+        self._flat = np.empty(num_bytes, np.uint8) if buffer is None else buffer
         self._field = field
         self._filled = 0
 

@@ -152,7 +152,13 @@ class BufferingClient(ParameterServerClient):
             self._exchange(None, want_values=False)
 
     def _pack(self, gradients: Sequence[np.ndarray], groups: Sequence[str]) -> np.ndarray:
-        return self._manifest.select_groups(groups).pack(gradients, gradient=True)
+        layout, buffer = self._manifest.select_groups(groups), self._get_gradient_buffer()
+        out = None if buffer is None else buffer[: layout.gradient_bytes]
+        return layout.pack(gradients, gradient=True, out=out)
+
+    def _get_gradient_buffer(self) -> np.ndarray | None:
+        """Returns where a gradient may be written, `[gradient_bytes] uint8`; None: anywhere."""
+        return None
 
     def _exchange(
         self, gradient: np.ndarray | None, want_values: bool, groups: Sequence[str] = ()

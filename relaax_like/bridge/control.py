@@ -12,7 +12,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from relaax_like.bridge.channel import SERVER_OPTIONS, bind, make_channel, make_interceptors
 from relaax_like.bridge.manifest import Manifest
 from relaax_like.bridge.service import Metrics, ParameterServerBackend, Status
-from relaax_like.bridge.servicer import ParameterServerServicer, add_to_server
+from relaax_like.bridge.servicer import (
+    ParameterServerServicer,
+    add_to_server,
+    max_message_bytes,
+)
 from relaax_like.bridge.stub import (
     Health,
     ParameterServerStub,
@@ -23,6 +27,7 @@ from relaax_like.bridge.stub import (
 )
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.metrics.client import MetricsClient
+from relaax_like.metrics.server import MAX_MESSAGE_BYTES as MAX_METRICS_BYTES
 from relaax_like.metrics.server import add_metrics_servicer
 from relaax_like.wire.errors import NotAllowedError, ServerUnavailableError
 from relaax_like.wire.security import ClientSecurity, ServerSecurity
@@ -68,10 +73,12 @@ class Link:
         metrics: Metrics | None = None,
         timeout_sec: float | None = None,
         often: bool = False,
+        share: bool = True,
     ) -> ParameterServerStub:
         """Returns a new agent's view of the server; waits for the server first.
 
-        With `often` it keeps a stream open, which halves the time of a push.
+        With `often` it keeps a stream open, which halves the time of a push. With `share` large
+        vectors go through shared memory, if the server is on this machine.
 
         Raises:
           ServerUnavailableError: it did not answer within `timeout_sec` (None: for ever).
@@ -86,6 +93,7 @@ class Link:
             on_global_t=self.note_global_t,
             health=self._health,
             often=often,
+            share=share,
         )
 
     def metrics(self) -> MetricsClient:
@@ -199,9 +207,13 @@ class BridgeControl:
         Raises:
           RelaaxError: the port is taken; names the process that holds it.
         """
+        message_bytes = max(max_message_bytes(backend.manifest), MAX_METRICS_BYTES)
         server = grpc.server(
             futures.ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="bridge"),
-            options=SERVER_OPTIONS,
+            options=(
+                *SERVER_OPTIONS,
+                ("grpc.max_receive_message_length", message_bytes),
+            ),
             maximum_concurrent_rpcs=_MAX_CALLS,
             interceptors=make_interceptors(security),
         )

@@ -17,6 +17,8 @@ Reply: TypeAlias = pb.PushPullReply | memoryview
 # Field 2, length-delimited: `chunk`, in both messages.
 _CHUNK_KEY = 0x12
 _MAX_LENGTH_BYTES = 5
+# Longest header without statistics: 100 000 episodes have 2 MB, a first chunk 512 KiB.
+MAX_HEADER_BYTES = 3 * 1024 * 1024
 
 
 def to_bytes(part: Message | memoryview) -> bytes:
@@ -48,14 +50,21 @@ def _find_chunk(data: bytes) -> memoryview | None:
     return None
 
 
-def to_push_pull_request(data: bytes) -> Request:
+def to_push_pull_request(data: bytes, max_header_bytes: int = MAX_HEADER_BYTES) -> Request:
     """Reads one message; bytes that are none are read as an empty one, which nothing allows.
 
     An exception here would make gRPC's server end the call twice, and wait for ever when it stops.
+
+    Args:
+      data: as received.
+      max_header_bytes: a longer message that is no chunk is not parsed, as it is none of ours: two
+        bytes of it could become an episode of fifty.
     """
     chunk = _find_chunk(data)
     if chunk is not None:
         return chunk
+    if len(data) > max_header_bytes:
+        return pb.PushPullRequest()
     try:
         return pb.PushPullRequest.FromString(data)
     except DecodeError:

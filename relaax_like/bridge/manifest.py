@@ -156,12 +156,18 @@ class Manifest:
             raise InvalidInputError("groups: one is named twice, expected each once", "groups")
         return _select_groups(self, names)
 
-    def pack(self, arrays: Sequence[np.ndarray], gradient: bool = False) -> np.ndarray:
-        """Copies one array per segment into a new flat vector of bytes.
+    def pack(
+        self,
+        arrays: Sequence[np.ndarray],
+        gradient: bool = False,
+        out: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Copies one array per segment into a flat vector of bytes.
 
         Args:
           arrays: in the order of `segments` (of `trainable`, when `gradient`).
           gradient: pack the trainable part only.
+          out: the vector, of the length that is returned; None: a new one.
 
         Returns:
           [total_bytes] or [gradient_bytes] uint8.
@@ -175,7 +181,9 @@ class Manifest:
                 f"{len(arrays)} arrays came, expected {len(segments)}: "
                 f"{', '.join(segment.name for segment in segments[:8])}"
             )
-        flat = np.zeros(self.gradient_bytes if gradient else self.total_bytes, np.uint8)
+        flat = out
+        if flat is None:
+            flat = np.zeros(self.gradient_bytes if gradient else self.total_bytes, np.uint8)
         for segment, array in zip(segments, arrays, strict=True):
             array = np.asarray(array)
             if array.shape != segment.shape or array.dtype != DTYPES[segment.dtype]:

@@ -6,9 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 from relaax_like.bridge import chunks, frames
+from relaax_like.bridge.buffers import BufferPool
 from relaax_like.bridge.manifest import MAX_STATISTICS, Manifest
 from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import ClientStatus, Episode, Push, Reply, Status, Values
+from relaax_like.bridge.shared_memory import SharedVectors
 from relaax_like.v1 import ndarray_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import InvalidInputError
@@ -24,16 +26,24 @@ _OUTCOME_NAMES = {number: name for name, number in _OUTCOMES.items()}
 _DURABILITIES = {"snapshot": pb.SNAPSHOT, "journal": pb.JOURNAL}
 _DURABILITY_NAMES = {number: name for name, number in _DURABILITIES.items()}
 _MAX_EPISODES = 100_000
+# Memory of one episode, as a message and as a record.
+_EPISODE_BYTES = 256
 
 
-def push_to_messages(push: Push, want_values: bool, have_version: int) -> Iterator[frames.Request]:
-    """Yields the header and the chunks of one push; the chunks are views of the gradient."""
+def push_to_messages(
+    push: Push, want_values: bool, have_version: int, shared: bool = False
+) -> Iterator[frames.Request]:
+    """Yields the header and the chunks of one push; the chunks are views of the gradient.
+
+    With `shared` there are none: the gradient lies in shared memory.
+    """
     gradient = push.gradient
-    parts = iter(()) if gradient is None else chunks.split(gradient)
+    parts = iter(()) if gradient is None or shared else chunks.split(gradient)
     header = push_to_header(push)
     header.want_values = want_values
     header.have_version = have_version
-    if gradient is not None and chunks.fits_one(gradient.nbytes):
+    header.shared_gradient = shared and gradient is not None
+    if gradient is not None and not shared and chunks.fits_one(gradient.nbytes):
         header.first_chunk = bytes(next(parts))
     yield pb.PushPullRequest(header=header)
     yield from parts
@@ -102,7 +112,10 @@ def validate_whole(manifest: Manifest) -> None:
 
 
 def messages_to_push(
-    first: frames.Request, more: Iterator[frames.Request], manifest: Manifest
+    first: frames.Request,
+    more: Iterator[frames.Request],
+    manifest: Manifest,
+    shared: SharedVectors | None = None,
 ) -> tuple[Push, pb.PushHeader]:
     """Reads one push, and no further; allocates only the length that the manifest names.
 
@@ -110,6 +123,7 @@ def messages_to_push(
       first: to be the header.
       more: what follows it.
       manifest: of the run.
+      shared: the memory that was agreed upon; None: none.
 
     Raises:
       InvalidInputError: no header, a gradient of another length or layout, unknown groups, a
@@ -130,12 +144,28 @@ def messages_to_push(
     push = header_to_push(header, None)
     if header.gradient_bytes:
         num_bytes = _validate_gradient_header(header, manifest)
-        assembler = chunks.Assembler(num_bytes, "gradient")
-        assembler.add(header.first_chunk)
-        while not assembler.complete and (message := next(more, None)) is not None:
-            assembler.add(_get_chunk(message))
-        gradient = assembler.finish()
+        gradient = (
+            _take_shared(shared, num_bytes)
+            if header.shared_gradient
+            else _assemble(header, more, num_bytes)
+        )
     return (push if gradient is None else replace(push, gradient=gradient)), header
+
+
+def count_awaited_bytes(first: frames.Request, manifest: Manifest) -> int:
+    """Returns the memory that a push needs while more of it is to come; 0: nothing is to come.
+
+    Args:
+      first: its first message; nothing in it is trusted.
+      manifest: of the run.
+    """
+    if isinstance(first, memoryview):
+        return 0
+    header = first.header
+    num_bytes = min(header.gradient_bytes, manifest.gradient_bytes)
+    if header.shared_gradient or len(header.first_chunk) >= num_bytes:
+        return 0
+    return num_bytes + header.ByteSize() + _EPISODE_BYTES * len(header.episodes)
 
 
 def _messages_to_statistics(deltas: Sequence[pb.StatisticDelta]) -> dict[str, Moments]:
@@ -177,6 +207,23 @@ def _validate_gradient_header(header: pb.PushHeader, manifest: Manifest) -> int:
     return num_bytes
 
 
+def _take_shared(shared: SharedVectors | None, num_bytes: int) -> np.ndarray:
+    if shared is None:
+        raise InvalidInputError(
+            "gradient: in shared memory, but none was agreed upon; send an offer first",
+            "shared_gradient",
+        )
+    return shared.gradient[:num_bytes]
+
+
+def _assemble(header: pb.PushHeader, more: Iterator[frames.Request], num_bytes: int) -> np.ndarray:
+    assembler = chunks.Assembler(num_bytes, "gradient")
+    assembler.add(header.first_chunk)
+    while not assembler.complete and (message := next(more, None)) is not None:
+        assembler.add(_get_chunk(message))
+    return assembler.finish()
+
+
 def _get_chunk(message: frames.Request) -> bytes | memoryview:
     if isinstance(message, memoryview):
         return message
@@ -185,11 +232,17 @@ def _get_chunk(message: frames.Request) -> bytes | memoryview:
     return message.chunk
 
 
-def reply_to_messages(reply: Reply) -> Iterator[frames.Reply]:
-    """Yields the header and the chunks of one reply; the chunks are views of the values."""
+def reply_to_messages(reply: Reply, shared: SharedVectors | None = None) -> Iterator[frames.Reply]:
+    """Yields the header and the chunks of one reply; the chunks are views of the values.
+
+    With memory that was agreed upon there are none: the values are copied there.
+    """
     values = reply.values
-    parts = iter(()) if values is None else chunks.split(values.flat)
-    whole = values is not None and chunks.fits_one(values.flat.nbytes)
+    in_memory = shared is not None and values is not None
+    if shared is not None and values is not None:
+        shared.values[...] = values.flat
+    parts = iter(()) if values is None or in_memory else chunks.split(values.flat)
+    whole = values is not None and not in_memory and chunks.fits_one(values.flat.nbytes)
     yield pb.PushPullReply(
         header=pb.ReplyHeader(
             outcome=_OUTCOMES[reply.outcome],
@@ -202,13 +255,25 @@ def reply_to_messages(reply: Reply) -> Iterator[frames.Reply]:
             values_version=0 if values is None else values.version,
             finished=reply.finished,
             first_chunk=bytes(next(parts)) if whole else b"",
+            shared_values=in_memory,
         )
     )
     yield from parts
 
 
-def messages_to_reply(messages: Iterable[frames.Reply], manifest: Manifest) -> Reply:
+def messages_to_reply(
+    messages: Iterable[frames.Reply],
+    manifest: Manifest,
+    pool: BufferPool,
+    shared: SharedVectors | None = None,
+) -> Reply:
     """Reads one reply, and no further.
+
+    Args:
+      messages: header and chunks.
+      manifest: of the run.
+      pool: of buffers of `total_bytes`, for the values.
+      shared: the memory that was agreed upon; None: none.
 
     Raises:
       InvalidInputError: it does not follow the manifest.
@@ -220,13 +285,12 @@ def messages_to_reply(messages: Iterable[frames.Reply], manifest: Manifest) -> R
     header = first.header
     values = None
     if header.values_bytes:
-        assembler = chunks.Assembler(manifest.total_bytes, "values")
-        assembler.add(header.first_chunk)
-        while not assembler.complete and (message := next(iterator, None)) is not None:
-            assembler.add(message if isinstance(message, memoryview) else message.chunk)
-        flat = assembler.finish()
-        flat.flags.writeable = False
-        values = Values(version=header.values_version, flat=flat)
+        buffer = pool.take()
+        if header.shared_values and shared is not None:
+            buffer[...] = shared.values
+        else:
+            _fill(buffer, header, iterator)
+        values = Values(version=header.values_version, flat=pool.publish(buffer))
     return Reply(
         outcome=_OUTCOME_NAMES.get(header.outcome, "nothing"),
         reason=header.reason,
@@ -237,6 +301,14 @@ def messages_to_reply(messages: Iterable[frames.Reply], manifest: Manifest) -> R
         finished=header.finished,
         values=values,
     )
+
+
+def _fill(buffer: np.ndarray, header: pb.ReplyHeader, more: Iterator[frames.Reply]) -> None:
+    assembler = chunks.Assembler(len(buffer), "values", buffer)
+    assembler.add(header.first_chunk)
+    while not assembler.complete and (message := next(more, None)) is not None:
+        assembler.add(message if isinstance(message, memoryview) else message.chunk)
+    assembler.finish()
 
 
 def status_to_message(status: Status) -> pb.Status:

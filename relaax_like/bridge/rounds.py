@@ -4,12 +4,18 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
+import numpy as np
 
-from relaax_like.bridge import frames
+from relaax_like.bridge import frames, messages
+from relaax_like.bridge.buffers import BufferPool
+from relaax_like.bridge.manifest import Manifest
+from relaax_like.bridge.service import Push, Reply
+from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
+from relaax_like.v1 import parameter_server_pb2 as pb
 
 _POLL_SEC = 0.2
 
@@ -17,15 +23,25 @@ _POLL_SEC = 0.2
 class Rounds:
     """One client's `PushPull` stream: opened with the first round, and anew after a failure.
 
-        rounds = Rounds(channel)
-        with rounds.exchange(messages_of_a_push, timeout_sec) as replies:
-            reply = messages.messages_to_reply(replies, manifest)
+        rounds = Rounds(channel, manifest, pool, share=True)
+        reply = rounds.push_pull(push, want_values, have_version, timeout_sec)
         rounds.close()
 
-    Not thread-safe.
+    Gradients and values go through memory that both processes share, where that was agreed upon,
+    else in chunks. Not thread-safe.
+
+    Args:
+      channel: to the server.
+      manifest: of the run.
+      pool: of buffers for values.
+      share: offer the server to share memory; it is on this machine.
     """
 
-    def __init__(self, channel: grpc.Channel):
+    def __init__(self, channel: grpc.Channel, manifest: Manifest, pool: BufferPool, share: bool):
+        self._manifest = manifest
+        self._pool = pool
+        self._share = share
+        self._shared: SharedVectors | None = None
         self._open_call = channel.stream_stream(
             "/relaax.v1.ParameterServer/PushPull",
             request_serializer=frames.to_bytes,
@@ -35,29 +51,29 @@ class Rounds:
         # What gRPC's sending thread has still to take; None ends it. At most one push's chunks.
         self._outbox: queue.SimpleQueue[frames.Request | None] = queue.SimpleQueue()
 
-    @contextlib.contextmanager
-    def exchange(
-        self, requests: Iterable[frames.Request], timeout_sec: float
-    ) -> Iterator[Iterator[frames.Reply]]:
-        """Sends one push; the block is to read its reply to the end, and no further.
+    @property
+    def gradient_buffer(self) -> np.ndarray | None:
+        """Where the next push's gradient may be written, so that it need not be copied there."""
+        return None if self._shared is None else self._shared.gradient
+
+    def push_pull(
+        self, push: Push, want_values: bool, have_version: int, timeout_sec: float
+    ) -> Reply:
+        """Sends one push and reads its reply.
 
         Raises:
           grpc.RpcError: no reply in time, or it was refused; the next one opens a new stream.
+          InvalidInputError: the reply does not follow the manifest.
         """
-        if self._call is None:
-            self._outbox = queue.SimpleQueue()
-            self._call = self._open_call(iter(self._outbox.get, None))
-        call = self._call
-        _deadlines.start(call, timeout_sec)
-        try:
-            for request in requests:
+        with self._limited(timeout_sec) as call:
+            shared = self._shared
+            if shared is not None and push.gradient is not None:
+                _put(push.gradient, shared.gradient)
+            for request in messages.push_to_messages(
+                push, want_values, have_version, shared is not None
+            ):
                 self._outbox.put(request)
-            yield call
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            _deadlines.stop(call)
+            return messages.messages_to_reply(call, self._manifest, self._pool, shared)
 
     def close(self) -> None:
         """Ends the stream; may be called twice."""
@@ -65,6 +81,48 @@ class Rounds:
             self._outbox.put(None)
             self._call.cancel()
             self._call = None
+        self._shared = None  # the server may still read it: the next stream has another
+
+    @contextlib.contextmanager
+    def _limited(self, timeout_sec: float) -> Iterator[Any]:
+        """Gives the open stream; it ends when the block takes too long, or fails."""
+        is_new = self._call is None
+        if is_new:
+            self._outbox = queue.SimpleQueue()
+            self._call = self._open_call(iter(self._outbox.get, None))
+        call = self._call
+        _deadlines.start(call, timeout_sec)
+        try:
+            if is_new and self._share:
+                self._offer_memory(call)
+            yield call
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            _deadlines.stop(call)
+
+    def _offer_memory(self, call: Any) -> None:
+        gradient_bytes, values_bytes = self._manifest.gradient_bytes, self._manifest.total_bytes
+        try:
+            with SharedVectors.create(gradient_bytes, values_bytes) as vectors:
+                offer = pb.SharedMemoryOffer(**vars(vectors.address))
+                self._outbox.put(pb.PushPullRequest(offer=offer))
+                answer = next(call)
+        except UnusableError:
+            self._share = False
+            return
+        if isinstance(answer, pb.PushPullReply) and answer.answer.accepted:
+            self._shared = vectors
+        else:
+            self._share = False
+
+
+def _put(gradient: np.ndarray, buffer: np.ndarray) -> None:
+    """Copies a gradient, unless it is there already."""
+    target = buffer[: gradient.nbytes]
+    if gradient.ctypes.data != target.ctypes.data:
+        target[...] = gradient.view(np.uint8)
 
 
 class _Deadlines:

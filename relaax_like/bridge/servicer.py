@@ -1,49 +1,79 @@
 """The `relaax.v1.ParameterServer` service: translates calls to a `ParameterServerBackend`."""
 
+import functools
 from collections.abc import Iterator
 
 import grpc
 
 from relaax_like.bridge import errors, frames, messages
 from relaax_like.bridge.in_process import push_pull
-from relaax_like.bridge.manifest import manifest_to_message
+from relaax_like.bridge.manifest import Manifest, manifest_to_message
+from relaax_like.bridge.receiving import Receiving, SlowError
 from relaax_like.bridge.service import ParameterServerBackend, Push, Reply
+from relaax_like.bridge.shared_memory import Address, SharedVectors, UnusableError
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import InvalidInputError, SnapshotError
 
 SERVICE = "relaax.v1.ParameterServer"
 _MAX_WAIT_SEC = 60.0
+# Memory for gradients that are still being received: this, or so many of them.
+_RECEIVING_BYTES = 256 * 1024 * 1024
+_RECEIVING_PUSHES = 16
+# What a message may have beside the data of its array.
+_NAMES_BYTES = 64 * 1024
 
 
 class ParameterServerServicer:
-    """Serves our own agents. Thread-safe, as the backend is."""
+    """Serves our own agents. Thread-safe, as the backend is.
+
+    Attributes:
+      manifest: of the run.
+    """
 
     def __init__(self, backend: ParameterServerBackend):
+        self.manifest = backend.manifest
         self._backend = backend
-        self._manifest = manifest_to_message(backend.manifest)
+        self._manifest_message = manifest_to_message(backend.manifest)
+        self._receiving = Receiving(
+            max(_RECEIVING_BYTES, _RECEIVING_PUSHES * backend.manifest.gradient_bytes)
+        )
 
     def GetManifest(
         self, request: pb.GetManifestRequest, context: grpc.ServicerContext
     ) -> pb.Manifest:
         """Answers with the layout of the flat vector."""
-        return self._manifest
+        return self._manifest_message
 
     def PushPull(
         self, request_iterator: Iterator[frames.Request], context: grpc.ServicerContext
     ) -> Iterator[frames.Reply]:
         """Applies one push after another and streams newer values back, if wanted."""
+        shared = None
         for first in request_iterator:
-            reply = self._push_pull(first, request_iterator, context)
+            if isinstance(first, pb.PushPullRequest) and first.HasField("offer"):
+                shared, answer = self._attach(first.offer)
+                yield pb.PushPullReply(answer=answer)
+                continue
+            reply = self._push_pull(first, request_iterator, context, shared)
             with tracing.span("send values"):
-                yield from messages.reply_to_messages(reply)
+                yield from messages.reply_to_messages(reply, shared)
 
-    def PushPullWhole(
-        self, request: pb.PushPullRequest, context: grpc.ServicerContext
-    ) -> frames.Reply:
+    def _attach(
+        self, offer: pb.SharedMemoryOffer
+    ) -> tuple[SharedVectors | None, pb.SharedMemoryAnswer]:
+        address = Address(offer.pid, offer.descriptor, offer.nonce)
+        manifest = self.manifest
+        try:
+            vectors = SharedVectors.attach(address, manifest.gradient_bytes, manifest.total_bytes)
+        except UnusableError as error:
+            return None, pb.SharedMemoryAnswer(reason=str(error))
+        return vectors, pb.SharedMemoryAnswer(accepted=True)
+
+    def PushPullWhole(self, request: frames.Request, context: grpc.ServicerContext) -> frames.Reply:
         """Does the same for a model that fits one message each way."""
         try:
-            messages.validate_whole(self._backend.manifest)
+            messages.validate_whole(self.manifest)
         except InvalidInputError as error:
             errors.abort(context, error)
         (reply,) = messages.reply_to_messages(self._push_pull(request, iter(()), context))
@@ -66,10 +96,11 @@ class ParameterServerServicer:
         first: frames.Request,
         more: Iterator[frames.Request],
         context: grpc.ServicerContext,
+        shared: SharedVectors | None = None,
     ) -> Reply:
         try:
             with tracing.span("read push"):
-                push, header = self._read_push(first, more)
+                push, header = self._read_push(first, more, context, shared)
             with tracing.span("push"):
                 want, have = header.want_values, header.have_version
                 return push_pull(self._backend, push, want, have, remaining_sec(context))
@@ -77,12 +108,23 @@ class ParameterServerServicer:
             errors.abort(context, error)
 
     def _read_push(
-        self, first: frames.Request, more: Iterator[frames.Request]
+        self,
+        first: frames.Request,
+        more: Iterator[frames.Request],
+        context: grpc.ServicerContext,
+        shared: SharedVectors | None,
     ) -> tuple[Push, pb.PushHeader]:
+        num_bytes = messages.count_awaited_bytes(first, self.manifest)
         try:
-            return messages.messages_to_push(first, more, self._backend.manifest)
+            if not num_bytes:
+                return messages.messages_to_push(first, more, self.manifest, shared)
+            with self._receiving.admit(num_bytes, context) as reception:
+                return messages.messages_to_push(first, reception.note(more), self.manifest)
         except InvalidInputError:
             self._backend.count_refused("malformed")
+            raise
+        except SlowError:
+            self._backend.count_refused("slow")
             raise
 
     def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.Status:
@@ -109,17 +151,36 @@ def remaining_sec(context: grpc.ServicerContext) -> float:
     return _MAX_WAIT_SEC if remaining is None else min(remaining, _MAX_WAIT_SEC)
 
 
+def max_message_bytes(manifest: Manifest) -> int:
+    """Returns the length of the longest message of ours, or of the tutorial's, that may come.
+
+    A stranger can make a server hold that much, and more when it is parsed.
+    """
+    array = max((segment.num_bytes for segment in manifest.trainable), default=0)  # the tutorial's
+    return max(_max_header_bytes(manifest), array + _NAMES_BYTES)
+
+
+def _max_header_bytes(manifest: Manifest) -> int:
+    statistics = sum(
+        segment.num_bytes for found in manifest.statistics.values() for segment in found
+    )
+    return frames.MAX_HEADER_BYTES + statistics
+
+
 def add_to_server(servicer: ParameterServerServicer, server: grpc.Server) -> None:
     """Adds the service; its streams take and give chunks as they are."""
+    read_request = functools.partial(
+        frames.to_push_pull_request, max_header_bytes=_max_header_bytes(servicer.manifest)
+    )
     handlers: dict[str, grpc.RpcMethodHandler] = {
         "GetManifest": grpc.unary_unary_rpc_method_handler(
             servicer.GetManifest, pb.GetManifestRequest.FromString, frames.to_bytes
         ),
         "PushPull": grpc.stream_stream_rpc_method_handler(
-            servicer.PushPull, frames.to_push_pull_request, frames.to_bytes
+            servicer.PushPull, read_request, frames.to_bytes
         ),
         "PushPullWhole": grpc.unary_unary_rpc_method_handler(
-            servicer.PushPullWhole, pb.PushPullRequest.FromString, frames.to_bytes
+            servicer.PushPullWhole, read_request, frames.to_bytes
         ),
         "Pull": grpc.unary_stream_rpc_method_handler(
             servicer.Pull, pb.PullRequest.FromString, frames.to_bytes

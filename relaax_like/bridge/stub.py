@@ -3,44 +3,83 @@
 import contextlib
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import grpc
+import numpy as np
 
 from relaax_like.bridge import chaos, errors, frames, messages
+from relaax_like.bridge.buffers import BufferPool
 from relaax_like.bridge.chunks import fits_one
 from relaax_like.bridge.client import BufferingClient, make_client_id
 from relaax_like.bridge.manifest import Manifest, message_to_manifest
 from relaax_like.bridge.rounds import Rounds
 from relaax_like.bridge.service import Metrics, Push, Reply, Status
+from relaax_like.config.address import parse_address
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
 from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
 
 logger = logging.getLogger(__name__)
 
-# A call may take this long, and a second more for each megabyte that it carries.
+# A call may take this long, and ten seconds more for each megabyte that it carries: a link of
+# 1 Mbit/s will do. A server that is gone is found sooner, by keepalive.
 CALL_TIMEOUT_SEC = 5.0
-_BYTES_PER_SEC = 1_000_000
-# How long a server that did not answer last is asked whether it is back.
+_BYTES_PER_SEC = 100_000
+# How long a call waits for a server that did not answer last.
 _PROBE_SEC = 0.25
+# How long that server has to answer; longer than keepalive needs to find a dead connection.
+_PROBE_TIMEOUT_SEC = 60.0
 # How long a push is repeated that got no answer: a server is back in about a second.
 _RETRY_SEC = 2.0
 _RETRY_SLEEP_SEC = (0.05, 0.15)
 
 
 class Health:
-    """Whether the server answered last; shared by all stubs of a link. Thread-safe."""
+    """Whether the server answered last; shared by all stubs of a link. Thread-safe.
+
+    A server that did not is asked by one call for all, which stays under way while agents go on: so
+    an answer that takes longer than they wait is heard, too, and keepalive, which only looks after
+    connections with calls, finds a dead one.
+    """
 
     def __init__(self) -> None:
         self.away = False
+        self._lock = threading.Lock()
+        self._probe: Any = None  # a grpc.Future that is a grpc.Call, too
+
+    def wait(self, ask: Callable[[], Any]) -> None:
+        """Returns when the server has answered.
+
+        Args:
+          ask: starts a call, and returns its future.
+
+        Raises:
+          grpc.RpcError: it cannot be reached.
+          ServerUnavailableError: it has not answered yet.
+        """
+        with self._lock:
+            probe = self._probe
+            if probe is None or (probe.done() and probe.code() is not grpc.StatusCode.OK):
+                probe = self._probe = ask()
+        try:
+            probe.result(_PROBE_SEC)
+        except grpc.FutureTimeoutError:
+            raise ServerUnavailableError("the parameter server has not answered yet") from None
+        with self._lock:
+            if self._probe is probe:
+                self._probe = None
 
 
 class ParameterServerStub(BufferingClient):
     """One agent's view of a parameter server elsewhere. Calls carry deadlines.
 
-    With `often` it keeps a stream open between its pushes, as it always does for a large model.
+    With `often` it keeps a stream open between its pushes, as it always does for a large model; of
+    such a one, gradients and values go through shared memory when the server is on this machine,
+    unless `share` is False.
     """
 
     def __init__(
@@ -53,6 +92,7 @@ class ParameterServerStub(BufferingClient):
         on_global_t: Callable[[int], None] | None = None,
         health: Health | None = None,
         often: bool = False,
+        share: bool = True,
     ):
         super().__init__(manifest, client_id or make_client_id(), metrics)
         self._on_global_t = on_global_t
@@ -66,11 +106,22 @@ class ParameterServerStub(BufferingClient):
         self._address = address
         # An open stream costs a thread at either end; a call with one message each way, none.
         whole = fits_one(manifest.total_bytes) and not often
-        self._rounds = None if whole else Rounds(channel)
+        # Chunks are copied six times on the way, shared memory once; an offer costs a round.
+        self._share = (
+            share and parse_address(address).is_loopback and not fits_one(manifest.total_bytes)
+        )
         self._channel = channel
+        self._pool = BufferPool(manifest.total_bytes)
+        self._rounds = None if whole else self._make_rounds()
         self._chaos = chaos.from_environment()
         num_bytes = 2 * manifest.total_bytes  # gradient and statistics up, values down
         self._timeout_sec = CALL_TIMEOUT_SEC + num_bytes / _BYTES_PER_SEC
+
+    def _make_rounds(self) -> Rounds:
+        return Rounds(self._channel, self._manifest, self._pool, self._share)
+
+    def _get_gradient_buffer(self) -> np.ndarray | None:
+        return None if self._rounds is None else self._rounds.gradient_buffer
 
     def _take(self, reply: Reply) -> None:
         super()._take(reply)
@@ -97,20 +148,18 @@ class ParameterServerStub(BufferingClient):
         """Sends on a stream of its own: with chaos, several calls may be under way."""
         if self._rounds is None:
             return self._send(push, want_values, have_version, None)
-        with contextlib.closing(Rounds(self._channel)) as rounds:
+        with contextlib.closing(self._make_rounds()) as rounds:
             return self._send(push, want_values, have_version, rounds)
 
     def _send(
         self, push: Push, want_values: bool, have_version: int, rounds: Rounds | None
     ) -> Reply:
-        requests = messages.push_to_messages(push, want_values, have_version)
         with self._watch_health():
-            if rounds is None:
-                (request,) = requests
-                reply = self._stub.PushPullWhole(request, timeout=self._timeout_sec)
-                return messages.messages_to_reply([reply], self.manifest)
-            with rounds.exchange(requests, self._timeout_sec) as replies:
-                return messages.messages_to_reply(replies, self.manifest)
+            if rounds is not None:
+                return rounds.push_pull(push, want_values, have_version, self._timeout_sec)
+            (request,) = messages.push_to_messages(push, want_values, have_version)
+            reply = self._stub.PushPullWhole(request, timeout=self._timeout_sec)
+            return messages.messages_to_reply([reply], self.manifest, self._pool)
 
     def _call_pull(self, have_version: int | None) -> Reply:
         request = pb.PullRequest(
@@ -120,7 +169,7 @@ class ParameterServerStub(BufferingClient):
         )
         with self._watch_health():
             replies = self._pull(request, timeout=self._timeout_sec)
-            reply = messages.messages_to_reply(replies, self.manifest)
+            reply = messages.messages_to_reply(replies, self.manifest, self._pool)
             for _ in replies:  # lets gRPC see the end of the call
                 pass
             return reply
@@ -138,12 +187,15 @@ class ParameterServerStub(BufferingClient):
         try:
             with _translate_errors(self._address):
                 if health.away:
-                    self._stub.GetManifest(pb.GetManifestRequest(), timeout=_PROBE_SEC)
+                    health.wait(self._ask)
                 yield
         except ServerUnavailableError:
             health.away = True
             raise
         health.away = False
+
+    def _ask(self) -> Any:
+        return self._stub.GetManifest.future(pb.GetManifestRequest(), timeout=_PROBE_TIMEOUT_SEC)
 
 
 def get_status(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) -> Status:

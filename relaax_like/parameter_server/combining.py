@@ -139,7 +139,8 @@ class Combiner:
             assert plan.gradient is not None
             held = self.pending.get(groups)
             if held is None:
-                self.pending[groups] = Pending(plan.gradient, 1, self._clock())
+                # A copy: the client may write its next gradient to the same memory.
+                self.pending[groups] = Pending(plan.gradient.copy(), 1, self._clock())
             else:
                 total = held.total + plan.gradient
                 self.pending[groups] = Pending(total, held.count + 1, held.since)

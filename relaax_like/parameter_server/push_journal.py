@@ -142,7 +142,10 @@ class PushJournal:
         try:
             return self._journal.start_segment()
         except JournalError as error:
-            self._give_up(str(error))
+            # The old segment goes on, and is kept for longer. What a full disk or a failed sync
+            # means for pushes, they find out themselves.
+            if self.durability == "journal" and not self._journal.failed:
+                _LOG.warning("%s", error)
             return self._journal.next_index
 
     def end_snapshot(self, index: int) -> None:

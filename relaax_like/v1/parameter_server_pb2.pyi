@@ -96,7 +96,7 @@ class StatisticDelta(_message.Message):
     def __init__(self, name: _Optional[str] = ..., count: _Optional[float] = ..., mean: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., m2: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
 
 class PushHeader(_message.Message):
-    __slots__ = ("client_id", "incarnation", "sequence", "gradient_bytes", "gradient_version", "env_steps", "episodes", "want_values", "have_version", "fingerprint", "gradient_epoch", "statistics", "groups", "first_chunk")
+    __slots__ = ("client_id", "incarnation", "sequence", "gradient_bytes", "gradient_version", "env_steps", "episodes", "want_values", "have_version", "fingerprint", "gradient_epoch", "statistics", "groups", "first_chunk", "shared_gradient")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +111,7 @@ class PushHeader(_message.Message):
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    SHARED_GRADIENT_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     incarnation: int
     sequence: int
@@ -125,18 +126,39 @@ class PushHeader(_message.Message):
     statistics: _containers.RepeatedCompositeFieldContainer[StatisticDelta]
     groups: _containers.RepeatedScalarFieldContainer[str]
     first_chunk: bytes
-    def __init__(self, client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., gradient_bytes: _Optional[int] = ..., gradient_version: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., want_values: bool = ..., have_version: _Optional[int] = ..., fingerprint: _Optional[int] = ..., gradient_epoch: _Optional[int] = ..., statistics: _Optional[_Iterable[_Union[StatisticDelta, _Mapping]]] = ..., groups: _Optional[_Iterable[str]] = ..., first_chunk: _Optional[bytes] = ...) -> None: ...
+    shared_gradient: bool
+    def __init__(self, client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., gradient_bytes: _Optional[int] = ..., gradient_version: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., want_values: bool = ..., have_version: _Optional[int] = ..., fingerprint: _Optional[int] = ..., gradient_epoch: _Optional[int] = ..., statistics: _Optional[_Iterable[_Union[StatisticDelta, _Mapping]]] = ..., groups: _Optional[_Iterable[str]] = ..., first_chunk: _Optional[bytes] = ..., shared_gradient: bool = ...) -> None: ...
+
+class SharedMemoryOffer(_message.Message):
+    __slots__ = ("pid", "descriptor", "nonce")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTOR_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    descriptor: int
+    nonce: bytes
+    def __init__(self, pid: _Optional[int] = ..., descriptor: _Optional[int] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+
+class SharedMemoryAnswer(_message.Message):
+    __slots__ = ("accepted", "reason")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    reason: str
+    def __init__(self, accepted: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PushPullRequest(_message.Message):
-    __slots__ = ("header", "chunk")
+    __slots__ = ("header", "chunk", "offer")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
     header: PushHeader
     chunk: bytes
-    def __init__(self, header: _Optional[_Union[PushHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
+    offer: SharedMemoryOffer
+    def __init__(self, header: _Optional[_Union[PushHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., offer: _Optional[_Union[SharedMemoryOffer, _Mapping]] = ...) -> None: ...
 
 class ReplyHeader(_message.Message):
-    __slots__ = ("outcome", "reason", "durability", "version", "global_t", "epoch", "values_bytes", "values_version", "finished", "first_chunk")
+    __slots__ = ("outcome", "reason", "durability", "version", "global_t", "epoch", "values_bytes", "values_version", "finished", "first_chunk", "shared_values")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
@@ -147,6 +169,7 @@ class ReplyHeader(_message.Message):
     VALUES_VERSION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    SHARED_VALUES_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     reason: str
     durability: Durability
@@ -157,15 +180,18 @@ class ReplyHeader(_message.Message):
     values_version: int
     finished: str
     first_chunk: bytes
-    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., durability: _Optional[_Union[Durability, str]] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ..., epoch: _Optional[int] = ..., values_bytes: _Optional[int] = ..., values_version: _Optional[int] = ..., finished: _Optional[str] = ..., first_chunk: _Optional[bytes] = ...) -> None: ...
+    shared_values: bool
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., durability: _Optional[_Union[Durability, str]] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ..., epoch: _Optional[int] = ..., values_bytes: _Optional[int] = ..., values_version: _Optional[int] = ..., finished: _Optional[str] = ..., first_chunk: _Optional[bytes] = ..., shared_values: bool = ...) -> None: ...
 
 class PushPullReply(_message.Message):
-    __slots__ = ("header", "chunk")
+    __slots__ = ("header", "chunk", "answer")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
     header: ReplyHeader
     chunk: bytes
-    def __init__(self, header: _Optional[_Union[ReplyHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
+    answer: SharedMemoryAnswer
+    def __init__(self, header: _Optional[_Union[ReplyHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., answer: _Optional[_Union[SharedMemoryAnswer, _Mapping]] = ...) -> None: ...
 
 class PullRequest(_message.Message):
     __slots__ = ("client_id", "have_version", "have_any")

@@ -12,7 +12,12 @@ from support.threads import Caller, wait_until
 
 from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.manifest import Variable
+from relaax_like.bridge.manifest import Variable, make_manifest
+from relaax_like.bridge.service import NullMetrics
+from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
+from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.store import Store
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
 
@@ -42,15 +47,103 @@ def test_many_rounds_go_over_one_stream(backend, address, monkeypatch):
     assert (backend.version, backend.global_t) == (6, 7)
 
 
-def test_a_large_model_goes_in_chunks_both_ways():
+@pytest.mark.parametrize("share", [False, True], ids=["chunks", "shared memory"])
+def test_a_large_model_goes_both_ways(share):
     gradient = np.random.default_rng(0).normal(size=500_001).astype(np.float32)
     with make_backend(LARGE) as backend, serve(backend) as address:
+        with BridgeControl().connect(address) as link:
+            with link.parameter_server_stub(share=share) as client:
+                kept = []
+                for _ in range(6):
+                    (values,) = client.push_pull([gradient])
+                    kept.append(values)
+                    assert (client._rounds._shared is not None) == share
+                for round, values in enumerate(kept, 1):  # what was given out stays as it was
+                    np.testing.assert_allclose(values, -round * gradient, rtol=1e-5)
+                    assert not values.flags.writeable
+                (pulled,) = client.get_values()
+                np.testing.assert_array_equal(pulled, values)
+                assert client.push_pull()[0].base is not None  # nothing new
+        assert backend.version == 6
+
+
+def test_a_server_that_cannot_share_memory_gets_chunks(monkeypatch):
+    def decline(*arguments):
+        raise UnusableError("not within reach: No such process")
+
+    monkeypatch.setattr(SharedVectors, "attach", decline)
+    with make_backend(LARGE) as backend, serve(backend) as address:
         with BridgeControl().connect(address) as link, link.parameter_server_stub() as client:
-            for round in range(1, 4):
-                (values,) = client.push_pull([gradient])
-                np.testing.assert_allclose(values, -round * gradient, rtol=1e-5)
-            (pulled,) = client.get_values()
-            np.testing.assert_array_equal(pulled, values)
+            for _ in range(2):
+                (values,) = client.push_pull([np.ones(500_001, np.float32)])
+                assert client._rounds._shared is None
+            assert values[500_000] == -2
+
+
+def test_a_client_without_such_memory_sends_chunks(monkeypatch):
+    def fail(*arguments):
+        raise OSError("no memory")
+
+    monkeypatch.setattr("os.memfd_create", fail)
+    with make_backend(LARGE) as backend, serve(backend) as address:
+        with BridgeControl().connect(address) as link, link.parameter_server_stub() as client:
+            (values,) = client.push_pull([np.ones(500_001, np.float32)])
+            assert values[500_000] == -1
+
+
+def test_a_new_stream_has_new_memory_and_a_packed_gradient_is_taken_along():
+    """The server goes away between the packing of a gradient and its sending."""
+    with make_backend(LARGE) as backend:
+        with serve(backend) as address:
+            link = BridgeControl().connect(address)
+            client = link.parameter_server_stub()
+            client.push_pull([np.ones(500_001, np.float32)])
+            first = client._rounds._shared
+        with serve(backend, address):
+            (values,) = client.push_pull([np.full(500_001, 2.0, np.float32)])
+            assert client._rounds._shared is not first
+            assert (values[0], values[500_000]) == (-3, -3)
+        client.close()
+        link.close()
+
+
+@pytest.mark.parametrize("pid", [0, 2**32 - 1])
+def test_an_offer_of_nothing_is_declined_and_the_push_may_not_use_it(pid):
+    with make_backend(LARGE) as backend, serve(backend) as address:
+        manifest = backend.manifest
+        push = pb.PushHeader(
+            client_id="raw",
+            gradient_bytes=manifest.gradient_bytes,
+            fingerprint=manifest.fingerprint,
+            shared_gradient=True,
+        )
+        offer = pb.SharedMemoryOffer(pid=pid, descriptor=1, nonce=b"x")
+        messages = [pb.PushPullRequest(offer=offer), pb.PushPullRequest(header=push)]
+        with grpc.insecure_channel(address) as channel:
+            replies = pb_grpc.ParameterServerStub(channel).PushPull(iter(messages), timeout=10)
+            answer = next(replies).answer
+            assert not answer.accepted
+            assert "not within reach" in answer.reason
+            with pytest.raises(grpc.RpcError, match="none was agreed upon"):
+                next(replies)
+        assert backend.version == 0
+
+
+def test_groups_of_a_large_model_go_through_shared_memory():
+    variables = [
+        Variable("one/W", np.zeros(200_000, np.float32), group="one"),
+        Variable("two/W", np.zeros(300_000, np.float32), group="two"),
+    ]
+    manifest = make_manifest(variables)
+    sgd = OptimizerConfig(name="sgd", learning_rate=1.0)
+    flat = manifest.pack([variable.value for variable in variables])
+    store = Store(manifest, flat, {"one": sgd, "two": sgd})
+    with ParameterServer(store, metrics=NullMetrics()) as backend, serve(backend) as address:
+        with BridgeControl().connect(address) as link, link.parameter_server_stub() as client:
+            client.push_pull([np.ones(200_000, np.float32)], groups=["one"])
+            one, two = client.push_pull([np.ones(300_000, np.float32)], groups=["two"])
+            assert (one.min(), one.max(), two.min(), two.max()) == (-1, -1, -1, -1)
+            assert client._rounds._shared is not None
 
 
 def test_a_refused_push_ends_the_stream_and_the_next_opens_another(backend, address):
@@ -99,12 +192,16 @@ def test_a_server_that_comes_back_is_found_and_the_stream_opened_anew():
 
 
 def test_threads_end_with_the_client(backend, address):
+    before = set(threading.enumerate())
     link, client = connect(address)
     client.push_pull(ONES)
-    before = {thread.name for thread in threading.enumerate()}
     client.close()
     link.close()
-    wait_until(lambda: threading.active_count() < len(before) + 1, "gRPC's thread ends")
+
+    def is_ours(thread):  # one thread watches over all streams of the process, and stays
+        return thread not in before and not thread.name.startswith(("bridge", "deadlines"))
+
+    wait_until(lambda: not any(map(is_ours, threading.enumerate())), "gRPC's threads end")
 
 
 def test_a_raw_stub_may_send_rounds_one_after_another(backend, address):

@@ -80,6 +80,7 @@ class History:
         pushes: int | None = None,
         pause_sec: float = 0.0,
         often: bool = True,
+        share: bool = True,
     ):
         """Describes what is pushed; nothing is started.
 
@@ -91,6 +92,7 @@ class History:
           pushes: of each client; None: until `stop`.
           pause_sec: between two pushes of a client.
           often: clients keep their stream open.
+          share: clients and server may share memory.
         """
         self.acknowledged: list[Acknowledged] = []
         self.parameters = parameters
@@ -99,6 +101,7 @@ class History:
         self._pushes = pushes
         self._pause_sec = pause_sec
         self._often = often
+        self._share = share
         self._stopping = threading.Event()
         self._failed: list[BaseException] = []
         self._threads = [
@@ -180,6 +183,7 @@ class History:
                     link.metrics(),
                     f"client-{client}",
                     often=self._often,
+                    share=self._share,
                 )
                 with stub:
                     stub.get_values()

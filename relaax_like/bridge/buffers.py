@@ -1,0 +1,38 @@
+"""Buffers that take turns: a new version is written to one that nobody reads any more.
+
+Each version lives in a buffer of its own, which readers see through a read-only *face*. Nothing
+is ever written to a buffer while its face, or any array made from that face, is alive; a weak
+reference to the face tells. Usually two buffers take turns; while a slow reader keeps an old
+version, one more is allocated.
+"""
+
+import weakref
+
+import numpy as np
+
+# Buffers that a pool remembers; one beyond it is freed as soon as its readers let go.
+_MAX_POOLED = 4
+
+
+class BufferPool:
+    """Buffers of one length that take turns. One thread takes and publishes; readers only read."""
+
+    def __init__(self, num_bytes: int):
+        self._num_bytes = num_bytes
+        self._published: list[tuple[weakref.ref[np.ndarray], np.ndarray]] = []
+
+    def take(self) -> np.ndarray:
+        """Returns a writable buffer, [num_bytes] uint8, that no reader can see. Content: any."""
+        for index, (face, buffer) in enumerate(self._published):
+            if face() is None:
+                del self._published[index]
+                return buffer
+        return np.empty(self._num_bytes, np.uint8)
+
+    def publish(self, buffer: np.ndarray) -> np.ndarray:
+        """Returns the read-only face of a buffer, which must not be written to from now on."""
+        # Through a memoryview: NumPy then keeps the face itself alive for every view made of it,
+        # where views of a plain view would only keep the buffer.
+        face = np.frombuffer(buffer.data.toreadonly(), np.uint8)
+        self._published = [*self._published[-_MAX_POOLED:], (weakref.ref(face), buffer)]
+        return face

@@ -1,0 +1,77 @@
+"""Messages that are none: refused as the caller's mistake, before a method sees them.
+
+Where a deserializer raises, gRPC's server writes a stack trace, answers INTERNAL, may end the call
+twice, and may then wait for ever when it stops.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+_MAKERS: dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler]] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+_MALFORMED = object()
+
+
+class MessageCheck(grpc.ServerInterceptor):
+    """Answers INVALID_ARGUMENT to messages that cannot be read, for all services of a server.
+
+    To be the last of the interceptors: the handlers that it gets must be those of the services.
+    """
+
+    def __init__(self) -> None:
+        self._checked: dict[str, grpc.RpcMethodHandler] = {}
+
+    def intercept_service(
+        self, continuation: Callable[..., Any], handler_call_details: grpc.HandlerCallDetails
+    ) -> Any:
+        """Called by gRPC in its one serving thread: a look into a dict."""
+        method = handler_call_details.method
+        checked = self._checked.get(method)
+        if checked is None:
+            handler = continuation(handler_call_details)
+            if handler is None:  # no such method: nothing is kept of what strangers make up
+                return None
+            checked = self._checked[method] = _check(handler, method)
+        return checked
+
+
+def _check(handler: Any, method: str) -> grpc.RpcMethodHandler:
+    """Returns a handler that does the same for messages that can be read."""
+    read = handler.request_deserializer
+
+    def try_to_read(data: bytes) -> Any:
+        try:
+            return read(data)
+        except DecodeError:
+            return _MALFORMED
+
+    def refuse_malformed(request: Any, context: grpc.ServicerContext) -> Any:
+        if request is _MALFORMED:
+            name = method.rpartition("/")[2]
+            context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"{name}: a message that cannot be read; do both ends have the same .proto file?",
+            )
+        return request
+
+    def refuse_each(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        for request in requests:
+            yield refuse_malformed(request, context)
+
+    kind = handler.request_streaming, handler.response_streaming
+    serve = (
+        handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    )
+    refuse = refuse_each if handler.request_streaming else refuse_malformed
+    return _MAKERS[kind](
+        lambda requests, context: serve(refuse(requests, context), context),
+        try_to_read,
+        handler.response_serializer,
+    )

@@ -1,0 +1,124 @@
+"""Vectors in memory that client and server share, for both on one machine under one user.
+
+The client makes anonymous memory that can neither shrink nor grow, and tells the server its process
+and descriptor; the server opens it through /proc, which the kernel allows to the same user only.
+There is no name in any file system, so that nothing is left behind, whoever dies when.
+
+    offer = SharedVectors.create(gradient_bytes, values_bytes)     # the client
+    vectors = SharedVectors.attach(offer.address, ...)             # the server
+"""
+
+import contextlib
+import fcntl
+import mmap
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+# Seals, and the commands for them: linux/fcntl.h; Python names them from 3.12 on only partly.
+_ADD_SEALS, _GET_SEALS = 1033, 1034
+_SEALS = 0x1 | 0x2 | 0x4  # no more seals, no shrinking, no growing
+_NONCE_BYTES = 16
+_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the client's memory is.
+
+    Attributes:
+      pid: of the client.
+      descriptor: number of the memory's descriptor there.
+      nonce: what the memory begins with: another process may have got the same numbers.
+    """
+
+    pid: int
+    descriptor: int
+    nonce: bytes
+
+
+class UnusableError(Exception):
+    """The two cannot share memory; says why."""
+
+
+class SharedVectors:
+    """A gradient and a vector of values in memory of two processes.
+
+    Attributes:
+      gradient: `[gradient_bytes] uint8`.
+      values: `[values_bytes] uint8`.
+      address: for the other process.
+    """
+
+    def __init__(self, memory: mmap.mmap, address: Address, gradient_bytes: int, values_bytes: int):
+        everything = np.frombuffer(memory, np.uint8)  # keeps the memory mapped
+        start = _PAGE + _round_up(gradient_bytes)
+        self.gradient = everything[_PAGE : _PAGE + gradient_bytes]
+        self.values = everything[start : start + values_bytes]
+        self.address = address
+
+    @classmethod
+    @contextlib.contextmanager
+    def create(cls, gradient_bytes: int, values_bytes: int) -> Iterator["SharedVectors"]:
+        """Makes the memory; the block is to last until the other process has attached to it.
+
+        Raises:
+          UnusableError: this system has no such memory, or too little.
+        """
+        num_bytes = _count_bytes(gradient_bytes, values_bytes)
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        try:
+            flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+            descriptor = os.memfd_create("relaax vectors", flags)
+        except (AttributeError, OSError) as error:
+            raise UnusableError(f"no anonymous memory: {error}") from None
+        try:
+            os.ftruncate(descriptor, num_bytes)
+            fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
+            memory = mmap.mmap(descriptor, num_bytes)
+            memory[:_NONCE_BYTES] = nonce
+            address = Address(os.getpid(), descriptor, nonce)
+            yield cls(memory, address, gradient_bytes, values_bytes)
+        except OSError as error:
+            raise UnusableError(f"no anonymous memory: {error}") from None
+        finally:
+            os.close(descriptor)
+
+    @classmethod
+    def attach(cls, address: Address, gradient_bytes: int, values_bytes: int) -> "SharedVectors":
+        """Opens what another process has made.
+
+        Raises:
+          UnusableError: it is on another machine, of another user, or not what it should be.
+        """
+        num_bytes = _count_bytes(gradient_bytes, values_bytes)
+        path = f"/proc/{int(address.pid)}/fd/{int(address.descriptor)}"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise UnusableError(f"not within reach: {error.strerror}") from None
+        try:
+            # Nothing but such memory has these seals: no file of ours can be meant.
+            if fcntl.fcntl(descriptor, _GET_SEALS) & _SEALS != _SEALS:
+                raise UnusableError("it could shrink")
+            if os.fstat(descriptor).st_size != num_bytes:
+                raise UnusableError(f"it has another size than {num_bytes} bytes")
+            memory = mmap.mmap(descriptor, num_bytes)
+        except OSError as error:
+            raise UnusableError(f"no memory of that kind: {error.strerror}") from None
+        finally:
+            os.close(descriptor)
+        if not secrets.compare_digest(memory[:_NONCE_BYTES], address.nonce):
+            raise UnusableError("it is of another process")
+        return cls(memory, address, gradient_bytes, values_bytes)
+
+
+def _round_up(num_bytes: int) -> int:
+    return -(-num_bytes // _PAGE) * _PAGE
+
+
+def _count_bytes(gradient_bytes: int, values_bytes: int) -> int:
+    return _PAGE + _round_up(gradient_bytes) + _round_up(values_bytes)
