@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.service import ParameterServerClient
 from relaax_like.client.client import StepResult
 from relaax_like.client.interactor import EnvironmentSlots
@@ -140,4 +141,5 @@ def make_local_agents(
     Raises:
       ProtocolError: the algorithm cannot use the environments' spaces.
     """
-    return LocalAgents(slots, make_agent_host(experiment, make_client, "local"), exploit)
+    host = make_agent_host(experiment, make_client, make_client_id("local"))
+    return LocalAgents(slots, host, exploit)
