@@ -8,11 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
-
 from relaax_like.metrics.buffered import DEFAULT_MAX_QUEUE, BufferedMetrics, Point
+from relaax_like.metrics.tensorboard_files import Event, RecordWriter, Summary
 from relaax_like.wire.errors import ConfigError
 
 _log = logging.getLogger(__name__)

@@ -5,9 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
-
+from relaax_like.metrics.tensorboard_files import Event, masked_crc32c
 from relaax_like.wire.errors import InvalidInputError
 
 _LENGTH = struct.Struct("<Q")

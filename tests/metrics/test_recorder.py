@@ -251,3 +251,11 @@ def test_nothing_imports_tensorflow(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60
     )
     assert result.stdout.strip() == "{'a': [(1, 1.0)]} False", result.stderr
+
+
+def test_the_recorder_does_not_load_boto3_and_leaves_it_to_others():
+    code = (
+        "import sys, relaax_like.metrics.recorder; assert 'boto3' not in sys.modules;"
+        "import boto3; assert boto3.client"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
