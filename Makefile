@@ -11,7 +11,7 @@ GRPC_TOOLS := grpcio-tools==1.74.0
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install run test faults check format lint types protos protos-current bench bench-peers clean
+.PHONY: help install run test faults fuzz check format lint types protos protos-current bench bench-peers clean
 
 help:  ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -32,6 +32,9 @@ test: install  ## Run all tests.
 
 faults: install  ## Kill the parameter server 150 times and more: a quarter of an hour.
 	RELAAX_FAULT_SEEDS=20 RELAAX_FAULT_KILLS=50 pytest tests/fault --timeout 600 --durations 5
+
+fuzz: install  ## Look for bad input that is not refused: ten minutes.
+	RELAAX_FUZZ_SEC=600 pytest tests/fuzz --timeout 1200
 
 check: install lint types protos-current test  ## All that CI runs.
 

@@ -343,7 +343,7 @@ class Journal:
             if not isinstance(error, OSError):
                 raise
             raise JournalError(
-                f"{path}: no new segment: {error}; the old one goes on, the next attempt may succeed"
+                f"{path}: no new segment: {error}; the old one goes on, the next try may succeed"
             ) from error
         self._files.append(file)
         self._written_bytes += HEADER_BYTES

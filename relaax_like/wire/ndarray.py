@@ -103,7 +103,7 @@ def message_to_ndarray(
             f"{field}: unknown dtype {message.dtype[:40]!r}, expected one of {', '.join(DTYPES)}",
             field,
         )
-    shape = tuple(message.shape)
+    shape = tuple(message.shape[: MAX_AXES + 1])  # of the millions that may have come
     if len(shape) > MAX_AXES or min(shape, default=0) < 0:
         raise InvalidInputError(
             f"{field}: shape {list(shape[:8])} is not allowed, expected at most {MAX_AXES} axes, "
@@ -120,4 +120,9 @@ def message_to_ndarray(
             field,
         )
     array = np.frombuffer(data, dtype)
-    return array if len(shape) == 1 else array.reshape(shape)
+    if len(shape) == 1:
+        return array
+    try:
+        return array.reshape(shape)
+    except ValueError:  # an axis is 0, and the others are more than NumPy can count
+        raise InvalidInputError(f"{field}: shape {list(shape)} is too large", field) from None

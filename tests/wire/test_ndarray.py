@@ -168,6 +168,12 @@ def test_impossible_shape_is_refused(shape: list[int], data: bytes) -> None:
         message_to_ndarray(NdArray(dtype="float32", shape=shape, data=data))
 
 
+def test_a_shape_without_numbers_that_numpy_cannot_count_is_refused() -> None:
+    message = NdArray(dtype="float32", shape=[0, *[(1 << 31) - 1] * 3])
+    with pytest.raises(InvalidInputError, match=r"weights: shape .* is too large"):
+        message_to_ndarray(message, "weights")
+
+
 @pytest.mark.parametrize(
     ("shape", "num_bytes"),
     [

@@ -1,0 +1,278 @@
+"""A disk that is full, fails, or gives back something else; and no descriptors left.
+
+covers R24
+"""
+
+import contextlib
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.cluster import TRACE, Cluster, Program, wait_until
+from support.history import History, make_store
+
+from relaax_like.bridge.control import BridgeControl
+from relaax_like.bridge.service import Push
+from relaax_like.parameter_server.snapshots import list_names, read_latest
+
+SEEDS = int(os.environ.get("RELAAX_FAULT_SEEDS", "1"))
+PARAMETERS = 100
+OFTEN = "relaax-parameter-server.checkpoint_time_interval=0.2"
+NEVER = "relaax-parameter-server.checkpoint_time_interval=1e6"
+AFTER_SIGTERM = 128 + signal.SIGTERM
+GIVEN_UP = "the journal is not written any more"
+
+
+@pytest.fixture
+def history(cluster: Cluster) -> Iterator[History]:
+    history = History(f"localhost:{cluster.ps_port}", pause_sec=0.005, parameters=PARAMETERS)
+    yield history
+    history.abandon()
+
+
+def start_server(cluster: Cluster, *sets: str) -> Program:
+    server = cluster.start_parameter_server(*sets)
+    server.wait_for("parameter server on")
+    return server
+
+
+@contextlib.contextmanager
+def mount(folder: Path, options: str) -> Iterator[None]:
+    """Mounts a file system in memory on a folder, or skips the test."""
+    folder.mkdir(exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        pytest.skip(f"nothing can be mounted here: {made.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Takes all space that is left on a disk."""
+    filler = folder / "filler"
+    with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    return filler
+
+
+def ask_durability(cluster: Cluster) -> set[str]:
+    """Returns what status and a reply say."""
+    with BridgeControl().connect(f"localhost:{cluster.ps_port}") as link:
+        with link.parameter_server_stub(timeout_sec=20.0) as client:
+            reply = client._call_push_pull(Push(client_id="asks"), False, 0)
+        return {reply.durability, link.status().durability}
+
+
+def get_snapshots(cluster: Cluster) -> list[str]:
+    return list_names(cluster.folder / "run" / "checkpoints")
+
+
+def wait_snapshot(cluster: Cluster, history: History, more: int = 1) -> None:
+    """Waits until so many more snapshots have been written."""
+    for _ in range(more):
+        before = get_snapshots(cluster)[-1:]
+        history.wait(1)
+        wait_until(lambda before=before: get_snapshots(cluster)[-1:] != before, cluster.started)
+
+
+def restart_and_check(cluster: Cluster, history: History) -> None:
+    """Starts the server once more, goes on for a while, and checks everything."""
+    server = cluster.start_parameter_server()
+    history.wait(20)
+    assert ask_durability(cluster) == {"journal"}
+    history.stop()
+    history.check()
+    assert TRACE not in server.output
+
+
+def test_training_goes_on_while_the_disk_is_full(cluster: Cluster, history: History) -> None:
+    run = cluster.folder / "run"
+    with mount(run, "size=3m"):
+        server = start_server(cluster, OFTEN)
+        history.start()
+        wait_snapshot(cluster, history)
+        filler = fill(run)
+        server.wait_for(GIVEN_UP)
+        # One may have been renamed just before.
+        server.wait_for("the snapshot was not written")
+        newest = read_latest(run / "checkpoints")
+        lines = len(server.lines)
+        history.wait(20)
+        server.wait_for("the snapshot was not written", after=lines)
+        assert ask_durability(cluster) == {"snapshot"}
+        still = read_latest(run / "checkpoints")
+        assert newest is not None
+        assert still is not None
+        assert (still.version, still.global_t) == (newest.version, newest.global_t)
+        np.testing.assert_array_equal(still.values, newest.values)
+
+        filler.unlink()
+        wait_snapshot(cluster, history)
+        assert server.stop() == AFTER_SIGTERM
+        assert server.output.count(GIVEN_UP) == 1
+        assert TRACE not in server.output
+        restart_and_check(cluster, history)
+        cluster.close()
+        assert not [path for path in run.rglob("*") if "tmp" in path.name]
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_write_that_finds_no_space(cluster: Cluster, history: History, seed: int) -> None:
+    at = random.Random(seed).randint(1, 60)
+    server = start_server(cluster)
+    history.start()
+    history.wait(20)
+    tracer = trace(cluster, server, "writev", f"error=ENOSPC:when={at}")
+    server.wait_for(GIVEN_UP)
+    tracer.stop()
+    history.wait(20)
+    assert ask_durability(cluster) == {"snapshot"}
+    assert server.stop() == AFTER_SIGTERM
+    assert TRACE not in server.output
+    restart_and_check(cluster, history)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_a_failed_sync_ends_the_acknowledging_and_loses_nothing(
+    cluster: Cluster, history: History
+) -> None:
+    server = start_server(cluster, OFTEN)
+    history.start()
+    history.wait(40)
+    tracer = trace(cluster, server, "fsync", "error=EIO")
+    server.wait_for("the journal cannot be synced")
+    before = len(history.acknowledged)
+    tracer.stop()  # the disk is well again, and nobody knows what it has lost
+    lines = len(server.lines)
+    server.wait_for("the journal cannot be synced", after=lines)  # with the next snapshot
+    assert len(history.acknowledged) <= before + 3  # answers that were under way
+    assert GIVEN_UP not in server.output
+    assert server.stop() == AFTER_SIGTERM
+    assert TRACE not in server.output
+    restart_and_check(cluster, history)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_damaged_snapshot_is_skipped_and_nothing_lost(
+    cluster: Cluster, history: History, seed: int
+) -> None:
+    draw = random.Random(seed)
+    server = start_server(cluster, OFTEN)
+    history.start()
+    for damage in ("truncated", "flipped"):
+        wait_snapshot(cluster, history, 2)
+        history.wait(10)
+        server.stop(signal.SIGKILL)
+        newest = cluster.folder / "run" / "checkpoints" / get_snapshots(cluster)[-1]
+        path = draw.choice(sorted(newest.glob("*" if seed % 2 else "*.npy")))
+        offset = draw.randrange(path.stat().st_size)
+        if damage == "truncated":
+            os.truncate(path, offset)
+        else:
+            flip(path, offset, draw.randrange(8))
+        server = start_server(cluster, OFTEN)
+        server.wait_for(rf"{newest.name}: damaged snapshot skipped")
+    history.wait(20)
+    history.stop()
+    history.check()
+    server.stop()  # not in the middle of a snapshot
+
+
+def flip(path: Path, offset: int, bit: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        (byte,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ 1 << bit]))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_damaged_journal_is_refused_and_cut_when_asked(
+    cluster: Cluster, history: History, seed: int
+) -> None:
+    server = start_server(cluster, NEVER)
+    history.start()
+    history.wait(60)
+    history.stop()
+    server.stop(signal.SIGKILL)
+    draw = random.Random(seed)
+    (path,) = (cluster.folder / "run" / "checkpoints" / "journal").glob("journal-*")
+    size = path.stat().st_size
+    offset = draw.randrange(size // 10, size * 9 // 10)
+    flip(path, offset, draw.randrange(8))
+
+    server = cluster.start_parameter_server()
+    assert server.wait() == 1
+    found = server.wait_for(rf"error: .*{path.name}: damaged at offset (\d+)")
+    record_bytes = size // len(history.acknowledged)
+    assert offset - 2 * record_bytes <= int(found[1]) <= offset
+    assert TRACE not in server.output
+    fsck = [sys.executable, "-m", "relaax_like.cli.main", "fsck", "--to-last-good"]
+    assert cluster.start("fsck", [*fsck, cluster.folder / "run"]).wait() == 0
+
+    cluster.start_parameter_server()
+    check_prefix(cluster, history, int(found[1]) // record_bytes)
+
+
+def check_prefix(cluster: Cluster, history: History, version: int) -> None:
+    """Fails unless the server has exactly the first pushes, about so many, and takes more."""
+    values = history.pull()
+    assert version - 2 <= values.version <= version + 2
+    store = make_store(PARAMETERS)
+    for record in sorted(history.acknowledged, key=lambda one: one.version)[: values.version]:
+        store.apply(record.gradient, record.env_steps)
+    np.testing.assert_array_equal(values.flat, store.values.flat)
+    with BridgeControl().connect(f"localhost:{cluster.ps_port}") as link:
+        assert link.status().global_t == store.global_t
+        with link.parameter_server_stub() as client:
+            client.push_pull([np.ones(PARAMETERS, np.float32)])
+            assert client.version == values.version + 1
+
+
+def test_a_server_without_descriptors_left_goes_on(cluster: Cluster, history: History) -> None:
+    server = start_server(cluster, OFTEN)
+    history.start()
+    wait_snapshot(cluster, history)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (64, 64))
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            address = ("127.0.0.1", cluster.ps_port)
+            stack.enter_context(socket.create_connection(address, timeout=20))
+        server.wait_for("the snapshot was not written: .*Too many open files")
+        history.wait(40)
+    status = cluster.wait_status(lambda status: True, "an answer to somebody new")
+    assert (GIVEN_UP in server.output) == (status.durability == "snapshot")
+    wait_snapshot(cluster, history)
+    server.stop(signal.SIGKILL if status.durability == "journal" else signal.SIGTERM)
+    assert TRACE not in server.output
+    restart_and_check(cluster, history)
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(cluster: Cluster) -> None:
+    run = cluster.folder / "run"
+    with mount(run, "ro"):
+        server = cluster.start_parameter_server()
+        assert server.wait() in (1, 2)
+        assert re.search(r"error: .*run/.*Read-only file system", server.output)
+        assert TRACE not in server.output
+
+
+def trace(cluster: Cluster, server: Program, call: str, fault: str) -> Program:
+    """Lets a system call of the server fail from now on, until the program is stopped."""
+    flags = ["-f", "-qq", "-o", os.devnull, "-e", f"trace={call}", "-e", f"inject={call}:{fault}"]
+    return cluster.start("strace", ["strace", *flags, "-p", server.pid])

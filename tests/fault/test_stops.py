@@ -1,0 +1,141 @@
+"""A parameter server that is stopped, frozen or not alone.
+
+covers R26, R28
+"""
+
+import os
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+from support.cluster import TRACE, Cluster, wait_until
+from support.history import History
+
+from relaax_like.bridge.control import BridgeControl
+from relaax_like.bridge.service import Push, Reply, Status
+from relaax_like.wire.failpoints import ENVIRONMENT_VARIABLE
+
+LONG = int(os.environ.get("RELAAX_FAULT_SEEDS", "1")) >= 20
+FROZEN_SEC = 60.0 if LONG else 3.0
+AFTER_SIGTERM = 128 + signal.SIGTERM
+PARAMETERS = 100
+
+
+@pytest.fixture
+def history(cluster: Cluster):
+    """Clients that are there before the server is."""
+    history = History(f"localhost:{cluster.ps_port}", pause_sec=0.005, parameters=PARAMETERS)
+    history.start()
+    yield history
+    history.abandon()
+
+
+def test_a_frozen_server_keeps_folder_and_port_and_goes_on(
+    cluster: Cluster, history: History
+) -> None:
+    assert cluster.status() is None  # clients may come first
+    server = cluster.start_parameter_server()
+    history.wait(20)
+    thawed_at = time.monotonic() + FROZEN_SEC
+    server.send(signal.SIGSTOP)
+    before = len(history.acknowledged)
+    same_port = cluster.start_parameter_server("run_dir=other")
+    same_folder = cluster.start_parameter_server("relaax-parameter-server.bind=localhost:0")
+    assert same_port.wait() == 1
+    assert f"port {cluster.ps_port} is in use by pid {server.pid}" in same_port.output
+    assert same_folder.wait() == 1
+    assert f"held by another parameter server, pid {server.pid}" in same_folder.output
+    for program in (same_port, same_folder):
+        assert TRACE not in program.output
+    time.sleep(max(0.0, thawed_at - time.monotonic()))
+    assert len(history.acknowledged) <= before + 3  # replies that were there already
+    server.send(signal.SIGCONT)
+    history.wait(20)
+    history.stop()
+    history.check()
+
+
+def test_two_servers_that_start_together_share_neither_folder_nor_port(
+    cluster: Cluster, history: History
+) -> None:
+    first = cluster.start_parameter_server()
+    second = cluster.start_parameter_server("relaax-parameter-server.bind=localhost:0")
+    third = cluster.start_parameter_server("run_dir=other")
+    for pair in ((first, second), (first, third)):
+        wait_until(lambda pair=pair: not all(one.alive for one in pair), pair)
+    history.wait(20)
+    for program in (first, second, third):
+        assert program.alive or (program.wait() == 1 and "error: " in program.output)
+        assert TRACE not in program.output
+    history.stop()
+    history.check()
+
+
+def test_a_late_duplicate_of_an_earlier_life_is_refused(cluster: Cluster) -> None:
+    server = cluster.start_parameter_server()
+    with BridgeControl().connect(f"localhost:{cluster.ps_port}") as link:
+        with link.parameter_server_stub("twin", timeout_sec=60.0) as stub:
+
+            def push(incarnation: int, sequence: int, gradient_version: int) -> Reply:
+                record = Push(
+                    client_id="twin",
+                    incarnation=incarnation,
+                    sequence=sequence,
+                    gradient=np.ones(PARAMETERS, np.float32).view(np.uint8),
+                    gradient_version=gradient_version,
+                    env_steps=10,
+                    fingerprint=stub.manifest.fingerprint,
+                )
+                return stub._call_push_pull(record, False, gradient_version)
+
+            assert get_numbers(push(1, 1, 0)) == ("applied", 1, 10)
+            assert get_numbers(push(1, 2, 1)) == ("applied", 2, 20)
+            assert get_numbers(push(2, 1, 2)) == ("applied", 3, 30)
+            for again in (False, True):  # before a crash and after it
+                for incarnation, sequence in [(1, 1), (1, 2), (1, 3)]:
+                    late = push(incarnation, sequence, 2)
+                    assert get_numbers(late) == ("dropped", 3, 30)
+                    assert f"push {sequence} of life {incarnation} came late" in late.reason
+                assert get_numbers(push(2, 1, 2)) == ("applied", 3, 30)
+                assert get_numbers(link.status()) == ("", 3, 30)
+                if not again:
+                    server.stop(signal.SIGKILL)
+                    cluster.start_parameter_server()
+                    link.wait(60.0)
+            assert get_numbers(push(2, 2, 3)) == ("applied", 4, 40)
+
+
+def get_numbers(reply: Reply | Status) -> tuple[str, int, int]:
+    return getattr(reply, "outcome", ""), reply.version, reply.global_t
+
+
+def test_sigterm_in_the_middle_of_pushes_drains_and_saves(
+    cluster: Cluster, history: History
+) -> None:
+    for _ in range(20 if LONG else 1):
+        server = cluster.start_parameter_server()
+        history.wait(40)
+        assert server.stop() == AFTER_SIGTERM
+        assert TRACE not in server.output
+        # All is in the snapshot: without the journal nothing is missing.
+        shutil.rmtree(cluster.folder / "run" / "checkpoints" / "journal")
+    cluster.start_parameter_server()
+    history.wait(20)
+    history.stop()
+    history.check()
+
+
+def test_a_second_sigterm_waits_for_nothing(cluster: Cluster, history: History) -> None:
+    server = cluster.start_parameter_server(**{ENVIRONMENT_VARIABLE: "ps.in_snapshot=sleep:1000@2"})
+    history.wait(40)
+    server.send(signal.SIGTERM)
+    snapshots = cluster.folder / "run" / "checkpoints"
+    wait_until(lambda: list(snapshots.glob(".tmp-cp-*")), "the last snapshot")
+    assert server.alive
+    assert server.stop() == AFTER_SIGTERM
+    cluster.start_parameter_server()
+    history.wait(20)
+    history.stop()
+    history.check()
