@@ -403,9 +403,16 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
     """Converts a received message to a manifest.
 
     Raises:
-      InvalidInputError: its sizes or fingerprint contradict its segments, or a running statistic is
-        not whole.
+      InvalidInputError: a segment is no array, its sizes or fingerprint contradict its segments, or
+        a running statistic is not whole.
     """
+    for segment in message.segments:
+        if segment.dtype not in DTYPES or min(segment.shape, default=0) < 0:
+            raise InvalidInputError(
+                f"manifest: {segment.name[:200]} is {segment.dtype[:40]!r} "
+                f"{list(segment.shape[:8])}, which is no array",
+                segment.name[:200],
+            )
     manifest = Manifest(
         tuple(
             Segment(

@@ -25,7 +25,7 @@ _OUTCOMES = {
 _OUTCOME_NAMES = {number: name for name, number in _OUTCOMES.items()}
 _DURABILITIES = {"snapshot": pb.SNAPSHOT, "journal": pb.JOURNAL}
 _DURABILITY_NAMES = {number: name for name, number in _DURABILITIES.items()}
-_MAX_EPISODES = 100_000
+MAX_EPISODES = 10_000
 # Memory of one episode, as a message and as a record.
 _EPISODE_BYTES = 256
 
@@ -136,9 +136,9 @@ def messages_to_push(
         )
     header = first.header
     gradient = None
-    if len(header.episodes) > _MAX_EPISODES:
+    if len(header.episodes) > MAX_EPISODES:
         raise InvalidInputError(
-            f"push: {len(header.episodes)} episodes, at most {_MAX_EPISODES} in one push",
+            f"push: {len(header.episodes)} episodes, at most {MAX_EPISODES} in one push",
             "episodes",
         )
     push = header_to_push(header, None)

@@ -10,6 +10,7 @@ from relaax_like.computation.learning import Learned, Work
 from relaax_like.experience.rollout import Rollout
 from relaax_like.v1 import learner_pb2, ndarray_pb2
 from relaax_like.wire import ndarray
+from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import ndarray_to_message, write_ndarray
 
 Arrays = Mapping[str, np.ndarray]
@@ -96,6 +97,9 @@ def _find_whole(inputs: np.ndarray, next_inputs: np.ndarray) -> np.ndarray | Non
 
 def _read_rollout(message: learner_pb2.Rollout) -> Rollout:
     whole = _read_all(message.inputs)
+    for name, array in whole.items():
+        if not array.ndim:
+            raise InvalidInputError(f"{name}: a number, expected an array [T + 1, ...]", name)
     apart = _read_all(message.next_inputs)
     return Rollout(
         inputs={name: array[:-1] for name, array in whole.items()},

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from relaax_like.bridge.manifest import Manifest
+from relaax_like.bridge.messages import MAX_EPISODES
 from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import Episode, Push
 from relaax_like.parameter_server.store import find_not_finite, view_gradient
 from relaax_like.wire.errors import InvalidInputError
 
 MAX_ENV_STEPS = 1 << 40
-MAX_EPISODES = 100_000
 MAX_CLIENT_ID = 200
 _MAX_GLOBAL_T = 1 << 62
 

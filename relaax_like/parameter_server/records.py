@@ -74,7 +74,7 @@ def unpack_record(payload: memoryview) -> Record:
         gradient = np.frombuffer(rest, np.float32) if rest else None
         push = header_to_push(message.push, gradient)
         action = _ACTIONS[message.combining]
-    except (struct.error, DecodeError, InvalidInputError, KeyError) as error:
+    except (struct.error, DecodeError, ValueError, KeyError) as error:
         raise JournalError(
             f"a record of the journal cannot be read: {error}; it was written by another version "
             "of relaax_like: finish the run with that one, or start in a new checkpoint directory"

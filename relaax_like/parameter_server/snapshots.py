@@ -70,6 +70,18 @@ class State:
     score: float | None = None
 
 
+# What reading something else than a snapshot leads to; RecursionError: brackets without an end.
+_DAMAGES = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    RecursionError,
+)
+
+
 class DamagedError(Exception):
     """One snapshot cannot be used; there may be another. Never leaves this package."""
 
@@ -540,7 +552,7 @@ def _raising_damaged() -> Iterator[None]:
     """Turns what damaged files lead to into a `DamagedError`."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+    except _DAMAGES as error:
         raise DamagedError(f"{type(error).__name__}: {error}") from error
 
 

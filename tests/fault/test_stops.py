@@ -37,7 +37,7 @@ def test_a_frozen_server_keeps_folder_and_port_and_goes_on(
 ) -> None:
     assert cluster.status() is None  # clients may come first
     server = cluster.start_parameter_server()
-    history.wait(20)
+    wait_until(lambda: len({one.client for one in history.acknowledged}) == 3, "all clients")
     thawed_at = time.monotonic() + FROZEN_SEC
     server.send(signal.SIGSTOP)
     before = len(history.acknowledged)

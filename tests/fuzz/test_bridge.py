@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -29,6 +30,8 @@ from relaax_like.bridge.moments import Moments
 from relaax_like.v1 import ndarray_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.ndarray import message_to_ndarray, ndarray_to_message
+
+pytestmark = pytest.mark.timeout(fuzz.TIMEOUT_SEC)
 
 SHARE = 0.5
 PULL = "/relaax.v1.ParameterServer/Pull"

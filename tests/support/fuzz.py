@@ -1,20 +1,25 @@
 """Fuzzing by time: hypothesis runs anew, with other seeds, until a target's seconds are used up.
 
-RELAAX_FUZZ_SEC (60) is for all targets of tests/fuzz together. A failure prints the smallest
-example, and a line `@reproduce_failure(...)` that brings it back.
+RELAAX_FUZZ_SEC is for all targets of tests/fuzz together. Without it a minute, with the same seeds
+each time: what others have changed is tested, and not their luck; with it, seeds never seen. A
+failure prints the smallest example, and a line `@reproduce_failure(...)` that brings it back.
 """
 
+import itertools
 import os
+import secrets
 import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 TOTAL_SEC = float(os.environ.get("RELAAX_FUZZ_SEC", "60"))
+# A failure takes minutes more: its example is made small.
+TIMEOUT_SEC = TOTAL_SEC + 600
 _SETTINGS = settings(
     max_examples=100,
     deadline=None,
@@ -23,6 +28,7 @@ _SETTINGS = settings(
     print_blob=True,
     suppress_health_check=list(HealthCheck),
 )
+_seeds = itertools.count(secrets.randbits(60) if "RELAAX_FUZZ_SEC" in os.environ else 0)
 # Numbers at the borders of varints, and where sizes overflow.
 _NUMBERS = [0, 1, 127, 128, 255, 256, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1]
 
@@ -31,7 +37,7 @@ def fuzz(check: Callable[..., None], share: float, **strategies: st.SearchStrate
     """Calls `check` with what is drawn, for a share of the whole time, at least a hundred times."""
     end = time.monotonic() + share * TOTAL_SEC
     while True:
-        _SETTINGS(given(**strategies)(check))()
+        seed(next(_seeds))(_SETTINGS(given(**strategies)(check)))()
         if time.monotonic() >= end:
             return
 
@@ -41,7 +47,8 @@ def fuzz_machine(machine: type[RuleBasedStateMachine], share: float, steps: int 
     end = time.monotonic() + share * TOTAL_SEC
     while True:
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
-            machine, settings=settings(_SETTINGS, max_examples=10, stateful_step_count=steps)
+            seed(next(_seeds))(machine),
+            settings=settings(_SETTINGS, max_examples=10, stateful_step_count=steps),
         )
         if time.monotonic() >= end:
             return
