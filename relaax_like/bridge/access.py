@@ -7,8 +7,8 @@ own call credentials refuse connections in the clear, which on loopback are righ
 import logging
 import time
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import grpc
 
@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 _METADATA_KEY = "authorization"
 _SCHEME = "Bearer "
 _LOG_SEC = 1.0
+_ASK_SEC = 1.0
 
 # Method -> least role; None: anybody. What does not stand here is for operators: a method that
 # somebody forgets to enter fails at once, and harms nobody.
@@ -65,16 +66,43 @@ class TokenCheck(grpc.ServerInterceptor):
         token = _find_token(handler_call_details.invocation_metadata)
         missing = describe_missing_role(self._tokens, token, needed)
         if not missing:
-            return continuation(handler_call_details)
-        known = self._tokens.find_role(token) is not None
-        code = grpc.StatusCode.PERMISSION_DENIED if known else grpc.StatusCode.UNAUTHENTICATED
+            handler = continuation(handler_call_details)
+            if handler is None or handler.stream_stream is None:
+                return handler
+            return self._watch(handler, method, token, needed)
 
         def refuse(requests: Any, context: grpc.ServicerContext) -> None:
-            self._log(f"{context.peer()}: {method}: {missing}")
-            context.abort(code, f"{method.rpartition('/')[2]}: {missing}")
+            self._refuse(context, method, token, missing)
 
         # Of this kind for all: a handler of one message would wait for it in one of the threads.
         return grpc.stream_stream_rpc_method_handler(refuse)
+
+    def _watch(self, handler: Any, method: str, token: str, needed: Role) -> grpc.RpcMethodHandler:
+        """Returns a handler that asks for the token again: a stream may last for days."""
+
+        def watch(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+            asked = time.monotonic()
+            for request in requests:
+                if (now := time.monotonic()) - asked > _ASK_SEC:
+                    asked = now
+                    missing = describe_missing_role(self._tokens, token, needed)
+                    if missing:
+                        self._refuse(context, method, token, missing)
+                yield request
+
+        return grpc.stream_stream_rpc_method_handler(
+            lambda requests, context: handler.stream_stream(watch(requests, context), context),
+            handler.request_deserializer,
+            handler.response_serializer,
+        )
+
+    def _refuse(
+        self, context: grpc.ServicerContext, method: str, token: str, missing: str
+    ) -> NoReturn:
+        known = self._tokens.find_role(token) is not None
+        code = grpc.StatusCode.PERMISSION_DENIED if known else grpc.StatusCode.UNAUTHENTICATED
+        self._log(f"{context.peer()}: {method}: {missing}")
+        context.abort(code, f"{method.rpartition('/')[2]}: {missing}")
 
     def _log(self, line: str) -> None:
         # Unlocked: the worst that two threads can do is to write a line more.

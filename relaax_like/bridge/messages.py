@@ -31,17 +31,23 @@ _EPISODE_BYTES = 256
 
 
 def push_to_messages(
-    push: Push, want_values: bool, have_version: int, shared: bool = False
+    push: Push,
+    want_values: bool,
+    have_version: int,
+    shared: bool = False,
+    timeout_sec: float = 0.0,
 ) -> Iterator[frames.Request]:
     """Yields the header and the chunks of one push; the chunks are views of the gradient.
 
-    With `shared` there are none: the gradient lies in shared memory.
+    With `shared` there are none: the gradient lies in shared memory. `timeout_sec` is how long the
+    client waits; 0: as long as its call may take.
     """
     gradient = push.gradient
     parts = iter(()) if gradient is None or shared else chunks.split(gradient)
     header = push_to_header(push)
     header.want_values = want_values
     header.have_version = have_version
+    header.timeout_sec = timeout_sec
     header.shared_gradient = shared and gradient is not None
     if gradient is not None and not shared and chunks.fits_one(gradient.nbytes):
         header.first_chunk = bytes(next(parts))
@@ -213,7 +219,8 @@ def _take_shared(shared: SharedVectors | None, num_bytes: int) -> np.ndarray:
             "gradient: in shared memory, but none was agreed upon; send an offer first",
             "shared_gradient",
         )
-    return shared.gradient[:num_bytes]
+    # A copy: what was found to be finite stays so, whatever the client does to its memory.
+    return shared.gradient[:num_bytes].copy()
 
 
 def _assemble(header: pb.PushHeader, more: Iterator[frames.Request], num_bytes: int) -> np.ndarray:

@@ -70,7 +70,7 @@ class Rounds:
             if shared is not None and push.gradient is not None:
                 _put(push.gradient, shared.gradient)
             for request in messages.push_to_messages(
-                push, want_values, have_version, shared is not None
+                push, want_values, have_version, shared is not None, timeout_sec
             ):
                 self._outbox.put(request)
             return messages.messages_to_reply(call, self._manifest, self._pool, shared)

@@ -50,14 +50,17 @@ class ParameterServerServicer:
     ) -> Iterator[frames.Reply]:
         """Applies one push after another and streams newer values back, if wanted."""
         shared = None
-        for first in request_iterator:
-            if isinstance(first, pb.PushPullRequest) and first.HasField("offer"):
-                shared, answer = self._attach(first.offer)
-                yield pb.PushPullReply(answer=answer)
-                continue
-            reply = self._push_pull(first, request_iterator, context, shared)
-            with tracing.span("send values"):
-                yield from messages.reply_to_messages(reply, shared)
+        try:
+            for first in request_iterator:
+                if isinstance(first, pb.PushPullRequest) and first.HasField("offer"):
+                    shared, answer = self._attach(first.offer)
+                    yield pb.PushPullReply(answer=answer)
+                    continue
+                reply = self._push_pull(first, request_iterator, context, shared)
+                with tracing.span("send values"):
+                    yield from messages.reply_to_messages(reply, shared)
+        finally:
+            shared = None  # an exception's traceback would keep the memory for a while
 
     def _attach(
         self, offer: pb.SharedMemoryOffer
@@ -103,7 +106,8 @@ class ParameterServerServicer:
                 push, header = self._read_push(first, more, context, shared)
             with tracing.span("push"):
                 want, have = header.want_values, header.have_version
-                return push_pull(self._backend, push, want, have, remaining_sec(context))
+                longest = min(remaining_sec(context), header.timeout_sec or _MAX_WAIT_SEC)
+                return push_pull(self._backend, push, want, have, longest)
         except Exception as error:
             errors.abort(context, error)
 

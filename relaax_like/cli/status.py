@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from relaax_like.bridge.control import BridgeControl, Link
@@ -37,7 +38,7 @@ def make_table(address: str, status: Status) -> Table:
         "held back": f"{status.held_back} gradients",
         "refused": ", ".join(f"{n} x {why}" for why, n in status.refused.items()) or "nothing",
         "memory": f"{status.resident_bytes / 1e6:,.0f} MB",
-        "up": f"{status.uptime_sec:,.0f} s, start number {status.epoch}",
+        "up": f"{status.uptime_sec:,.0f} s, epoch {status.epoch}",
     }
     if not rows["mirror"]:
         del rows["mirror"]
@@ -47,9 +48,9 @@ def make_table(address: str, status: Status) -> Table:
         del rows["journal"]
     table = Table(title=f"parameter server {address}", show_header=False)
     for name, value in rows.items():
-        table.add_row(name, value)
+        table.add_row(name, escape(value))
     for name, row in _describe_clients(status):
-        table.add_row(name, row)
+        table.add_row(name, escape(row))
     return table
 
 

@@ -123,6 +123,11 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     validate_exposure(settings.bind, experiment.security)
     if settings.prometheus_bind is not None:
         validate_unprotected(settings.prometheus_bind, experiment.security, "prometheus_bind")
+        if settings.prometheus_bind.collides_with(settings.bind):
+            raise ConfigError(
+                f"prometheus_bind: {settings.prometheus_bind} is the server's own address; choose "
+                "another port"
+            )
     security = make_server_security(experiment)
     validate_port_free(settings.bind, "--bind")
     make_run_dir(experiment)
@@ -134,8 +139,10 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     page = contextlib.ExitStack()
     try:
         if settings.prometheus_bind is not None:
-            page.enter_context(PrometheusPage(settings.prometheus_bind, server.status))
-            logger.info("metrics for Prometheus on http://%s/metrics", settings.prometheus_bind)
+            numbers = PrometheusPage(settings.prometheus_bind, server.status)
+            page.enter_context(numbers)
+            host = settings.prometheus_bind.host
+            logger.info("metrics for Prometheus on http://%s:%d/metrics", host, numbers.port)
         (experiment.run_dir / "config.yaml").write_text(dump_experiment(experiment))
         grpc_server, port = BridgeControl().create_server(str(settings.bind), server, security)
         grpc_server.start()

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from relaax_like.bridge import chaos
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.service import Metrics, ParameterServerClient
 from relaax_like.config.models import Experiment, RlxServerConfig
@@ -77,6 +78,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
       overrides: that it was loaded with, for the learner's process.
     """
     settings = experiment.rlx_server
+    chaos.from_environment()  # a mistake in it is told here, and not by the first agent
     shutdown = Shutdown()
     validate_exposure(settings.bind, experiment.security)
     security = make_server_security(experiment)

@@ -1,5 +1,6 @@
 """Combining: a gradient that comes is applied, compensated, held back for others, or dropped."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -27,12 +28,14 @@ class Plan:
       action: with its gradient.
       gradient: float32, what the journal keeps of it: compensated already; None: nothing.
       effective: float32, what the optimizer gets now; None: nothing.
+      pending: what is held back afterwards, of the push's groups; None: nothing, or as before.
       reason: why it was dropped.
     """
 
     action: Action
     gradient: np.ndarray | None
     effective: np.ndarray | None
+    pending: "Pending | None" = None
     reason: str = ""
 
 
@@ -56,7 +59,8 @@ class Counts:
     """Gradients since the start, by what became of them."""
 
     compensated: int = 0
-    not_compensated: int = 0  # though they should have been: their version was no longer kept
+    # Though they should have been: their version was no longer kept, or they were too large for it.
+    not_compensated: int = 0
     held_back: int = 0
     dropped: int = 0
 
@@ -103,13 +107,20 @@ class Combiner:
         self._history.clear()
         self._history.append(values)
 
+    def drop_strangers(self) -> int:
+        """Forgets what is held back where the method holds nothing back; returns how many."""
+        if self._config.method == "avg":
+            return 0
+        count = sum(pending.count for pending in self.pending.values())
+        self.pending.clear()
+        return count
+
     def plan(self, push: Push, values: Values) -> Plan:
         """Returns what is to be done with a push, whose gradient is float32 or None."""
         gradient = push.gradient
         if gradient is None:
             return Plan("alone", None, None)
         config = self._config
-        self._last_push[push.client_id] = self._clock()
         staleness = self._count_changes_after(push.gradient_version)
         too_stale = config.max_staleness is not None and staleness > config.max_staleness
         if config.method == "avg" and staleness:
@@ -122,6 +133,7 @@ class Combiner:
         if config.method == "dc" or (too_stale and config.when_stale == "compensate"):
             gradient = self._compensate(push, gradient, values)
         if config.method == "avg":
+            self._last_push[push.client_id] = self._clock()
             return self._plan_mean(push.groups, gradient)
         return Plan("alone", gradient, gradient)
 
@@ -131,19 +143,15 @@ class Combiner:
         if action == "with_pending":
             assert gradient is not None
             return Plan(action, gradient, self._add(push.groups, gradient)[0])
+        if action == "pending":
+            assert gradient is not None
+            return self._plan_holding(push.groups, gradient)
         return Plan(action, gradient, gradient if action == "alone" else None)
 
     def note(self, plan: Plan, groups: tuple[str, ...], values: Values) -> None:
-        """Takes what has been done, and the values afterwards."""
-        if plan.action == "pending":
-            assert plan.gradient is not None
-            held = self.pending.get(groups)
-            if held is None:
-                # A copy: the client may write its next gradient to the same memory.
-                self.pending[groups] = Pending(plan.gradient.copy(), 1, self._clock())
-            else:
-                total = held.total + plan.gradient
-                self.pending[groups] = Pending(total, held.count + 1, held.since)
+        """Takes what has been done, and the values afterwards. Allocates nothing large."""
+        if plan.pending is not None:
+            self.pending[groups] = plan.pending
         elif plan.action == "with_pending":
             self.pending.pop(groups, None)
         if plan.effective is not None:
@@ -166,7 +174,16 @@ class Combiner:
         if count >= self._count_wanted() or waited > self._config.max_wait_sec:
             return Plan("with_pending", gradient, mean)
         self.counts.held_back += 1
-        return Plan("pending", gradient, None)
+        return self._plan_holding(groups, gradient)
+
+    def _plan_holding(self, groups: tuple[str, ...], gradient: np.ndarray) -> Plan:
+        held = self.pending.get(groups)
+        if held is None:
+            # A copy: the memory of a gradient is its client's, or of a message.
+            pending = Pending(gradient.copy(), 1, self._clock())
+        else:
+            pending = Pending(held.total + gradient, held.count + 1, held.since)
+        return Plan("pending", gradient, None, pending)
 
     def _add(self, groups: tuple[str, ...], gradient: np.ndarray) -> tuple[np.ndarray, int]:
         """Returns the mean of a gradient and those that are held back, and their number."""
@@ -188,11 +205,19 @@ class Combiner:
         if then is None:
             self.counts.not_compensated += 1
             return gradient
-        self.counts.compensated += 1
         if then is values:
+            self.counts.compensated += 1
             return gradient
         moved = self._get_weights(values, push.groups) - self._get_weights(then, push.groups)
-        return gradient + np.float32(self._config.dc_lambda) * gradient * gradient * moved
+        with np.errstate(all="ignore"):
+            scale = np.float32(self._config.dc_lambda)
+            compensated = gradient + scale * gradient * gradient * moved
+            # The square of a large gradient may be more than any optimizer survives.
+            if not math.isfinite(np.dot(compensated, compensated)):
+                self.counts.not_compensated += 1
+                return gradient
+        self.counts.compensated += 1
+        return compensated
 
     def _find(self, version: int) -> Values | None:
         """Returns the values with the weights of a version; None: they are no longer kept."""
@@ -215,4 +240,4 @@ class Combiner:
 
     def _drop(self, reason: str) -> Plan:
         self.counts.dropped += 1
-        return Plan("dropped", None, None, reason)
+        return Plan("dropped", None, None, reason=reason)

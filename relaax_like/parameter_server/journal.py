@@ -112,6 +112,8 @@ class Journal:
         self._sync_lock = threading.Lock()
         self._chain = 0
         self._files: list[_File] = []  # oldest first; the last one is being written
+        # Kept open: a sync that finds no descriptor left would be the end.
+        self._folder: int | None = None
         self._written_bytes = 0  # by this writer
         self._synced_bytes = 0
         self._synced_index = first_index
@@ -361,7 +363,8 @@ class Journal:
             os.rename(file.path, confirmed)
             file.path, file.confirmed = confirmed, True
         if new:
-            sync_path(self.directory)
+            assert self._folder is not None
+            os.fsync(self._folder)
         for file in files[:-1]:
             _close(file)
 
@@ -371,6 +374,7 @@ class Journal:
         if not self.directory.is_dir():
             self.directory.mkdir(parents=True, mode=0o700)
             sync_path(self.directory.parent)
+        self._folder = os.open(self.directory, os.O_RDONLY | os.O_CLOEXEC)
         segments = list_segments(self.directory)
         end = self._read_end(segments) if segments else None
         kept = segments[: segments.index(end.segment) + 1] if end else []
@@ -426,6 +430,9 @@ class Journal:
     def _close_files(self) -> None:
         for file in self._files:
             _close(file)
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
 
     # In the sync thread.
 

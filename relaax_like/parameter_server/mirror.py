@@ -42,7 +42,7 @@ from relaax_like.wire.errors import ConfigError, SnapshotError
 _LOG = logging.getLogger(__name__)
 _URL = re.compile(r"^([a-z][a-z0-9+.-]*)://(.+)$", re.DOTALL)
 # What a manifest may name: it comes from elsewhere.
-_FILE = re.compile(r"^(values|slots-\d+)\.npy$")
+_FILE = re.compile(r"^(values|slots-\d+|pending-\d+)\.npy$")
 _INSTALL = "pip install 'relaax_like[mirror]'"
 # A file of some hundred megabytes has time for it on a slow line.
 _FILE_TIMEOUT_SEC = 600.0

@@ -440,6 +440,8 @@ class ParameterServer(ParameterServerBackend):
                 return state is not None
             index = 0 if state is None else int(state.statistics.get(_JOURNAL_INDEX, 0))
             self._replay(self._journal.replay(index), state is not None)
+            if dropped := self._combiner.drop_strangers():
+                _LOG.warning("%d gradients that were held back are dropped: no more avg", dropped)
         if state is None:
             self.save_checkpoint()  # what the journal's records are applied to
         elif self._mirror is not None:
@@ -533,6 +535,8 @@ class ParameterServer(ParameterServerBackend):
             for push in pushes:
                 try:
                     replies.append(self._apply(push))
+                except ServerUnavailableError as error:  # said once, by the journal
+                    replies.append(error)
                 except Exception as error:  # out of memory, ...: this push only
                     _LOG.exception("a push of %s failed", push.client_id)
                     replies.append(error)

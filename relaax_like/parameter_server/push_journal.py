@@ -130,7 +130,8 @@ class PushJournal:
         Raises:
           ServerUnavailableError: it cannot be, nor anything later; nothing may be acknowledged.
         """
-        if self._strict and self._journal is not None and self.durability == "journal":
+        # Also when it was given up meanwhile: what came before that was promised.
+        if self._strict and self._journal is not None and self._journal.unsynced_records:
             try:
                 self._journal.sync()
             except JournalError as error:

@@ -98,7 +98,7 @@ class Snapshots:
 
     Attributes:
       directory: the folder.
-      epoch: 1 for the first server that opened the folder, and larger for each one after it.
+      epoch: larger for each server that opens the folder, and for each folder made later.
     """
 
     def __init__(self, directory: str | os.PathLike[str], keep: int = 3, keep_best: int = 0):
@@ -421,7 +421,8 @@ def _count_start(path: Path) -> int:
     try:
         epoch = int(path.read_text("ascii")) + 1
     except FileNotFoundError:
-        epoch = 1
+        # A new folder may stand for one that is lost: agents that have known it must notice.
+        epoch = int(time.time())
     except ValueError:
         # Larger than any count of starts, so that it still grows.
         epoch = int(time.time())

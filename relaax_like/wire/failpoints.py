@@ -74,6 +74,11 @@ def arm(text: str) -> None:
             raise ConfigError(
                 f"{ENVIRONMENT_VARIABLE}: no failpoint {name!r}; there are {', '.join(NAMES)}"
             )
+        if action == "error" and name == "ps.after_journal_before_apply":
+            raise ConfigError(
+                f"{ENVIRONMENT_VARIABLE}: {part!r}: what is in the journal has to be applied, "
+                "kill the process instead"
+            )
         if count and not (count.isdecimal() and int(count) > 0):
             raise ConfigError(f"{ENVIRONMENT_VARIABLE}: {part!r}: @{count}, expected @1 or more")
         armed[name] = _Armed(_parse_action(part, action), int(count or 0))

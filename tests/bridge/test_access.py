@@ -57,6 +57,20 @@ def train(address, security):
         return float(client.push_pull(ONES)[0][0, 0])
 
 
+def test_a_token_that_is_taken_back_ends_an_open_stream(tmp_path, backend, monkeypatch):
+    monkeypatch.setattr("relaax_like.bridge.access._ASK_SEC", 0.0)
+    write_tokens(tmp_path / "tokens")
+    tokens = ServerSecurity(tls=None, tokens=Tokens(tmp_path / "tokens"))
+    with serve(backend, security=tokens) as address:
+        with connect(address, ClientSecurity(token=AGENT)) as link:
+            client = link.parameter_server_stub(timeout_sec=10, often=True)
+            client.push_pull(ONES)
+            write_private(tmp_path / "tokens", f"operator {OPERATOR}\n")
+            with pytest.raises(NotAllowedError):
+                client.push_pull(ONES)
+    assert backend.version == 1
+
+
 # Who may call what.
 
 

@@ -9,6 +9,7 @@ import pytest
 from support.cluster import BARE, TRACE, Cluster, find_command, find_free_port
 from support.history import History, write_initial_values
 
+from relaax_like.bridge.control import BridgeControl
 from relaax_like.parameter_server.snapshots import read_latest
 
 RELAAX = find_command("relaax")
@@ -90,3 +91,22 @@ def test_a_replaced_machine_goes_on_from_the_mirror(cluster: Cluster) -> None:
     status, text = run_command(cluster, "status")
     assert status == 0
     assert "mirror" in text
+
+
+def test_a_page_at_the_server_s_own_address_is_refused(cluster: Cluster) -> None:
+    server = cluster.start_parameter_server(
+        f"relaax-parameter-server.prometheus_bind=127.0.0.1:{cluster.ps_port}"
+    )
+    assert server.wait() == 2
+    assert "is the server's own address" in server.output
+
+
+def test_names_of_clients_are_shown_as_they_are(cluster: Cluster) -> None:
+    server = cluster.start_parameter_server()
+    server.wait_for("parameter server on")
+    with BridgeControl().connect(f"localhost:{cluster.ps_port}") as link:
+        with link.parameter_server_stub("env[/1] [red]b") as client:
+            client.push_pull()
+    status, text = run_command(cluster, "status")
+    assert status == 0
+    assert "env[/1] [red]b" in text

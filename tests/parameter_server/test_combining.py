@@ -148,6 +148,18 @@ def test_a_version_that_is_no_longer_kept_is_a_miss_and_counted():
         assert (counts.compensated, counts.not_compensated) == (2, 1)
 
 
+@pytest.mark.parametrize("value", [5e18, 1e12])
+def test_a_gradient_whose_square_is_too_large_is_applied_as_it_is(value):
+    config = CombineConfig(method="dc", dc_lambda=0.5)
+    with make_backend(combine=config) as backend:
+        for sequence in range(1, 5):
+            reply = backend.push(make_push(backend, "a", sequence, value, 0))
+            assert reply.outcome == "applied"
+        assert np.isfinite(get_weights(backend)).all()
+        np.testing.assert_allclose(get_weights(backend), -4 * value, rtol=1e-6)
+        assert backend._combiner.counts.not_compensated == 3
+
+
 def test_history_is_of_changed_weights_and_not_of_versions():
     """Versions that only merged statistics, as with normalised observations, cost no history."""
     statistic = [
@@ -311,3 +323,30 @@ def test_what_is_held_back_is_in_the_snapshot(tmp_path):
     shutil.rmtree(tmp_path / "cut" / "journal")  # the snapshot alone
     with open_server(tmp_path / "cut", config) as server:
         assert get_state(server) == want
+
+
+def test_without_avg_what_was_held_back_before_is_dropped_and_told(tmp_path, caplog):
+    with open_server(tmp_path / "run", average(num_gradients=3)) as server:
+        introduce(server, "abc")
+        push_many(server, [3])
+        assert server._combiner.pending
+    with open_server(tmp_path / "run", CombineConfig()) as server:
+        assert not server._combiner.pending
+        assert server.status().held_back == 0
+    assert "1 gradients that were held back are dropped" in caplog.text
+
+
+def test_no_memory_to_hold_a_gradient_back_costs_this_push_only(tmp_path, monkeypatch):
+    with open_server(tmp_path / "run", average(num_gradients=3)) as server:
+        introduce(server, "abc")
+        push = make_push(server, "a", 1, 1.0, server.version, env_steps=10)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(server._combiner), "_plan_holding", fail_for_memory)
+            with pytest.raises(MemoryError):
+                server.push(push)
+        assert server.push(push).outcome == "pending"
+        assert server.global_t == 10
+
+
+def fail_for_memory(*arguments):
+    raise MemoryError

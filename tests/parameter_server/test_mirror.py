@@ -1,5 +1,6 @@
 """Copies of snapshots elsewhere: on an S3 server, in a folder, in memory. covers R24"""
 
+import dataclasses
 import itertools
 import logging
 import os
@@ -11,6 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import fsspec
+import numpy as np
 import pytest
 from support.cluster import accepts, find_free_port
 from support.lines import Line
@@ -155,6 +157,20 @@ def test_copied_and_fetched_is_what_was_saved(url: str, folder: Path, tmp_path: 
     with Snapshots(fetched.parent) as snapshots:
         assert_same(snapshots.restore_latest(make_layout()), make_state(2, 2))
         assert list_versions(fetched.parent) == [2]
+
+
+def test_gradients_that_are_held_back_go_along(folder: Path, tmp_path: Path) -> None:
+    held = {("actor",): (np.arange(6, dtype=np.float32), 3), (): (np.ones(9, np.float32), 1)}
+    state = dataclasses.replace(make_state(), pending=held)
+    url = f"file://{tmp_path}/elsewhere"
+    with Snapshots(folder) as snapshots:
+        mirror = Mirror(url)
+        mirror.offer(snapshots.save(state))
+        mirror.close(60)
+        assert (mirror.status.newest_global_t, mirror.status.error) == (10, "")
+    assert fetch_newest(url, tmp_path / "new") is not None
+    with Snapshots(tmp_path / "new") as snapshots:
+        assert_same(snapshots.restore_latest(make_layout()), state)
 
 
 def test_same_newest_and_best_stay_at_the_other_end(url: str, folder: Path, tmp_path: Path) -> None:

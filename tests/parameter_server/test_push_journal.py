@@ -230,6 +230,16 @@ def test_a_failed_sync_ends_the_acknowledging(tmp_path, monkeypatch):
         assert (again.push(make_push(2)).outcome, again.version) == ("applied", version)
 
 
+def test_what_was_promised_before_the_journal_was_given_up_is_synced(tmp_path):
+    server = open_server(tmp_path / "run", strict=True, max_bytes_per_sec=100.0)
+    push = make_push(1)
+    replies = server._apply_all([push, *(make_push(number) for number in range(2, 9))])
+    assert replies[0].durability == "journal"
+    assert replies[-1].durability == "snapshot"
+    assert server._journal.unsynced_records == 0
+    server.close()
+
+
 def test_too_many_bytes_end_the_journal(tmp_path, caplog):
     server = open_server(tmp_path / "run", max_bytes_per_sec=100.0)
     durabilities = [server.push(make_push(sequence)).durability for sequence in range(1, 9)]

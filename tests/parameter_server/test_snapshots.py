@@ -515,7 +515,7 @@ def test_second_server_is_refused_and_told_the_pid_of_the_first(tmp_path: Path) 
             process.kill()  # a dead process holds nothing
             process.wait()
     with Snapshots(tmp_path) as snapshots:
-        assert snapshots.epoch == 2
+        assert snapshots.epoch > 1
 
 
 def test_two_in_one_process_are_refused_as_well(tmp_path: Path) -> None:
@@ -530,7 +530,8 @@ def test_epoch_grows_with_each_start(tmp_path: Path) -> None:
     for _ in range(3):
         with Snapshots(tmp_path) as snapshots:
             epochs.append(snapshots.epoch)
-    assert epochs == [1, 2, 3]
+    assert epochs == [epochs[0] + i for i in range(3)]
+    assert epochs[0] > 1_000_000  # the time: another folder in its place begins later
 
 
 @pytest.mark.parametrize("content", [b"", b"three", b"\xff\xfe"])

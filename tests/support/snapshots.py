@@ -57,6 +57,10 @@ def assert_same(got: State | None, want: State) -> None:
         assert got.slots[group].dtype == np.float32
     assert (got.slot_names, got.steps) == (want.slot_names, want.steps)
     assert got.statistics == want.statistics
+    assert got.pending.keys() == want.pending.keys()
+    for groups, (total, count) in want.pending.items():
+        assert got.pending[groups][0].tobytes() == total.tobytes()
+        assert got.pending[groups][1] == count
 
 
 def list_snapshots(directory: Path) -> list[str]:

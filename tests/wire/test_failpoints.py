@@ -73,6 +73,7 @@ def test_a_kill_is_one():
         (f"{PLACE}=sleep:long", "sleep:SECONDS"),
         (f"{PLACE}=sleep:nan", "sleep:SECONDS"),
         (f"{PLACE}=kill@0", "expected @1 or more"),
+        ("ps.after_journal_before_apply=error", "kill the process instead"),
         (f"{PLACE}=kill@x", "expected @1 or more"),
     ],
 )
