@@ -21,12 +21,16 @@ SERVER_OPTIONS = (
     ("grpc.http2.lookahead_bytes", 512 * 1024),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # Else its default of a minute comes first.
+    ("grpc.http2.ping_timeout_ms", 30_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 4 * 1024 * 1024),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # Else its default of a minute comes first.
+    ("grpc.http2.ping_timeout_ms", 30_000),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),

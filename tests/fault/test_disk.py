@@ -131,6 +131,7 @@ def test_training_goes_on_while_the_disk_is_full(cluster: Cluster, history: Hist
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.skipif(SEEDS < 2, reason="one full disk is tried above; `make faults` tries more")
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_write_that_finds_no_space(cluster: Cluster, history: History, seed: int) -> None:
     at = random.Random(seed).randint(1, 60)
@@ -174,7 +175,7 @@ def test_a_damaged_snapshot_is_skipped_and_nothing_lost(
     draw = random.Random(seed)
     server = start_server(cluster, OFTEN)
     history.start()
-    for damage in ("truncated", "flipped"):
+    for damage in ("truncated", "flipped") if SEEDS > 1 else ("flipped",):
         wait_snapshot(cluster, history, 2)
         history.wait(10)
         server.stop(signal.SIGKILL)

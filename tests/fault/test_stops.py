@@ -111,28 +111,21 @@ def get_numbers(reply: Reply | Status) -> tuple[str, int, int]:
     return getattr(reply, "outcome", ""), reply.version, reply.global_t
 
 
-def test_sigterm_in_the_middle_of_pushes_drains_and_saves(
+def test_sigterm_drains_and_saves_and_a_second_one_waits_for_nothing(
     cluster: Cluster, history: History
 ) -> None:
+    checkpoints = cluster.folder / "run" / "checkpoints"
     for _ in range(20 if LONG else 1):
         server = cluster.start_parameter_server()
         history.wait(40)
         assert server.stop() == AFTER_SIGTERM
         assert TRACE not in server.output
         # All is in the snapshot: without the journal nothing is missing.
-        shutil.rmtree(cluster.folder / "run" / "checkpoints" / "journal")
-    cluster.start_parameter_server()
-    history.wait(20)
-    history.stop()
-    history.check()
-
-
-def test_a_second_sigterm_waits_for_nothing(cluster: Cluster, history: History) -> None:
-    server = cluster.start_parameter_server(**{ENVIRONMENT_VARIABLE: "ps.in_snapshot=sleep:1000@2"})
+        shutil.rmtree(checkpoints / "journal")
+    server = cluster.start_parameter_server(**{ENVIRONMENT_VARIABLE: "ps.in_snapshot=sleep:1000"})
     history.wait(40)
     server.send(signal.SIGTERM)
-    snapshots = cluster.folder / "run" / "checkpoints"
-    wait_until(lambda: list(snapshots.glob(".tmp-cp-*")), "the last snapshot")
+    wait_until(lambda: list(checkpoints.glob(".tmp-cp-*")), "the last snapshot")
     assert server.alive
     assert server.stop() == AFTER_SIGTERM
     cluster.start_parameter_server()
