@@ -13,7 +13,7 @@ from support.threads import Caller, wait_until
 from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.manifest import Variable, make_manifest
-from relaax_like.bridge.service import NullMetrics
+from relaax_like.bridge.service import NullMetrics, Push
 from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -177,6 +177,33 @@ def test_a_round_that_takes_too_long_is_cancelled_and_takes_effect_once(monkeypa
             np.testing.assert_array_equal(caller.get()[1], [-2, -2, -2])
             assert len(set(calls)) == 1
         assert backend.version == 2
+
+
+def test_pushes_of_clients_that_gave_up_are_withdrawn(monkeypatch):
+    monkeypatch.setattr(stub_module, "CALL_TIMEOUT_SEC", 0.3)
+    monkeypatch.setattr(stub_module, "_RETRY_SEC", 0.0)
+    free, held = threading.Event(), threading.Event()
+    with make_backend() as backend, serve(backend) as address:
+        apply = backend._turns._handle
+
+        def hold(pushes):
+            held.set()
+            assert free.wait(30)
+            return apply(pushes)
+
+        monkeypatch.setattr(backend._turns, "_handle", hold)
+        first = Caller(lambda: backend.push(Push(client_id="first", env_steps=1)))
+        assert held.wait(30)
+        link, client = connect(address)
+        with link, client:
+            client.increment_global_t(100)
+            client.push_pull(ONES)
+            assert client.discarded_pushes == 1
+            wait_until(lambda: backend._turns.num_waiting == 0, "the end of its push")
+            free.set()
+            first.get()
+            assert (backend.version, backend.global_t) == (0, 1)
+            assert backend.status().refused["timeout"] >= 1
 
 
 def test_a_server_that_comes_back_is_found_and_the_stream_opened_anew():
