@@ -14,6 +14,7 @@ from .config import Config
 class A2C(Algorithm):
     """Mnih et al. 2016 (https://arxiv.org/abs/1602.01783), with generalised advantages."""
 
+    autograph = False
     model: ActorCritic
 
     def __init__(self, model: ActorCritic, config: Config, seed: int = 0):

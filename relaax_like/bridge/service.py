@@ -53,6 +53,75 @@ class Push:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Publish:
+    """What a learner in the parameter server's process has come to; it takes effect as a whole.
+
+    Attributes:
+      number: 1, 2, 3, ... within the run; one that has been published before takes no effect.
+      values: `[total_bytes] uint8`, the flat vector; copied.
+      slots: variable group -> `[s, n] float32`, what its optimizer remembers; copied.
+      updates: optimizer steps since the start of the run; the same for all groups.
+      env_steps: that were learned from since the last publish.
+      episodes: that ended among them.
+    """
+
+    number: int
+    values: np.ndarray
+    slots: Mapping[str, np.ndarray]
+    updates: int
+    env_steps: int = 0
+    episodes: tuple[Episode, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """What a learner in the parameter server's process goes on from.
+
+    Attributes:
+      number: of the newest publish; 0: none yet.
+      manifest: the layout of the values.
+      values: `[total_bytes] uint8`, immutable.
+      slots: variable group -> `[s, n] float32`, immutable.
+      slot_names: variable group -> what the rows of its slots hold.
+      updates: optimizer steps so far.
+      version: of the values.
+      global_t: environment steps so far.
+      finished: what ended the training, or "".
+    """
+
+    number: int
+    manifest: Manifest
+    values: np.ndarray
+    slots: Mapping[str, np.ndarray]
+    slot_names: Mapping[str, tuple[str, ...]]
+    updates: int
+    version: int
+    global_t: int
+    finished: str
+
+
+class Publisher(abc.ABC):
+    """A parameter server as the one learner in its process sees it."""
+
+    @abc.abstractmethod
+    def lease(self) -> Lease:
+        """Makes the caller the run's only learner: gradients of others are refused from now on."""
+
+    @abc.abstractmethod
+    def publish(self, publish: Publish) -> "Reply":
+        """Has values, optimizers, steps and episodes take effect together.
+
+        Raises:
+          InvalidInputError: wrong length, or not finite; nothing took effect.
+          ServerUnavailableError: the server closes; nothing took effect.
+        """
+
+    @abc.abstractmethod
+    def metrics(self) -> "Metrics":
+        """Returns the recorder."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Values:
     """An immutable state of the flat vector. `flat`: [total_bytes] uint8, not to be written to."""
 
@@ -141,6 +210,30 @@ class Metrics(abc.ABC):
           y: the value.
           x: position; None means the newest `global_t`.
         """
+
+    def histogram(self, name: str, values: np.ndarray, x: float | None = None) -> None:
+        """Records how numbers are distributed, at one position of a curve; as of `scalar`.
+
+        Where recorders keep points only, as those over the network, they are those of three curves:
+        `NAME/min`, `NAME/mean` and `NAME/max`.
+
+        Args:
+          name: of the curve, 1 to 190 characters.
+          values: numbers, any shape; those that are not finite are left out, and without any
+            other nothing is recorded.
+          x: position; None means the newest `global_t`.
+        """
+        finite = select_finite(values)
+        if finite.size:
+            self.scalar(f"{name}/min", float(finite.min()), x)
+            self.scalar(f"{name}/mean", float(finite.mean()), x)
+            self.scalar(f"{name}/max", float(finite.max()), x)
+
+
+def select_finite(values: np.ndarray) -> np.ndarray:
+    """Returns the finite ones of some numbers, `[n] float64`."""
+    flat = np.asarray(values, np.float64).ravel()
+    return flat[np.isfinite(flat)]
 
 
 class NullMetrics(Metrics):

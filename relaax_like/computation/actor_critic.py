@@ -34,11 +34,13 @@ class Unrolled:
 
     Attributes:
       distribution: of `action`, over the T * k rows.
+      parameters: of the distribution, as `make_distribution` takes them, `[T, k, n] float32`.
       values: V, `[T, k] float32`.
       states: the memory after each step, name -> `[T, k, size]`.
     """
 
     distribution: Distribution
+    parameters: tf.Tensor
     values: tf.Tensor
     states: Tensors
 
@@ -116,12 +118,19 @@ class ActorCritic(Model):
             x, all_states[TRUNK] = self.trunk.unroll(x, states.get(TRUNK), begins)
         parameters, all_states[POLICY] = self.actor.unroll(x, states.get(POLICY), begins)
         values, all_states[VALUE] = self.critic.unroll(x, states.get(VALUE), begins)
-        rows = tf.reshape(parameters, [-1, parameters.shape[-1]])
+        if self.log_std is not None:
+            log_std = tf.broadcast_to(self.log_std(parameters), tf.shape(parameters))
+            parameters = tf.concat([parameters, log_std], -1)
         return Unrolled(
-            self._make_distribution(rows),
+            self.make_distribution(tf.reshape(parameters, [-1, parameters.shape[-1]])),
+            parameters,
             values[..., 0],
             {name: state for name, state in all_states.items() if state is not None},
         )
+
+    def make_distribution(self, parameters: tf.Tensor) -> Distribution:
+        """Returns the distribution of `action` from the parameters of an `Unrolled`, as rows."""
+        return make_distribution(self._space, parameters)
 
     def _look(
         self, inputs: Mapping[str, Values], states: Mapping[str, Values]

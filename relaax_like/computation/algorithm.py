@@ -1,6 +1,6 @@
 """Algorithm: what to predict and what to learn with a Model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -26,17 +26,28 @@ class Algorithm:
       learn_order: variable groups that are stepped one after another, all of them: `learn` is asked
         anew for each, and sees the values that the groups before it left. Empty: one call, and all
         groups are stepped at once.
+      autograph: whether its methods, and those of its model, have an `if` or a loop of Python's that
+        depends on a tensor. False where none has: they are compiled in half the time.
 
     Args:
       model: the network.
       seed: of the draws in `predict`.
       max_gradient_norm: gradients are scaled down to this global norm (Pascanu et al. 2013,
-        https://arxiv.org/abs/1211.5063); None leaves them as they are.
+        https://arxiv.org/abs/1211.5063); None leaves them as they are. By variable group: each
+        group's gradient to a norm of its own.
     """
 
     learn_order: Sequence[str] = ()
+    autograph: bool = True
+    # Environment steps of the whole run, `[] int64`, while a LearningTask traces `learn`.
+    global_t: tf.Tensor | int = 0
 
-    def __init__(self, model: Model, seed: int = 0, max_gradient_norm: float | None = None):
+    def __init__(
+        self,
+        model: Model,
+        seed: int = 0,
+        max_gradient_norm: float | Mapping[str, float | None] | None = None,
+    ):
         self.model = model
         self.max_gradient_norm = max_gradient_norm
         self.generator = make_generator(seed)
@@ -50,6 +61,28 @@ class Algorithm:
         """Returns the policy's best actions, and the next states."""
         distributions, next_states = self.model.policy(inputs, states)
         return {k: d.mode() for k, d in distributions.items()}, next_states
+
+    def prepare(
+        self,
+        inputs: Tensors,
+        next_inputs: Tensors,
+        states: Tensors,
+        next_states: Tensors,
+        next_alive: Tensors,
+        actions: Tensors,
+        next_actions: Tensors,
+        rewards: Tensors,
+        extras: Tensors | None = None,
+    ) -> Tensors:
+        """Computes what all minibatches of a batch share, such as advantages; by default nothing.
+
+        Called once for each batch, before its first update. No gradient flows through it.
+
+        Returns:
+          Tensors with the first axes of the batch, cut into minibatches with it. Where there are
+          any, `learn` gets them as one argument more, `extras`.
+        """
+        return {} if extras is None else extras
 
     def learn(
         self,

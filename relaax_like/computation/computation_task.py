@@ -161,6 +161,7 @@ class ComputationTask:
         next_actions: Arrays | None = None,
         states: Arrays | None = None,
         next_states: Arrays | None = None,
+        extras: Arrays | None = None,
     ) -> tuple[list[np.ndarray], dict[str, float]]:
         """Computes the gradient of the costs that `Algorithm.learn` returns.
 
@@ -179,12 +180,21 @@ class ComputationTask:
           next_actions: actions at t + 1, where the algorithm uses them.
           states: memory at t, where the model has one.
           next_states: memory at t + 1.
+          extras: what no spec names but the algorithm uses, float32, the same first axes.
 
         Returns:
           One float32 array per trainable variable, in manifest order; and the costs by name.
         """
         batch = self._make_batch(
-            inputs, next_inputs, next_alive, rewards, actions, next_actions, states, next_states
+            inputs,
+            next_inputs,
+            next_alive,
+            rewards,
+            actions,
+            next_actions,
+            states,
+            next_states,
+            extras,
         )
         return self._get_compiled("gradients", batch, self._compile_gradients)(flatten(batch))
 
@@ -198,6 +208,7 @@ class ComputationTask:
         next_actions: Arrays | None = None,
         states: Arrays | None = None,
         next_states: Arrays | None = None,
+        extras: Arrays | None = None,
     ) -> Batch:
         """Returns the arguments of `Algorithm.learn`, checked; see `compute_gradients`."""
         action_specs = self._action_specs
@@ -219,7 +230,16 @@ class ComputationTask:
             batch["next_actions"] = _select(
                 next_actions, self._action_specs, "next_actions", any_axes=True
             )
+        if extras:
+            batch["extras"] = {
+                name: tf.constant(array, tf.float32) for name, array in extras.items()
+            }
         return batch
+
+    def _count_leading_axes(self, batch: Batch) -> int:
+        """Returns 1 for a batch `[B, ...]`, 2 for rollouts `[T, k, ...]`."""
+        name, tensor = next(iter(batch["inputs"].items()))
+        return len(tensor.shape) - self._fixed_axes["inputs"][name]
 
     def _get_compiled(
         self, form: Any, batch: Batch, compile_form: CompileForm, worth: int = _WORTH_COMPILING
@@ -249,10 +269,14 @@ class ComputationTask:
         if key not in self._compiled_for_batch:
             # Only what the model's specs say is fixed.
             specs = []
+            leading = self._count_leading_axes(batch)
             for part, parts in batch.items():
                 for name, tensor in parts.items():
-                    fixed = self._fixed_axes[part].get(name, 0)
-                    free = [None] * (len(tensor.shape) - fixed)
+                    if part == "extras":
+                        free = [None] * leading
+                    else:
+                        fixed = self._fixed_axes[part].get(name, 0)
+                        free = [None] * (len(tensor.shape) - fixed)
                     shape = free + tensor.shape.as_list()[len(free) :]
                     specs.append(tf.TensorSpec(shape, tensor.dtype))
             self._compiled_for_batch[key] = compile_form(batch, specs, False)
@@ -300,7 +324,7 @@ class ComputationTask:
             return [tensor for result in results for tensor in result.values()]
 
         xla = self._algorithm.model.xla
-        function = tf.function(flat, input_signature=specs, jit_compile=xla)
+        function = self._trace(flat, specs, xla)
         concrete = function.get_concrete_function()
 
         def call(tensors: list[tf.Tensor]) -> Any:
@@ -336,12 +360,12 @@ class ComputationTask:
         names: list[str] = []
 
         def flat(*tensors: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            gradients, costs = self._trace_gradients(unflatten(batch, tensors))
+            gradients, costs = self._trace_gradients(self._prepare(unflatten(batch, tensors)))
             names[:] = costs
             vector = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
             return vector, tf.stack([tf.cast(cost, tf.float32) for cost in costs.values()])
 
-        function = tf.function(flat, input_signature=specs, jit_compile=xla)
+        function = self._trace(flat, specs, xla)
         concrete = function.get_concrete_function()
         shapes = [tuple(variable.shape) for variable in self._trainable]
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
@@ -353,6 +377,21 @@ class ComputationTask:
             return gradients, dict(zip(names, costs.numpy().tolist(), strict=True))
 
         return call
+
+    def _trace(
+        self, function: Callable[..., Any], signature: Sequence[tf.TensorSpec], xla: bool = False
+    ) -> Any:
+        return tf.function(
+            function,
+            input_signature=signature,
+            jit_compile=xla,
+            autograph=self._algorithm.autograph,
+        )
+
+    def _prepare(self, batch: Batch) -> Batch:
+        """Adds what the algorithm computes once for a whole batch."""
+        extras = self._algorithm.prepare(**batch)
+        return {**batch, "extras": extras} if extras else batch
 
     def _trace_gradients(
         self, batch: Batch, only: str | None = None
@@ -372,11 +411,25 @@ class ComputationTask:
         gradients: list[tf.Tensor] = []
         for group, tape in tapes.items():
             gradients += tape.gradient(totals[group], wanted[group], unconnected_gradients="zero")
+        return self._clip(gradients, list(wanted), costs), costs
+
+    def _clip(
+        self, gradients: list[tf.Tensor], groups: Sequence[str], costs: dict[str, Any]
+    ) -> list[tf.Tensor]:
+        """Scales gradients down where the algorithm says so; adds the norms to the costs."""
         clip = self._algorithm.max_gradient_norm
-        if clip is not None:
-            gradients, norm = tf.clip_by_global_norm(gradients, clip)
-            costs[GRADIENT_NORM] = norm
-        return gradients, costs
+        if clip is None:
+            return gradients
+        if not isinstance(clip, Mapping):
+            gradients, costs[GRADIENT_NORM] = tf.clip_by_global_norm(gradients, clip)
+            return gradients
+        clipped: list[tf.Tensor] = []
+        for group in groups:
+            own = gradients[len(clipped) :][: len(self._group_variables()[group])]
+            if clip.get(group) is not None:
+                own, costs[f"{GRADIENT_NORM} {group}"] = tf.clip_by_global_norm(own, clip[group])
+            clipped += own
+        return clipped
 
     def _group_variables(self) -> dict[str, list[tf.Variable]]:
         """Returns the trainable variables of each group, in manifest order."""

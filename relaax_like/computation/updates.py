@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NotRequired, TypedDict, Unpack
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
 import tensorflow as tf
@@ -18,13 +18,25 @@ from relaax_like.computation.computation_task import (
     unflatten,
 )
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.config.update_plan import Axis
 from relaax_like.nn.optimizers import Optimizer
-from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError
 
-# What a minibatch is made of: rows, or slots with all their steps.
-Axis = Literal["rows", "slots"]
 # Traced: global_t and the tensors of a minibatch to metrics, [m] float32, and whether to stop, [].
 Step = Callable[..., tuple[tf.Tensor, tf.Tensor]]
+
+
+class NotFiniteError(RelaaxError):
+    """A gradient had NaN or infinity; the update was not made.
+
+    Attributes:
+      metrics: the costs by name; those that are not finite tell where it came from.
+    """
+
+    def __init__(self, metrics: Mapping[str, float]):
+        self.metrics = dict(metrics)
+        costs = ", ".join(f"{name} {value:g}" for name, value in metrics.items())
+        super().__init__(f"a gradient is not finite: {costs}; the update was not made")
 
 
 class Arguments(TypedDict):
@@ -38,6 +50,7 @@ class Arguments(TypedDict):
     next_actions: NotRequired[Arrays | None]
     states: NotRequired[Arrays | None]
     next_states: NotRequired[Arrays | None]
+    extras: NotRequired[Arrays | None]
 
 
 @dataclass(frozen=True)
@@ -64,8 +77,8 @@ class LearningTask(ComputationTask):
         publish(task.get_values(), task.export_optimizers())
 
     Costs, gradients, clipping, optimizer steps and the algorithm's hooks are one compiled graph.
-    Predictions that read the same variables wait until a call is over. A gradient that is not
-    finite is not held back: the costs show it, and the variables are spoiled.
+    Predictions that read the same variables wait until a call is over. An update whose gradient is
+    not finite changes nothing, and none follows it: NotFiniteError tells.
 
     Args:
       algorithm: whose costs are minimised.
@@ -96,6 +109,9 @@ class LearningTask(ComputationTask):
         Returns:
           The costs by name, before the update; with `learn_order`, each group's own cost at the
           values that it met, all others at those that the first group met.
+
+        Raises:
+          NotFiniteError: the gradient had NaN or infinity; nothing has changed.
         """
         tensors = self._make_batch(**batch)
         call = self._get_compiled("update", tensors, self._compile_update)
@@ -136,15 +152,16 @@ class LearningTask(ComputationTask):
 
         Raises:
           InvalidInputError: lengths that do not fit together, or a minibatch larger than the batch.
+          NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
         """
         tensors = self._make_batch(**batch)
-        cut = _plan_cut(tensors, self._count_leading_axes(tensors), axis)
-        _validate_lengths(tensors, cut, minibatch)
+        leading_axes = self._count_leading_axes(tensors)
+        _validate_lengths(tensors, _plan_cut(tensors, leading_axes, axis), minibatch)
         if epochs < 1:
             raise InvalidInputError(f"epochs: {epochs}, expected 1 or more", "epochs")
 
         def compile_epochs(batch: Batch, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
-            return self._compile_epochs(batch, specs, xla, cut, minibatch)
+            return self._compile_epochs(batch, specs, xla, leading_axes, axis, minibatch)
 
         form = ("epochs", axis, minibatch)
         call = self._get_compiled(form, tensors, compile_epochs, worth=1)
@@ -191,15 +208,17 @@ class LearningTask(ComputationTask):
 
     def _compile_update(self, batch: Batch, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
         names: list[str] = []
-        step = self._make_step(batch, names)
+
+        def flat(global_t: tf.Tensor, *tensors: tf.Tensor) -> tf.Tensor:
+            prepared = self._prepare(unflatten(batch, tensors))
+            return self._make_step(prepared, names)(global_t, *flatten(prepared))[0]
+
         signature = [tf.TensorSpec([], tf.int64), *specs]
-        function = tf.function(
-            lambda *tensors: step(*tensors)[0], input_signature=signature, jit_compile=xla
-        )
+        function = self._trace(flat, signature, xla)
         concrete = function.get_concrete_function()
 
         def call(*tensors: tf.Tensor) -> dict[str, float]:
-            return dict(zip(names, concrete(*tensors).numpy().tolist(), strict=True))
+            return _name_metrics(names, concrete(*tensors).numpy())
 
         return call
 
@@ -208,25 +227,33 @@ class LearningTask(ComputationTask):
         batch: Batch,
         specs: Sequence[tf.TensorSpec],
         xla: bool,
-        cut: "_Cut",
+        leading_axes: int,
+        axis: Axis,
         minibatch: int,
     ) -> Any:
         names: list[str] = []
-        # Traced for a minibatch, before the loops that call it: they must know how many metrics
-        # there are.
-        shapes = [cut.shape_of_minibatch(spec, i, minibatch) for i, spec in enumerate(specs)]
+
+        # Traced before the loops that call them: those must know how many metrics there are.
+        def flat_prepare(*tensors: tf.Tensor) -> Batch:
+            return self._prepare(unflatten(batch, tensors))
+
+        prepare = self._trace(flat_prepare, specs).get_concrete_function()
+        whole_batch = prepare.structured_outputs
+        cut = _plan_cut(whole_batch, leading_axes, axis)
+        shapes = [
+            cut.shape_of_minibatch(tf.TensorSpec(tensor.shape, tensor.dtype), i, minibatch)
+            for i, tensor in enumerate(flatten(whole_batch))
+        ]
         signature = [tf.TensorSpec([], tf.int64), *shapes]
-        step = tf.function(
-            self._make_step(batch, names), input_signature=signature
-        ).get_concrete_function()
+        step = self._trace(self._make_step(whole_batch, names), signature).get_concrete_function()
 
         def flat(
             epochs: tf.Tensor, seed: tf.Tensor, global_t: tf.Tensor, *tensors: tf.Tensor
         ) -> tuple[tf.Tensor, tf.Tensor]:
-            whole = cut.flatten(tensors)
+            whole = cut.flatten(flatten(prepare(*tensors)))
             sums, updates = _trace_epochs(
                 lambda chosen: step(global_t, *cut.take(whole, chosen)),
-                len(names),
+                len(names) + 1,
                 cut.count(whole),
                 epochs,
                 minibatch,
@@ -235,12 +262,12 @@ class LearningTask(ComputationTask):
             return sums / tf.cast(updates, tf.float32), updates
 
         signature = [tf.TensorSpec([], tf.int64)] * 3 + list(specs)
-        function = tf.function(flat, input_signature=signature, jit_compile=xla)
+        function = self._trace(flat, signature, xla)
         concrete = function.get_concrete_function()
 
         def call(*tensors: tf.Tensor) -> tuple[dict[str, float], int]:
             means, updates = concrete(*tensors)
-            return dict(zip(names, means.numpy().tolist(), strict=True)), int(updates.numpy())
+            return _name_metrics(names, means.numpy()), int(updates.numpy())
 
         return call
 
@@ -249,43 +276,47 @@ class LearningTask(ComputationTask):
 
         def step(global_t: tf.Tensor, *tensors: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             algorithm = self._algorithm
-            self._updates.assign_add(1)
-            version = self._updates.read_value()
-            metrics = self._trace_steps(unflatten(batch, tensors), version, global_t)
+            algorithm.global_t = global_t
+            version = self._updates.read_value() + 1
+            metrics, finite = self._trace_steps(unflatten(batch, tensors), version, global_t)
+            self._updates.assign_add(tf.cast(finite, tf.int64))
             algorithm.after_update(version)
             names[:] = metrics
-            vector = tf.stack([tf.cast(metric, tf.float32) for metric in metrics.values()])
-            return vector, algorithm.stop(metrics)
+            numbers = [*metrics.values(), tf.logical_not(finite)]
+            vector = tf.stack([tf.cast(number, tf.float32) for number in numbers])
+            return vector, tf.logical_or(algorithm.stop(metrics), tf.logical_not(finite))
 
         return step
 
     def _trace_steps(
         self, batch: Batch, version: tf.Tensor, global_t: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Steps all variable groups; returns the metrics."""
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Steps all variable groups whose gradients are finite.
+
+        Returns:
+          The metrics; and whether all gradients were finite, `[] bool`.
+        """
         if not self._algorithm.learn_order:
             gradients, metrics = self._trace_gradients(batch)
+            finite = _is_finite(gradients)
             rest = iter(gradients)
             for group, variables in self._group_variables().items():
                 own = [next(rest) for _ in variables]
-                self._optimizers[group].apply(own, version, global_t)
-            return metrics
+                self._optimizers[group].apply(own, version, global_t, finite)
+            return metrics, finite
         own_costs: dict[str, tf.Tensor] = {}
         others: dict[str, tf.Tensor] = {}
+        finite = tf.constant(True)
         for group in self._algorithm.learn_order:
             gradients, costs = self._trace_gradients(batch, only=group)
-            self._optimizers[group].apply(gradients, version, global_t)
+            finite = tf.logical_and(finite, _is_finite(gradients))
+            self._optimizers[group].apply(gradients, version, global_t, finite)
             if group in costs:
                 own_costs[group] = costs[group]
             if GRADIENT_NORM in costs:
                 own_costs[f"{GRADIENT_NORM} {group}"] = costs.pop(GRADIENT_NORM)
             others = others or costs  # of the first group; later ones are not even computed
-        return {**others, **own_costs}
-
-    def _count_leading_axes(self, batch: Batch) -> int:
-        """Returns 1 for a batch `[B, ...]`, 2 for rollouts `[T, k, ...]`."""
-        name, tensor = next(iter(batch["inputs"].items()))
-        return len(tensor.shape) - self._fixed_axes["inputs"][name]
+        return {**others, **own_costs}, finite
 
 
 @dataclass(frozen=True)
@@ -408,6 +439,23 @@ def shuffle(length: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """
     keys = tf.random.stateless_uniform([length], seed, None, None, tf.int32, alg="philox")
     return tf.argsort(keys)
+
+
+def _is_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    # A sum is finite only if all its terms are; one that overflows is as bad.
+    return tf.math.is_finite(tf.add_n([tf.reduce_sum(tf.abs(tensor)) for tensor in tensors]))
+
+
+def _name_metrics(names: Sequence[str], numbers: np.ndarray) -> dict[str, float]:
+    """Returns the metrics of updates by name.
+
+    Raises:
+      NotFiniteError: the last number, the share of updates that could not be made, is not 0.
+    """
+    metrics = dict(zip(names, numbers[:-1].tolist(), strict=True))
+    if numbers[-1]:
+        raise NotFiniteError(metrics)
+    return metrics
 
 
 def _to_int64(number: int) -> tf.Tensor:

@@ -6,6 +6,7 @@ from pydantic import Field, PrivateAttr
 
 from relaax_like.config.base import Settings
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.config.update_plan import UpdatePlan
 from relaax_like.wire.spaces import Spaces
 
 
@@ -54,6 +55,11 @@ class AlgorithmConfig(Settings):
         Raises:
           InvalidInputError: says what came and which setting or wrapper would mend it.
         """
+
+    @property
+    def update_plan(self) -> UpdatePlan | None:
+        """How a learner in the server's process uses experience; None: this algorithm has none."""
+        return None
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:

@@ -155,17 +155,20 @@ class SecurityConfig(Settings):
 class LearnerConfig(Settings):
     """Section `learner`."""
 
-    # Where the learner runs: in the rlx server, beside its agents.
-    placement: Literal["agent"] = "agent"
+    # Where the learner runs. agent: in the rlx server, beside its agents; server: in the parameter
+    # server, which gets experience instead of gradients.
+    placement: Literal["agent", "server"] = "agent"
     # Training ends when the mean return of the last target_episodes episodes reaches it.
     target_return: float | None = None
     target_episodes: int = Field(default=100, ge=1)
+    # Hooks of the learner, for placement: server; see config/base_learner.py.
+    hook: dict[str, JsonValue] = Field(default_factory=dict)
 
     @field_validator("placement", mode="before")
     @classmethod
     def _refuse_what_is_not_built(cls, value: Any) -> Any:
-        if value in ("server", "standalone"):
-            raise ValueError(f"{value!r} is not built yet, only placement: agent is")
+        if value == "standalone":
+            raise ValueError(f"{value!r} is not built yet, only agent and server are")
         return value
 
 

@@ -153,6 +153,11 @@ class NetworkConfig(Settings):
         return layers
 
     @property
+    def is_recurrent(self) -> bool:
+        """Whether a layer remembers."""
+        return any(isinstance(layer, RecurrentConfig) for layer in self.layers)
+
+    @property
     def begins_with_convolution(self) -> bool:
         """Whether the input must be an image, `[height, width, channels]`."""
         # Convolutions come first or not at all.

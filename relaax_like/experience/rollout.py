@@ -23,7 +23,8 @@ class Rollout:
       actions: name -> [T, k, ...].
       log_prob: [T, k] float32, of the actions under the policy that acted.
       states: name -> [k, ...], memory at the first step; empty without one.
-      versions: [T] int64, of the values that acted.
+      versions: [T] int64, of the values that acted; the oldest, where several agents' slots stand
+        side by side.
     """
 
     inputs: Arrays
@@ -34,6 +35,11 @@ class Rollout:
     log_prob: np.ndarray
     states: Arrays
     versions: np.ndarray
+
+    @property
+    def slots(self) -> int:
+        """k."""
+        return self.next_alive.shape[1]
 
     @property
     def env_steps(self) -> int:
@@ -188,4 +194,22 @@ def concatenate(rollouts: list[Rollout]) -> Rollout:
         log_prob=np.concatenate([r.log_prob for r in rollouts], 1),
         states=join("states", 0),
         versions=np.min([r.versions for r in rollouts], axis=0),
+    )
+
+
+def slice_slots(rollout: Rollout, start: int, stop: int) -> Rollout:
+    """Returns the slots `start` to `stop - 1`, as views."""
+
+    def cut(arrays: Arrays) -> dict[str, np.ndarray]:
+        return {name: array[:, start:stop] for name, array in arrays.items()}
+
+    return Rollout(
+        inputs=cut(rollout.inputs),
+        next_inputs=cut(rollout.next_inputs),
+        next_alive=rollout.next_alive[:, start:stop],
+        rewards=rollout.rewards[:, start:stop],
+        actions=cut(rollout.actions),
+        log_prob=rollout.log_prob[:, start:stop],
+        states={name: array[start:stop] for name, array in rollout.states.items()},
+        versions=rollout.versions,
     )

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
 from relaax_like.bridge.client import make_client_id
-from relaax_like.bridge.service import Metrics, ParameterServerClient
+from relaax_like.bridge.service import Metrics, ParameterServerClient, Publisher
 from relaax_like.computation.data_processor import ComputationDataProcessor
 from relaax_like.computation.prediction import TASK
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
+from relaax_like.experience.collector import Collector
 from relaax_like.launch.process import without_native_stderr
 from relaax_like.learner.learner_process import LearnerProcess
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
@@ -20,6 +21,7 @@ from relaax_like.wire.errors import ConfigError
 if TYPE_CHECKING:  # They import TensorFlow.
     from relaax_like.computation.acting import Actor
     from relaax_like.learner.gradient_learner import GradientLearner
+    from relaax_like.learner.iteration_learner import IterationLearner
 
 MakeClient = Callable[[str], ParameterServerClient]
 # Over the network an agent acts on while one rollout is learned from, one version apart.
@@ -44,6 +46,7 @@ def make_agent_host(
     make_client: MakeClient,
     client_id: str = "",
     beside: BesideLearner | None = None,
+    publisher: Publisher | None = None,
 ) -> AgentHost:
     """Loads the algorithm.
 
@@ -56,6 +59,8 @@ def make_agent_host(
       client_id: of the view that batch-native agents share; by default one that no other has.
       beside: batch-native agents learn in its process, which is started, and act on meanwhile;
         None: in this one, and they wait.
+      publisher: the parameter server in this process, where a run with `learner.placement: server`
+        learns; None: agents of such a run only act.
 
     Raises:
       ConfigError: the algorithm folder has neither, or they cannot be loaded.
@@ -74,6 +79,8 @@ def make_agent_host(
         actors = _make_actors(experiment, client_id, agent_class)
 
         def make_processors() -> dict[str, ComputationDataProcessor]:
+            if publisher is not None:
+                return {TASK: _make_serial_processor(experiment, publisher, actors[TASK])}
             learners = make_learners(experiment, make_client, client_id)
             return {
                 task: ComputationDataProcessor(actors[task], learner, learner.metrics())
@@ -131,6 +138,47 @@ def make_learners(
         )
         for name, algorithm in tasks.algorithms.items()
     }
+
+
+def _make_serial_processor(
+    experiment: Experiment, publisher: Publisher, actor: "Actor"
+) -> ComputationDataProcessor:
+    learner = make_iteration_learner(experiment, publisher)
+    from relaax_like.learner.serial_learner import SerialLearner
+
+    return ComputationDataProcessor(actor, SerialLearner(learner), publisher.metrics())
+
+
+def make_iteration_learner(experiment: Experiment, publisher: Publisher) -> "IterationLearner":
+    """Loads TensorFlow, and makes the learner of a run that learns in its parameter server.
+
+    Raises:
+      ConfigError: the algorithm cannot learn there.
+    """
+    config, folder = experiment.algorithm, experiment.algorithm_folder
+    plan = config.update_plan
+    model_module = _load_model_module(experiment)
+    if plan is None or model_module is None:
+        raise ConfigError(
+            f"learner.placement: server, but the algorithm {folder.name} makes no updates of its "
+            "own; use placement: agent"
+        )
+    with without_native_stderr():
+        from relaax_like.computation.updates import LearningTask
+        from relaax_like.learner.base_learner import BaseLearner
+        from relaax_like.learner.iteration_learner import IterationLearner
+        from relaax_like.learner.learning_policy import LearningPolicy
+
+        algorithm_module = load_algorithm_module(folder, "algorithm")
+    model = model_module.make_model(config, config.seed)
+    algorithm = algorithm_module.make_algorithm(config, model, derive_seed(config.seed, "learn"))
+    task = LearningTask(algorithm, experiment.optimizers)
+    policy = LearningPolicy(task, plan, derive_seed(config.seed, "learn"))
+    hooks = {"save_ckpt_after_run": False, "log_show_after_iter": None, **experiment.learner.hook}
+    base = BaseLearner({"hook": hooks}, exp_dir=experiment.run_dir, metrics=publisher.metrics())
+    base.policy = policy
+    collector = Collector(plan.steps, plan.columns, capacity=4 * plan.columns)
+    return IterationLearner(base, policy, collector, publisher)
 
 
 def _make_actors(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.bridge.client import make_client_id
-from relaax_like.bridge.service import ParameterServerClient
+from relaax_like.bridge.service import ParameterServerClient, Publisher
 from relaax_like.client.client import StepResult
 from relaax_like.client.interactor import EnvironmentSlots
 from relaax_like.client.values import SpaceValues
@@ -135,11 +135,12 @@ def make_local_agents(
     slots: EnvironmentSlots,
     make_client: Callable[[str], ParameterServerClient],
     exploit: bool = False,
+    publisher: Publisher | None = None,
 ) -> LocalAgents:
     """Builds the experiment's agents for environments of this process.
 
     Raises:
       ProtocolError: the algorithm cannot use the environments' spaces.
     """
-    host = make_agent_host(experiment, make_client, make_client_id("local"))
+    host = make_agent_host(experiment, make_client, make_client_id("local"), publisher=publisher)
     return LocalAgents(slots, host, exploit)

@@ -71,6 +71,7 @@ def make_parameter_server(
         manifest = make_manifest(variables)
         by_name = {variable.name: variable.value for variable in variables}
         flat = manifest.pack([by_name[segment.name] for segment in manifest.segments])
+        publishes = experiment.learner.placement == "server"
         target = None
         if experiment.learner.target_return is not None:
             target = Target(
@@ -83,7 +84,8 @@ def make_parameter_server(
             journal=PushJournal(
                 settings.checkpoint_dir / "journal",
                 manifest.fingerprint,
-                enabled=settings.durability == "journal",
+                # A learner in the server publishes whole versions: there is nothing to replay.
+                enabled=settings.durability == "journal" and not publishes,
                 strict=settings.journal_strict,
                 max_bytes_per_sec=1e6 * settings.journal_max_mb_per_sec,
             ),

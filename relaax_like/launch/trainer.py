@@ -66,7 +66,10 @@ class Trainer:
             assert environment is not None
             with tracing.span(tracing.START):
                 agents = make_local_agents(
-                    experiment, slots, lambda client_id: InProcessClient(server, client_id)
+                    experiment,
+                    slots,
+                    lambda client_id: InProcessClient(server, client_id),
+                    publisher=server if experiment.learner.placement == "server" else None,
                 )
             try:
                 Interactor(

@@ -4,8 +4,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,24 +14,15 @@ from relaax_like.computation.computation_task import ComputationTask
 from relaax_like.computation.learning import Learned, Learner, OnLearned, Work
 from relaax_like.computation.prediction import LOG_PROB
 from relaax_like.experience.rollout import Rollout, concatenate
+from relaax_like.learner.means import Means
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
 logger = logging.getLogger(__name__)
 
-_METRICS_EVERY_SEC = 1.0
 _FAILURE_LINE_SEC = 1.0
 # Longest wait for the gradient at hand when the process ends.
 _STOP_SEC = 2.0
-
-
-@dataclass
-class _Means:
-    """Costs since they were last recorded. Used by the training thread only."""
-
-    since: float
-    sums: dict[str, float] = field(default_factory=dict)
-    count: int = 0
 
 
 class GradientLearner(Learner):
@@ -68,7 +58,7 @@ class GradientLearner(Learner):
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._training_loop, name="training", daemon=True)
         self._on_learned: OnLearned = lambda learned: None
-        self._means = _Means(since=time.monotonic())
+        self._means = Means(parameter_server.metrics())
         self._failed_rollouts = 0
         self._next_failure_line = 0.0
 
@@ -197,7 +187,8 @@ class GradientLearner(Learner):
         try:
             self._take_values(numbers, values)
             tracing.end("take values", mark)
-            self._record({**costs, "version span": staleness})
+            means = {**costs, "version span": staleness}
+            self._means.add({f"{self._curves}/{name}": y for name, y in means.items()})
         except Exception:  # it has been learned from: not to be tried again
             logger.exception("after a gradient that was applied")
 
@@ -214,19 +205,6 @@ class GradientLearner(Learner):
     def _announce(self, numbers: Sequence[int], values: Sequence[np.ndarray] | None) -> None:
         server = self._parameter_server
         self._on_learned(Learned(numbers, server.version, server.global_t, server.finished, values))
-
-    def _record(self, values: Mapping[str, float]) -> None:
-        means, now = self._means, time.monotonic()
-        for name, value in values.items():
-            means.sums[name] = means.sums.get(name, 0.0) + value
-        means.count += 1
-        if now - means.since < _METRICS_EVERY_SEC:
-            return
-        metrics = self._parameter_server.metrics()
-        for name, total in means.sums.items():
-            if np.isfinite(total):
-                metrics.scalar(f"{self._curves}/{name}", total / means.count)
-        self._means = _Means(since=now)
 
 
 def _same_shape(one: Rollout, other: Rollout) -> bool:

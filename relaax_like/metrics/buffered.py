@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+
 from relaax_like.bridge.service import Metrics
 from relaax_like.wire.errors import InvalidInputError
 
@@ -23,20 +25,39 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Histogram:
+    """How some numbers are distributed.
+
+    Attributes:
+      edges: of the bins, [bins + 1] float64, increasing.
+      counts: numbers in each bin, [bins] int64.
+      total: the sum of the numbers.
+      total_of_squares: the sum of their squares.
+    """
+
+    edges: np.ndarray
+    counts: np.ndarray
+    total: float
+    total_of_squares: float
+
+
+@dataclass(frozen=True, slots=True)
 class Point:
     """One point of a curve.
 
     Attributes:
       name: of the curve.
-      y: the value.
+      y: the value; of a histogram, the mean.
       x: the position, usually `global_t`.
       wall_time: seconds since 1970.
+      histogram: what stands there instead of a number, or None.
     """
 
     name: str
     y: float
     x: float
     wall_time: float
+    histogram: Histogram | None = None
 
 
 def validate_point(name: str, y: float, x: float | None, field: str = "metric") -> None:
@@ -97,8 +118,17 @@ class BufferedMetrics(Metrics):
         validate_point(name, y, x)
         self.store([(name, y, x)])
 
-    def store(self, points: Sequence[tuple[str, float, float | None]]) -> int:
-        """Records (name, y, x) points that were validated; returns how many were dropped."""
+    def store(
+        self,
+        points: Sequence[tuple[str, float, float | None]],
+        histogram: Histogram | None = None,
+    ) -> int:
+        """Records (name, y, x) points that were validated; returns how many were dropped.
+
+        Args:
+          points: at most one with a histogram.
+          histogram: what stands at the point; not for recorders that send.
+        """
         newest = self._global_t() if self._global_t is not None else None
         now = time.time()
         with self._condition:
@@ -107,7 +137,7 @@ class BufferedMetrics(Metrics):
                 if x is None:
                     x = self._newest_x if newest is None else newest
                 self._newest_x = max(self._newest_x, float(x))
-                self._points.append(Point(name, float(y), float(x), now))
+                self._points.append(Point(name, float(y), float(x), now, histogram))
             self._taken += min(room, len(points))
             dropped = len(points) - min(room, len(points))
             self._dropped += dropped

@@ -8,11 +8,22 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from relaax_like.metrics.buffered import DEFAULT_MAX_QUEUE, BufferedMetrics, Point
-from relaax_like.metrics.tensorboard_files import Event, RecordWriter, Summary
+import numpy as np
+
+from relaax_like.bridge.service import select_finite
+from relaax_like.metrics.buffered import (
+    DEFAULT_MAX_QUEUE,
+    BufferedMetrics,
+    Histogram,
+    Point,
+    validate_point,
+)
+from relaax_like.metrics.tensorboard_files import Event, HistogramProto, RecordWriter, Summary
 from relaax_like.wire.errors import ConfigError
 
 _log = logging.getLogger(__name__)
+_HISTOGRAM_BINS = 30
+_MAX_FLOAT32 = 3.4028234e38
 
 
 class TensorBoardRecorder(BufferedMetrics):
@@ -52,6 +63,20 @@ class TensorBoardRecorder(BufferedMetrics):
     def path(self) -> Path:
         """The event file."""
         return self._file.path
+
+    def histogram(self, name: str, values: np.ndarray, x: float | None = None) -> None:
+        """Records a histogram, for TensorBoard's tab of that name.
+
+        Raises:
+          InvalidInputError: a bad name, or `x` is not finite.
+        """
+        finite = select_finite(values)
+        if finite.size == 0:
+            return
+        histogram = _make_histogram(finite)
+        mean = histogram.total / finite.size
+        validate_point(name, mean, x)
+        self.store([(name, mean, x)], histogram)
 
     def _consume(self, points: list[Point], closing: bool) -> int:
         try:
@@ -119,14 +144,40 @@ class _EventFile:
             os.close(self._fd)
 
 
+def _make_histogram(values: np.ndarray) -> Histogram:
+    values = np.clip(values, -_MAX_FLOAT32, _MAX_FLOAT32)
+    low, high = values.min(), values.max()
+    # NumPy refuses bins that are too narrow for its numbers.
+    narrow = max(1e-9 * np.abs(values).max(), 1e-30)
+    if high - low < narrow:
+        low, high = low - narrow, high + narrow
+    counts, edges = np.histogram(values, _HISTOGRAM_BINS, (low, high))
+    return Histogram(edges, counts, float(values.sum()), float(np.square(values).sum()))
+
+
 def _point_to_event(point: Point) -> Event:
-    value = Summary.Value(tag=point.name, simple_value=_to_float32(point.y))
+    if point.histogram is None:
+        value = Summary.Value(tag=point.name, simple_value=_to_float32(point.y))
+    else:
+        value = Summary.Value(tag=point.name, histo=_histogram_to_proto(point.histogram))
     return Event(wall_time=point.wall_time, step=round(point.x), summary=Summary(value=[value]))
+
+
+def _histogram_to_proto(histogram: Histogram) -> HistogramProto:
+    return HistogramProto(
+        min=histogram.edges[0],
+        max=histogram.edges[-1],
+        num=float(histogram.counts.sum()),
+        sum=histogram.total,
+        sum_squares=histogram.total_of_squares,
+        bucket_limit=histogram.edges[1:],
+        bucket=histogram.counts,
+    )
 
 
 def _to_float32(y: float) -> float:
     """Limits to what a 32-bit float holds; protobuf would write infinity."""
-    return min(max(y, -3.4028234e38), 3.4028234e38)
+    return min(max(y, -_MAX_FLOAT32), _MAX_FLOAT32)
 
 
 def _pack_records(events: list[Event]) -> bytes:

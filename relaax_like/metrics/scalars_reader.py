@@ -15,18 +15,27 @@ _CRC = struct.Struct("<I")
 def read_scalars(directory: str | Path) -> dict[str, list[tuple[int, float]]]:
     """Returns the (x, y) points of each curve in a directory's event files, in their order.
 
+    Histograms are left out.
+
     Raises:
       InvalidInputError: a file is damaged.
     """
     curves: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for path in sorted(Path(directory).glob("events.out.tfevents.*")):
-        for event in _read_events(path):
+        for event in read_events(path):
             for value in event.summary.value:
+                if value.WhichOneof("value") != "simple_value":
+                    continue
                 curves[value.tag].append((event.step, value.simple_value))
     return dict(curves)
 
 
-def _read_events(path: Path) -> Iterator[Event]:
+def read_events(path: Path) -> Iterator[Event]:
+    """Gives the events of a file.
+
+    Raises:
+      InvalidInputError: it is damaged.
+    """
     data = path.read_bytes()
     start = 0
     while start < len(data):

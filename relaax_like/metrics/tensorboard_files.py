@@ -13,11 +13,11 @@ if _blocked:
     _modules["boto3"] = None  # an import of it fails, as if it were not installed
 try:
     from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
     from tensorboard.summary.writer.record_writer import RecordWriter
 finally:
     if _blocked:
         del _modules["boto3"]
 
-__all__ = ["Event", "RecordWriter", "Summary", "masked_crc32c"]
+__all__ = ["Event", "HistogramProto", "RecordWriter", "Summary", "masked_crc32c"]

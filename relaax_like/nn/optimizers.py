@@ -57,7 +57,11 @@ class Optimizer:
         self.slots = tf.Variable(tf.zeros(shape), trainable=False, name="slots")
 
     def apply(
-        self, gradients: Sequence[tf.Tensor], step: tf.Tensor | int, global_t: tf.Tensor | int
+        self,
+        gradients: Sequence[tf.Tensor],
+        step: tf.Tensor | int,
+        global_t: tf.Tensor | int,
+        wanted: tf.Tensor | bool = True,
     ) -> None:
         """Takes one step: assigns variables and slots.
 
@@ -65,18 +69,20 @@ class Optimizer:
           gradients: one for each variable.
           step: 1 for the first step.
           global_t: environment steps of all clients together, for the learning rate's schedule.
+          wanted: `[] bool`; False: all stays as it is.
         """
+        weights, slots = _flatten(self._variables), self.slots.read_value()
         new_weights, new_slots = self._compute(
             self._config,
-            _flatten(self._variables),
+            weights,
             _flatten(gradients),
-            tf.unstack(self.slots),
+            tf.unstack(slots),
             compute_learning_rate(self._config, global_t),
             tf.cast(step, tf.float64),
         )
         if new_slots:
-            self.slots.assign(tf.stack(new_slots))
-        parts = tf.split(new_weights, self._sizes)
+            self.slots.assign(tf.where(wanted, tf.stack(new_slots), slots))
+        parts = tf.split(tf.where(wanted, new_weights, weights), self._sizes)
         for variable, part in zip(self._variables, parts, strict=True):
             variable.assign(tf.reshape(part, variable.shape))
 

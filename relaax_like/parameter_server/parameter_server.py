@@ -14,8 +14,11 @@ import numpy as np
 
 from relaax_like.bridge.manifest import Manifest
 from relaax_like.bridge.service import (
+    Lease,
     Metrics,
     ParameterServerBackend,
+    Publish,
+    Publisher,
     Push,
     Reply,
     Status,
@@ -39,7 +42,9 @@ from relaax_like.parameter_server.turns import ClosedError, FullError, Turns
 from relaax_like.wire import failpoints, tracing
 from relaax_like.wire.errors import (
     ConfigError,
+    InvalidInputError,
     JournalError,
+    LeasedError,
     ServerUnavailableError,
     SnapshotError,
 )
@@ -55,7 +60,7 @@ _TOLD_POLL_SEC = 0.02
 # At the end: for the newest snapshot to be copied.
 _MIRROR_SEC = 60.0
 # Keys of a snapshot's statistics.
-_REPLIES, _JOURNAL_INDEX = "replies", "journal_index"
+_REPLIES, _JOURNAL_INDEX, _PUBLISHED = "replies", "journal_index", "published"
 FINISHED = "training has finished"
 
 
@@ -100,7 +105,7 @@ class _Means:
     gradients: int = 0
 
 
-class ParameterServer(ParameterServerBackend):
+class ParameterServer(ParameterServerBackend, Publisher):
     """Applies pushes one after another and hands out whole versions. Thread-safe.
 
         with ParameterServer(store, snapshots=snapshots, metrics=NullMetrics()) as server:
@@ -176,7 +181,9 @@ class ParameterServer(ParameterServerBackend):
         self._finished_event = threading.Event()
         self._told: set[str] = set()  # clients whose reply said that the training has ended
 
-        self._turns: Turns[Push, Reply] = Turns(self._apply_all, queue_size)
+        self._turns: Turns[Push | Publish, Reply] = Turns(self._apply_all, queue_size)
+        self._leased = False
+        self._published = 0  # number of the newest publish; written under _record_lock
         self._close_lock = threading.Lock()
         self._closed = False
         # Held while a record takes effect, so that store and statistics are read as one.
@@ -243,6 +250,12 @@ class ParameterServer(ParameterServerBackend):
           ServerUnavailableError: too many pushes wait, or the server closes; nothing took effect.
           TimeoutError: it had not been taken in time, and was withdrawn; nothing took effect.
         """
+        if self._leased and push.gradient is not None:
+            self._statistics.count_refused("leased")
+            raise LeasedError(
+                "this run learns in the server (learner.placement: server): send experience "
+                "instead of gradients"
+            )
         try:
             with tracing.span("check push"):
                 gradient = validate_push(push, self.manifest, self.global_t)
@@ -271,6 +284,30 @@ class ParameterServer(ParameterServerBackend):
         if reply.finished:
             self._told.add(push.client_id)
         return reply
+
+    def lease(self) -> Lease:
+        """Makes the caller the run's only learner; see `Publisher`."""
+        self._leased = True
+        with self._record_lock:
+            state = self._store.export_state()
+            return Lease(
+                number=self._published,
+                manifest=state.manifest,
+                values=state.values,
+                slots=state.slots,
+                slot_names=state.slot_names,
+                updates=max(state.steps.values(), default=0),
+                version=state.version,
+                global_t=state.global_t,
+                finished=self._finished,
+            )
+
+    def publish(self, publish: Publish) -> Reply:
+        """Has what a learner has come to take effect; see `Publisher`."""
+        try:
+            return self._turns.submit(publish, None)
+        except ClosedError:
+            raise ServerUnavailableError("the parameter server is closing") from None
 
     def count_refused(self, reason: str) -> None:
         """Counts a push that was refused before it came to `push`."""
@@ -397,7 +434,11 @@ class ParameterServer(ParameterServerBackend):
         with self._save_lock:
             with self._record_lock:
                 state = self._store.export_state()
-                statistics = {**self._statistics.to_dict(), _REPLIES: self._replies.to_dict()}
+                statistics = {
+                    **self._statistics.to_dict(),
+                    _REPLIES: self._replies.to_dict(),
+                    _PUBLISHED: self._published,
+                }
                 if self._journal is not None:
                     statistics[_JOURNAL_INDEX] = self._journal.begin_snapshot()
                 held = self._combiner.pending.items()
@@ -455,6 +496,7 @@ class ParameterServer(ParameterServerBackend):
             self._first_version = state.version
             self._statistics.restore(state.statistics)
             self._replies.restore(state.statistics.get(_REPLIES, {}))
+            self._published = int(state.statistics.get(_PUBLISHED, 0))
             self._combiner.begin(self._store.values, state.pending)
             self._saved = _Saved(self._snapshots.path_of(state), state.global_t, self._records)
             self._attempted_t = state.global_t
@@ -528,17 +570,20 @@ class ParameterServer(ParameterServerBackend):
 
     # In the thread that has the turn.
 
-    def _apply_all(self, pushes: Sequence[Push]) -> Sequence[Reply | Exception]:
+    def _apply_all(self, pushes: Sequence[Push | Publish]) -> Sequence[Reply | Exception]:
         """Applies pushes one after another; none is answered before all can be."""
         replies: list[Reply | Exception] = []
         with tracing.span("apply"):
             for push in pushes:
                 try:
-                    replies.append(self._apply(push))
-                except ServerUnavailableError as error:  # said once, by the journal
-                    replies.append(error)
+                    if isinstance(push, Publish):
+                        replies.append(self._apply_publish(push))
+                    else:
+                        replies.append(self._apply(push))
+                except (ServerUnavailableError, InvalidInputError) as error:
+                    replies.append(error)  # said by the journal, or to the learner
                 except Exception as error:  # out of memory, ...: this push only
-                    _LOG.exception("a push of %s failed", push.client_id)
+                    _LOG.exception("a push failed")
                     replies.append(error)
             if self._journal is not None:
                 try:
@@ -594,6 +639,21 @@ class ParameterServer(ParameterServerBackend):
             self._snapshot_due.set()
         failpoints.hit("ps.after_apply_before_reply")
         return self._make_reply(answered, plan.reason)
+
+    def _apply_publish(self, publish: Publish) -> Reply:
+        if publish.number <= self._published:
+            return self._answer_nothing()
+        with self._record_lock:
+            prepared = self._store.prepare_publish(publish)
+            self._store.commit(prepared)
+            self._statistics.add(publish.env_steps, publish.episodes)
+            self._published = publish.number
+            self._records += 1
+            self._check_finished()
+        every = self._every_env_steps
+        if every is not None and self._store.global_t - self._attempted_t >= every:
+            self._snapshot_due.set()
+        return self._make_reply(Answered("applied", prepared.version, prepared.global_t))
 
     def _prepare(
         self, plan: Plan, push: Push, learning_rates: Mapping[str, float] | None = None

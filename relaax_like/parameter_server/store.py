@@ -15,7 +15,7 @@ import numpy as np
 from relaax_like.bridge.buffers import BufferPool
 from relaax_like.bridge.manifest import DEFAULT_GROUP, TARGET, Manifest
 from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import Values
+from relaax_like.bridge.service import Publish, Values
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.parameter_server.kernels import (
     Step,
@@ -203,6 +203,33 @@ class Store:
             current = self._step(current, gradient, statistics or {}, groups, rates)
         current = replace(current, global_t=current.global_t + int(env_steps))
         return Prepared(current, {} if gradient is None else rates)
+
+    def prepare_publish(self, publish: Publish) -> Prepared:
+        """Computes what a publish leads to, without anything taking effect.
+
+        Raises:
+          InvalidInputError: values or slots of a wrong length, or not finite; names them.
+        """
+        current, slots = self._current, self._slot_pool.take()
+        for group in self._groups:
+            part = group.view_slots(slots[: self._num_slot_bytes].view(np.float32))
+            given = publish.slots.get(group.name)
+            if given is None or given.shape != part.shape:
+                came = None if given is None else list(given.shape)
+                raise InvalidInputError(
+                    f"slots of group {group.name}: {came}, expected {list(part.shape)}", group.name
+                )
+            part[...] = given
+        version = current.values.version + 1
+        return Prepared(
+            _Version(
+                values=Values(version=version, flat=self._copy_values(publish.values)),
+                slots=self._publish_slots(slots),
+                steps={group.name: publish.updates for group in self._groups},
+                global_t=current.global_t + publish.env_steps,
+            ),
+            {},
+        )
 
     def commit(self, prepared: Prepared) -> None:
         """Has the newest `prepare` take effect."""

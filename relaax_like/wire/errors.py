@@ -39,6 +39,10 @@ class NotAllowedError(RelaaxError):
     """One end does not trust the other: certificates, a token, a role. Not worth a retry."""
 
 
+class LeasedError(RelaaxError):
+    """The run's learner is another one: gradients are not taken. Not worth a retry."""
+
+
 class ServerUnavailableError(RelaaxError, ConnectionError):
     """The peer cannot be reached or went away. Reconnect and begin a new episode."""
 
@@ -49,3 +53,11 @@ class SnapshotError(RelaaxError):
 
 class JournalError(RelaaxError):
     """The journal on disk is damaged or foreign, or a record cannot be appended to it."""
+
+
+class CollectorFullError(RelaaxError):
+    """A collector holds as much as it may; nothing was added, nothing lost. Worth a retry."""
+
+
+class CollectorClosedError(RelaaxError):
+    """A collector takes nothing more. Not worth a retry."""

@@ -5,7 +5,14 @@
 import numpy as np
 import pytest
 
-from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, RolloutBuffer, concatenate
+from relaax_like.experience.rollout import (
+    ALIVE,
+    TERMINATED,
+    TRUNCATED,
+    RolloutBuffer,
+    concatenate,
+    slice_slots,
+)
 
 SLOTS = 2
 
@@ -85,6 +92,20 @@ def test_several_agents_rollouts_stand_side_by_side():
     np.testing.assert_array_equal(joined.states["memory"][:, 0], [1, 1, 2, 2])
     np.testing.assert_array_equal(joined.versions, [8])
     assert joined.env_steps == 4
+
+
+def test_slots_of_a_rollout_are_views_of_its_arrays():
+    rollout = add(RolloutBuffer(1, SLOTS), 1)
+    part = slice_slots(rollout, 1, 2)
+    np.testing.assert_array_equal(part.inputs["x"], [[[101]]])
+    np.testing.assert_array_equal(part.next_inputs["x"], [[[102]]])
+    np.testing.assert_array_equal(part.actions["action"], [[-1]])
+    np.testing.assert_array_equal(part.rewards, [[[10]]])
+    np.testing.assert_array_equal(part.log_prob, [[-2]])
+    np.testing.assert_array_equal(part.states["memory"], [[1]])
+    np.testing.assert_array_equal(part.versions, [8])
+    assert (part.slots, part.env_steps) == (1, 1)
+    assert np.shares_memory(part.rewards, rollout.rewards)
 
 
 def test_an_outcome_without_actions_is_a_defect():

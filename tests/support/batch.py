@@ -15,12 +15,10 @@ from relaax_like.learner.gradient_learner import GradientLearner
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 
-FOLDER = find_algorithm("a2c", Path())
 
-
-def load(module: str) -> Any:
-    """Loads a module of a2c's folder."""
-    return load_algorithm_module(FOLDER, module)
+def load(module: str, algorithm: str = "a2c") -> Any:
+    """Loads a module of an algorithm's folder."""
+    return load_algorithm_module(find_algorithm(algorithm, Path()), module)
 
 
 def make_config(layers: Any = (64, 64), **settings: Any) -> Any:

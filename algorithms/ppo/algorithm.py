@@ -1,0 +1,190 @@
+"""PPO: proximal policy optimisation with the clipped objective."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from relaax_like.computation.actor_critic import Unrolled
+from relaax_like.computation.algorithm import Algorithm
+from relaax_like.computation.model import Tensors
+from relaax_like.computation.prediction import LOG_PROB
+from relaax_like.nn.returns import compute_gae
+
+from .config import ACTOR, CRITIC, Config
+from .model import PPOModel
+
+# Added to deviations by which advantages are divided.
+_EPSILON = 1e-8
+
+
+class PPO(Algorithm):
+    """Schulman et al. 2017 (https://arxiv.org/abs/1707.06347), with generalised advantages."""
+
+    autograph = False
+    model: PPOModel
+
+    def __init__(self, model: PPOModel, config: Config, seed: int = 0):
+        clip: Any = config.grad_clip
+        if not config.shared_network:
+            clip = {ACTOR: clip, CRITIC: clip}
+        super().__init__(model, seed, clip)
+        self._config = config
+
+    def prepare(
+        self,
+        inputs: Tensors,
+        next_inputs: Tensors,
+        states: Tensors,
+        next_states: Tensors,
+        next_alive: Tensors,
+        actions: Tensors,
+        next_actions: Tensors,
+        rewards: Tensors,
+        extras: Tensors | None = None,
+    ) -> Tensors:
+        """Returns what stays the same for all updates of an iteration, `[T, k, ...]`.
+
+        `advantages` are those of Schulman et al. 2016, equation 16: a terminal state is worth
+        nothing, a truncated episode goes on with the value of its last observation. `returns` are
+        advantages plus values; `values` and `parameters` (of the policy) are those of the networks
+        as they are now. Of what comes in `extras`, `mask` is 0 at steps that do not count.
+        """
+        config, alive = self._config, next_alive["alive"]
+        seen = self._look(inputs, states, alive)
+        next_values = self.model.value(_flatten(next_inputs), _flatten(seen.states))
+        advantages = compute_gae(
+            rewards["reward"][..., 0],
+            seen.values,
+            tf.reshape(next_values, tf.shape(alive)),
+            alive,
+            config.discount,
+            config.gae_lambda,
+        )
+        prepared = {
+            **(extras or {}),
+            "returns": advantages + seen.values,
+            "values": seen.values,
+            "parameters": seen.parameters,
+        }
+        mask = prepared.get("mask", tf.ones_like(alive))
+        if config.normalize_advantage == "batch":
+            advantages = _normalize(advantages, mask)
+        return {**prepared, "advantages": advantages}
+
+    def learn(
+        self,
+        inputs: Tensors,
+        next_inputs: Tensors,
+        states: Tensors,
+        next_states: Tensors,
+        next_alive: Tensors,
+        actions: Tensors,
+        next_actions: Tensors,
+        rewards: Tensors,
+        extras: Tensors | None = None,
+    ) -> Tensors:
+        """Returns the costs of a minibatch, of steps `[B, ...]` or of rollouts `[T, B, ...]`.
+
+            actor:  -mean(min(r_t A_t, clip(r_t, 1 - c, 1 + c) A_t)) - c_e mean(H(pi(.|x_t)))
+            critic:  c_v mean((G_t - V(x_t))^2)
+
+        with r_t = pi(a_t|x_t) / mu(a_t|x_t), mu being the policy that acted (equation 7), and the
+        advantages A_t and returns G_t of `prepare`.
+        """
+        assert extras is not None
+        config, alive = self._config, next_alive["alive"]
+        seen = self._look(inputs, states, alive)
+        mask = extras.get("mask", tf.ones_like(alive))
+        shape = tf.shape(alive)
+        log_prob = seen.distribution.log_prob(_to_rows(actions["action"], alive))
+        log_ratios = tf.reshape(log_prob, shape) - actions[LOG_PROB]
+        ratios = tf.exp(log_ratios)
+        clip = self._compute_clip()
+        advantages = extras["advantages"]
+        if config.normalize_advantage == "minibatch":
+            advantages = _normalize(advantages, mask)
+        gains = tf.minimum(
+            ratios * advantages, tf.clip_by_value(ratios, 1.0 - clip, 1.0 + clip) * advantages
+        )
+        entropy = _mean(tf.reshape(seen.distribution.entropy(), shape), mask)
+        before = self.model.make_distribution(_to_rows(extras["parameters"], alive))
+        kl = tf.reshape(before.kl(seen.distribution), shape)
+        policy = -_mean(gains, mask)
+        values = tf.reshape(seen.values, shape)
+        critic = _mean(self._compute_value_cost(values, extras), mask)
+        clipped = tf.cast(tf.abs(ratios - 1.0) > clip, tf.float32)
+        return {
+            ACTOR: policy - config.entropy_coeff * entropy,
+            CRITIC: config.value_coeff * critic,
+            "entropy": tf.stop_gradient(entropy),
+            "KL": tf.stop_gradient(_mean(kl, mask)),
+            "clip fraction": tf.stop_gradient(_mean(clipped, mask)),
+        }
+
+    def stop(self, metrics: Tensors) -> tf.Tensor:
+        """Returns whether the policy has gone too far from the one that the iteration began with.
+
+        The divergence is that of the update's minibatch, before the update.
+        """
+        if self._config.kl is None:
+            return tf.constant(False)
+        return metrics["KL"] > self._config.kl
+
+    def _look(self, inputs: Tensors, states: Tensors, alive: tf.Tensor) -> Unrolled:
+        """Runs the networks; steps `[B, ...]` count as a rollout of one step."""
+        if len(alive.shape) == 1:
+            inputs = {name: tensor[None] for name, tensor in inputs.items()}
+            alive = alive[None]
+        ends = tf.concat([tf.zeros_like(alive[:1]), 1.0 - tf.maximum(alive[:-1], 0.0)], 0)
+        return self.model.unroll(inputs, states, begins=ends > 0)
+
+    def _compute_clip(self) -> tf.Tensor:
+        config = self._config
+        if config.clip_schedule == "constant":
+            return tf.constant(config.clip)
+        done = tf.cast(self.global_t, tf.float32) / config.max_global_step
+        return config.clip * tf.maximum(1.0 - done, 0.0)
+
+    def _compute_value_cost(self, values: tf.Tensor, extras: Tensors) -> tf.Tensor:
+        """Returns the squared error of each value; with clip_value the larger of two.
+
+        The other one is that of the value as far as it may go; Schulman et al. 2016 have it in
+        their code, no paper does.
+        """
+        returns, bound = extras["returns"], self._config.clip_value
+        cost = (returns - values) ** 2
+        if bound is None:
+            return cost
+        near = extras["values"] + tf.clip_by_value(values - extras["values"], -bound, bound)
+        return tf.maximum(cost, (returns - near) ** 2)
+
+
+def make_algorithm(config: Config, model: PPOModel, seed: int) -> PPO:
+    """Builds the algorithm."""
+    return PPO(model, config, seed)
+
+
+def _mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Returns the mean over the steps that count."""
+    return tf.reduce_sum(x * mask) / tf.reduce_sum(mask)
+
+
+def _normalize(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Brings the steps that count to mean 0 and deviation 1."""
+    x = (x - _mean(x, mask)) * mask
+    return x / (tf.sqrt(_mean(x * x, mask)) + _EPSILON)
+
+
+def _to_rows(tensor: tf.Tensor, alive: tf.Tensor) -> tf.Tensor:
+    """Returns `[B, ...]` as it is, and `[T, B, ...]` as `[T * B, ...]`."""
+    if len(alive.shape) == 1:
+        return tensor
+    return tf.reshape(tensor, tf.concat([[-1], tf.shape(tensor)[2:]], 0))
+
+
+def _flatten(arrays: Tensors) -> Tensors:
+    """Puts the steps of all slots one below another: `[T, k, ...]` to `[T * k, ...]`."""
+    return {
+        name: tf.reshape(array, tf.concat([[-1], tf.shape(array)[2:]], 0))
+        for name, array in arrays.items()
+    }

@@ -1,0 +1,102 @@
+"""Settings of ppo."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from relaax_like.config.actor_critic import ActorCriticConfig
+from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.config.update_plan import UpdatePlan
+
+ACTOR, CRITIC, SHARED = "actor", "critic", "default"
+
+
+class Config(ActorCriticConfig):
+    """Fields are read from the keys of the YAML's `algorithm` section."""
+
+    # Environment steps of all slots together in one iteration.
+    num_steps: int = Field(default=2048, ge=1)
+    # Of every slot in one rollout; num_steps is a multiple of it.
+    rollout_steps: int = Field(default=128, ge=1)
+    # Times that an iteration goes through its steps.
+    epochs: int = Field(default=10, ge=1)
+    # Steps in one update; with a recurrent network, rollouts in one update.
+    batch_size: int = Field(default=64, ge=1)
+    # Discount per step.
+    discount: float = Field(default=0.99, ge=0, le=1)
+    # 1: all of the rollout's rewards; 0: one step and the value.
+    gae_lambda: float = Field(default=0.95, ge=0, le=1)
+    # Learning rate of the actor, and of both where they share layers.
+    a_lr: float = Field(default=3e-4, ge=0)
+    # Learning rate of the critic.
+    c_lr: float = Field(default=3e-4, ge=0)
+    # linear: learning rates fall to 0 at max_global_step.
+    lr_schedule: Literal["constant", "linear"] = "constant"
+    # Of Adam.
+    eps: float = Field(default=1e-5, gt=0)
+    # Divergence from the policy that the iteration began with above which the rest of its updates
+    # is skipped; null: never.
+    kl: float | None = Field(default=None, gt=0)
+    # Ratios of probabilities count up to 1 +- clip.
+    clip: float = Field(default=0.2, gt=0)
+    # linear: clip falls to 0 at max_global_step.
+    clip_schedule: Literal["constant", "linear"] = "constant"
+    # Values count up to so far from those that the iteration began with; null: all the way.
+    clip_value: float | None = Field(default=None, gt=0)
+    # Norm to which the gradients of the actor and of the critic are scaled down, each by itself
+    # (together where they share layers); null: never.
+    grad_clip: float | None = Field(default=0.5, gt=0)
+    entropy_coeff: float = Field(default=0.0, ge=0)
+    value_coeff: float = Field(default=0.5, ge=0)
+    # Shift and scale advantages to mean 0 and deviation 1: within each update, over the whole
+    # iteration, or not at all.
+    normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
+    # ppo has a_lr and c_lr instead.
+    learning_rate: float = Field(default=3e-4, ge=0, exclude=True)
+
+    @model_validator(mode="after")
+    def _validate_sizes(self) -> Self:
+        if "learning_rate" in self.model_fields_set:
+            raise ValueError("learning_rate: ppo has a_lr (actor) and c_lr (critic) instead")
+        if self.num_steps % self.rollout_steps:
+            raise ValueError(
+                f"num_steps: {self.num_steps} is no multiple of rollout_steps "
+                f"{self.rollout_steps}; an iteration is made of whole rollouts"
+            )
+        pieces, what = self.num_steps, "num_steps"
+        if self.network.is_recurrent:
+            pieces, what = self.update_plan.columns, "num_steps / rollout_steps rollouts"
+        if self.batch_size > pieces:
+            raise ValueError(
+                f"batch_size: {self.batch_size} is more than an iteration has, {what} = {pieces}"
+            )
+        return self
+
+    @property
+    def update_plan(self) -> UpdatePlan:
+        """Steps are shuffled one by one; with a recurrent network, rollouts are."""
+        return UpdatePlan(
+            steps=self.rollout_steps,
+            columns=self.num_steps // self.rollout_steps,
+            epochs=self.epochs,
+            minibatch=self.batch_size,
+            axis="slots" if self.network.is_recurrent else "rows",
+        )
+
+    @property
+    def optimizers(self) -> dict[str, OptimizerConfig]:
+        """Adam for actor and critic, or for all variables where they share layers."""
+        if self.shared_network:
+            return {SHARED: self._make_optimizer(self.a_lr)}
+        return {ACTOR: self._make_optimizer(self.a_lr), CRITIC: self._make_optimizer(self.c_lr)}
+
+    def _make_optimizer(self, learning_rate: float) -> OptimizerConfig:
+        if self.lr_schedule == "constant":
+            return OptimizerConfig(learning_rate=learning_rate, epsilon=self.eps)
+        return OptimizerConfig(
+            learning_rate=learning_rate,
+            epsilon=self.eps,
+            schedule="linear",
+            learning_rate_end=0.0,
+            schedule_env_steps=self.max_global_step,
+        )

@@ -1,0 +1,207 @@
+"""Settings of a `BaseLearner`, its data loader and its hooks.
+
+    max_iterations: 10_000
+    dataloader: {batch_size: 256, num_workers: 2}
+    hook:
+      save_ckpt_after_iter: 500
+      log_show_after_iter: {ext_args: {freq: 10}}
+      my_hook: {type: my_type, position: before_iter, priority: 5}
+
+A hook is written in its full form under a name of the user's choice, or as a shorthand:
+
+| shorthand | means | default |
+|---|---|---|
+| `load_ckpt_before_run: PATH` | `load_ckpt` of that file | `""`: `load_path`, or nothing |
+| `save_ckpt_after_iter: FREQ` | `save_ckpt` after each FREQ iterations | 10 000 |
+| `save_ckpt_after_run: true` | `save_ckpt` at the end | true |
+| `log_show_after_iter: FREQ` | `log_show` after each FREQ iterations | 100 |
+| `log_reduce_after_iter: true` | `log_reduce` after each iteration | with several learners |
+
+A full form under such a name changes only what it says. `null` is no such hook; so is `false` where
+true is another choice.
+"""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
+
+from relaax_like.config.base import Settings
+from relaax_like.config.problems import Problems, describe_value
+from relaax_like.config.yaml_document import YamlDocument
+
+Position = Literal["before_run", "before_iter", "after_iter", "after_run"]
+
+
+class DataloaderConfig(Settings):
+    """Key `dataloader`: how `start` gets its data."""
+
+    # Items in a batch.
+    batch_size: int = Field(default=64, ge=1)
+    # Items that are asked for at once; null: batch_size.
+    chunk_size: int | None = Field(default=None, ge=1)
+    # Threads, each of which loads one chunk at a time.
+    num_workers: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _validate_chunks(self) -> Self:
+        if self.chunk_size is not None and self.batch_size % self.chunk_size:
+            raise ValueError(
+                f"batch_size {self.batch_size} is no multiple of chunk_size {self.chunk_size}; "
+                "a batch is made of whole chunks"
+            )
+        return self
+
+
+class HookConfig(Settings):
+    """The full form of a hook; its name is the key that it stands under."""
+
+    # A type that is registered: load_ckpt, save_ckpt, log_show, log_reduce, or one of the user's.
+    type: str
+    position: Position
+    # Hooks of one position run in the order of their priorities, the lowest first.
+    priority: float = Field(default=20.0, ge=0)
+    # Further arguments of the hook's class.
+    ext_args: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class _Shorthand(NamedTuple):
+    """What the value of a shorthand stands for: the argument `argument`, or true and false."""
+
+    type: str
+    position: Position
+    priority: float
+    argument: str | None
+    expected: str
+
+    def accepts(self, value: Any) -> bool:
+        match self.argument:
+            case "freq":
+                return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            case "load_path":
+                return isinstance(value, str)
+        return isinstance(value, bool)
+
+    def to_full_form(self, value: Any) -> dict[str, Any]:
+        arguments = {} if self.argument is None else {self.argument: value}
+        form = {"type": self.type, "position": self.position, "priority": self.priority}
+        return {**form, "ext_args": arguments}
+
+
+_FREQ = "iterations between two calls, 1 or more, or null"
+_FLAG = "true or false"
+_SHORTHANDS = {
+    "load_ckpt_before_run": _Shorthand(
+        "load_ckpt", "before_run", 20.0, "load_path", "the path of a checkpoint"
+    ),
+    "save_ckpt_after_iter": _Shorthand("save_ckpt", "after_iter", 20.0, "freq", _FREQ),
+    "save_ckpt_after_run": _Shorthand("save_ckpt", "after_run", 20.0, None, _FLAG),
+    "log_show_after_iter": _Shorthand("log_show", "after_iter", 20.0, "freq", _FREQ),
+    "log_reduce_after_iter": _Shorthand("log_reduce", "after_iter", 10.0, None, _FLAG),
+}
+_DEFAULTS: dict[str, Any] = {
+    "load_ckpt_before_run": "",
+    "save_ckpt_after_iter": 10_000,
+    "save_ckpt_after_run": True,
+    "log_show_after_iter": 100,
+}
+LOG_REDUCE = "log_reduce_after_iter"
+
+
+class BaseLearnerConfig(Settings):
+    """Settings of a `BaseLearner`; `make_base_learner_config` makes them from a dict."""
+
+    # Iterations after which `start` ends, with those before a loaded checkpoint; null: no limit.
+    max_iterations: int | None = Field(default=None, ge=1)
+    # Checkpoint to start from, an .npz; "": none.
+    load_path: str = ""
+    # Tells the policy to use a GPU: number rank mod 8.
+    use_cuda: bool = False
+    # Several learners train together; needed where world_size is above 1.
+    use_distributed: bool = False
+    dataloader: DataloaderConfig = DataloaderConfig()
+    # Name -> full form; null: no hook of that name.
+    hook: dict[str, HookConfig | None] = Field(default_factory=dict, validate_default=True)
+
+    @field_validator("hook", mode="before")
+    @classmethod
+    def _merge_hooks(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        hooks = {name: _to_full_form(name, default) for name, default in _DEFAULTS.items()}
+        return {**hooks, **{name: _to_full_form(name, given) for name, given in value.items()}}
+
+    @model_validator(mode="after")
+    def _validate_load_path(self) -> Self:
+        hooks = {
+            name: hook for name, hook in self.hook.items() if hook and hook.type == "load_ckpt"
+        }
+        if self.load_path and not hooks:
+            raise ValueError(
+                f"load_path is {self.load_path!r}, but there is no hook of type load_ckpt"
+            )
+        for name, hook in hooks.items():
+            path = hook.ext_args.get("load_path")
+            if self.load_path and path and path != self.load_path:
+                raise ValueError(
+                    f"load_path is {self.load_path!r}, but hook.{name} loads {path!r}; give one"
+                )
+        return self
+
+
+def make_base_learner_config(
+    given: Mapping[str, Any] | BaseLearnerConfig | None = None,
+) -> BaseLearnerConfig:
+    """Merges what is given over the defaults, key by key at every depth.
+
+    Raises:
+      ConfigError: one line per problem, with the key and what was expected.
+    """
+    if isinstance(given, BaseLearnerConfig):
+        return given
+    data = dict(given or {})
+    try:
+        return BaseLearnerConfig.model_validate(data)
+    except ValidationError as error:
+        problems = Problems(YamlDocument(Path("learner"), data))
+        problems.add_validation((), BaseLearnerConfig, error)
+        problems.raise_if_any()
+        raise
+
+
+def make_log_reduce_hook() -> HookConfig:
+    """Returns the hook that learners of a group have when nothing else is said."""
+    return HookConfig.model_validate(_SHORTHANDS[LOG_REDUCE].to_full_form(True))
+
+
+def _to_full_form(name: str, given: Any) -> Any:
+    """Expands a shorthand, and fills a full form under a shorthand's name with its defaults."""
+    shorthand = _SHORTHANDS.get(name)
+    if given is None or isinstance(given, HookConfig):
+        return given
+    if isinstance(given, Mapping):
+        if shorthand is None or given.get("type", shorthand.type) != shorthand.type:
+            return given
+        return _deep_merge(shorthand.to_full_form(_DEFAULTS.get(name, True)), given)
+    if shorthand is None:
+        near = difflib.get_close_matches(str(name), _SHORTHANDS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(
+            f"{name}: {describe_value(given)} came; {hint}Shorthands are "
+            f"{', '.join(_SHORTHANDS)}; any other hook is a section with type and position"
+        )
+    if not shorthand.accepts(given):
+        raise ValueError(f"{name}: {describe_value(given)} came, expected {shorthand.expected}")
+    return None if given is False else shorthand.to_full_form(given)
+
+
+def _deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        known = merged.get(key)
+        if isinstance(known, Mapping) and isinstance(value, Mapping):
+            value = _deep_merge(known, value)
+        merged[key] = value
+    return merged

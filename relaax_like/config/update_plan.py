@@ -1,0 +1,31 @@
+"""UpdatePlan: what a learner in the parameter server's process does with experience."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+# What a minibatch is made of: rows, or slots with all their steps.
+Axis = Literal["rows", "slots"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdatePlan:
+    """One iteration: so many rollouts of one slot each, gone through so often.
+
+    Attributes:
+      steps: T of each rollout.
+      columns: rollouts of one slot.
+      epochs: times that an iteration goes through them.
+      minibatch: rows, or rollouts, in one update.
+      axis: which of the two.
+    """
+
+    steps: int
+    columns: int
+    epochs: int
+    minibatch: int
+    axis: Axis = "rows"
+
+    @property
+    def env_steps(self) -> int:
+        """Of one iteration."""
+        return self.steps * self.columns

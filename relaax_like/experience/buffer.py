@@ -1,0 +1,386 @@
+"""The Buffer of whole trajectories: steps go in one by one, minibatches come out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from relaax_like.experience.growing_array import GrowingArray, GrowingTree, Tree
+from relaax_like.experience.returns import compute_gae, normalize
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+
+# What minibatches' advantages are divided by is at least this.
+_EPSILON = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Minibatch:
+    """Steps `[B, ...]`, or whole trajectories `[T, N, ...]`; the arrays belong to the reader.
+
+    In the second form T is the longest trajectory's length, and behind the end of the others all is
+    zero; a mean over steps must be `sum(mask * x) / sum(mask)`.
+
+    Attributes:
+      states: `[B, ...]` or `[T, N, ...]`, one array or name -> array, as they were pushed.
+      actions: the same.
+      rewards: `[B]` or `[T, N] float32`.
+      values: the same, V(x_t) when the action was chosen.
+      returns: the same, lambda-returns, what the value function is drawn to.
+      advantages: the same, returns - values; mean 0 and deviation 1 over the whole buffer.
+      mask: the same: 1 a step, 0 padding.
+      extras: name -> `[B, ...]` or `[T, N, ...]`, from `push_additional_info`.
+    """
+
+    states: Tree
+    actions: Tree
+    rewards: np.ndarray
+    values: np.ndarray
+    returns: np.ndarray
+    advantages: np.ndarray
+    mask: np.ndarray
+    extras: dict[str, np.ndarray]
+
+
+class Buffer:
+    """Trajectories, one behind the other, and minibatches of their steps.
+
+        buffer = Buffer(discount=0.99, gae_lambda=0.95)
+        buffer.push(state, action, reward, value)        # each step
+        buffer.push_additional_info({"foot forces": forces})
+        buffer.end_trajectory(terminal_value=0.0)        # V of the last state where it was cut off
+        for minibatch in buffer.sample(64, rng=rng): ...
+        merged = buffer + other
+
+    Advantages and returns are those of generalised advantage estimation (Schulman et al. 2016,
+    equation 16, https://arxiv.org/abs/1506.02438), of each trajectory when it ends. Not
+    thread-safe; all stays in memory.
+    """
+
+    def __init__(self, discount: float, gae_lambda: float):
+        """Begins empty.
+
+        Args:
+          discount: gamma, 0 to 1.
+          gae_lambda: 0 (one step) to 1 (the whole trajectory).
+
+        Raises:
+          ConfigError: one is not 0 to 1.
+        """
+        for name, value in (("discount", discount), ("gae_lambda", gae_lambda)):
+            if not 0 <= value <= 1:
+                raise ConfigError(f"buffer: {name} {value}, expected 0 to 1")
+        self.discount = discount
+        self.gae_lambda = gae_lambda
+        self._states = GrowingTree("state")
+        self._actions = GrowingTree("action")
+        self._extras = GrowingTree("additional info")
+        self._rewards = GrowingArray("reward", np.float32)
+        self._values = GrowingArray("value", np.float32)
+        self._returns = GrowingArray("return", np.float32)
+        self._traj_idx = [0]
+        self._length = 0
+        self._num_extras = 0
+
+    def __len__(self) -> int:
+        """Steps, those of the unfinished trajectory included."""
+        return self._length
+
+    @property
+    def traj_idx(self) -> list[int]:
+        """Borders of the n trajectories, n + 1 numbers: 0, and of the step behind each."""
+        return list(self._traj_idx)
+
+    def push(
+        self,
+        state: ArrayLike | Mapping[str, ArrayLike],
+        action: ArrayLike | Mapping[str, ArrayLike],
+        reward: ArrayLike,
+        value: ArrayLike,
+    ) -> None:
+        """Stores one step.
+
+        Args:
+          state: `[...]` or name -> `[...]`, what was seen; copied.
+          action: the same, what was done then.
+          reward: one number, what came of it.
+          value: one number, V(state).
+
+        Raises:
+          InvalidInputError: shape, dtype or names are not those of the first step. Nothing is
+            stored.
+        """
+        row = self._length
+        self._rewards.put(row, _to_number(reward, "reward"))
+        self._values.put(row, _to_number(value, "value"))
+        self._states.put(row, state)
+        self._actions.put(row, action)
+        self._length = row + 1
+
+    def push_additional_info(self, info: Mapping[str, ArrayLike]) -> None:
+        """Stores more about a step: once for each, before or after its `push`, or never.
+
+        Args:
+          info: name -> `[...]`; the same names each time. They come out as `extras`.
+
+        Raises:
+          InvalidInputError: names, shapes or dtypes are not those of the first time.
+        """
+        if not info:
+            return
+        self._extras.put(self._num_extras, info)
+        self._num_extras += 1
+
+    def end_trajectory(self, terminal_value: ArrayLike = 0.0) -> None:
+        """Ends the trajectory and computes its returns.
+
+        Args:
+          terminal_value: V of the state behind the last step; 0 where the episode terminated.
+
+        Raises:
+          InvalidInputError: no step was pushed, or additional info is missing or too much.
+        """
+        start, stop = self._traj_idx[-1], self._length
+        if start == stop:
+            raise InvalidInputError("the trajectory has no step: push before end_trajectory", "")
+        if self._extras.names and self._num_extras != stop:
+            raise InvalidInputError(
+                f"additional info came {self._num_extras} times in {stop} steps: call "
+                "push_additional_info once for each step of all trajectories, or never",
+                "additional info",
+            )
+        rewards, values = self._rewards.view(stop)[start:], self._values.view(stop)[start:]
+        next_values = np.append(values[1:], np.float32(_to_number(terminal_value, "value")))
+        # Never terminated: behind a termination the value is 0 anyway.
+        advantages = compute_gae(
+            rewards, values, next_values, np.ones(stop - start), self.discount, self.gae_lambda
+        )
+        self._returns.write(start, advantages + values)
+        self._traj_idx.append(stop)
+
+    def push_trajectory(
+        self,
+        states: ArrayLike | Mapping[str, ArrayLike],
+        actions: ArrayLike | Mapping[str, ArrayLike],
+        rewards: ArrayLike,
+        values: ArrayLike,
+        terminal_value: ArrayLike = 0.0,
+        extras: Mapping[str, ArrayLike] | None = None,
+    ) -> None:
+        """Stores a whole trajectory of T steps at once.
+
+        Args:
+          states: `[T, ...]` or name -> `[T, ...]`; copied, as all.
+          actions: the same.
+          rewards: `[T]`.
+          values: `[T]`.
+          terminal_value: V of the state behind the last step; 0 where the episode terminated.
+          extras: name -> `[T, ...]`, the same names for each trajectory; None: none.
+
+        Raises:
+          InvalidInputError: lengths differ; shapes, dtypes or names are not those of the first
+            time; or a trajectory that was pushed by steps has not ended. Nothing is stored.
+        """
+        self._require_ended()
+        rewards, values = np.asarray(rewards), np.asarray(values)
+        number, row = rewards.size, self._length
+        for name, array in (("rewards", rewards), ("values", values)):
+            if array.shape != (number,) or not number:
+                raise InvalidInputError(
+                    f"{name} has shape {list(array.shape)}, expected [T] with one number for each "
+                    "of T steps, the same T for all",
+                    name,
+                )
+        terminal_value = _to_number(terminal_value, "terminal_value")
+        if row:
+            self._require_same_extras(set(extras or ()))
+        self._rewards.write(row, rewards)
+        self._values.write(row, values)
+        self._states.write(row, states, number)
+        self._actions.write(row, actions, number)
+        if extras:
+            self._extras.write(row, extras, number)
+            self._num_extras += number
+        self._length += number
+        self.end_trajectory(terminal_value)
+
+    def sample(
+        self, batch_size: int, recurrent: bool = False, rng: np.random.Generator | None = None
+    ) -> Iterator[Minibatch]:
+        """Returns one epoch of minibatches, in random order.
+
+        The buffer must not change before the last one is taken.
+
+        Args:
+          batch_size: B steps, or, if recurrent, N whole trajectories.
+          recurrent: give whole trajectories `[T, N, ...]`, zero padded to the longest of the
+            minibatch; the last may have fewer. Else steps `[B, ...]`, those of a last minibatch
+            that would be short left out.
+          rng: draws the order; None: another one in each run.
+
+        Raises:
+          InvalidInputError: the buffer is empty, a trajectory has not ended, or there is not one
+            whole minibatch of steps.
+        """
+        self._require_trajectories()
+        available = len(self._traj_idx) - 1 if recurrent else self._length
+        if batch_size < 1 or (not recurrent and batch_size > available):
+            expected = "1 or more" if recurrent else f"1 to {available}, the steps in the buffer"
+            raise InvalidInputError(
+                f"batch_size is {batch_size}, expected {expected}", "batch_size"
+            )
+        order = (rng or np.random.default_rng()).permutation(available)
+        return self._iterate(order, batch_size, recurrent)
+
+    def pad(self, trajectories: Sequence[int] | np.ndarray | None = None) -> Minibatch:
+        """Returns whole trajectories as one batch `[T, N, ...]`, zero padded to the longest.
+
+        Args:
+          trajectories: their numbers, 0 for the first; None: all, in order.
+
+        Raises:
+          InvalidInputError: there is no such trajectory, the buffer is empty, or a trajectory has
+            not ended.
+        """
+        self._require_trajectories()
+        number = len(self._traj_idx) - 1
+        chosen = np.arange(number) if trajectories is None else np.asarray(trajectories)
+        if not len(chosen) or chosen.min() < 0 or chosen.max() >= number:
+            raise InvalidInputError(
+                f"trajectories {chosen.tolist()}, expected numbers from 0 to {number - 1}",
+                "trajectories",
+            )
+        return self._pad(chosen, self._compute_advantages())
+
+    def __add__(self, other: "Buffer") -> "Buffer":
+        """Returns a new buffer with the trajectories of both, this one's first.
+
+        Raises:
+          InvalidInputError: extras, shapes, dtypes, discount or gae_lambda differ, or a trajectory
+            has not ended.
+        """
+        if not isinstance(other, Buffer):
+            return NotImplemented
+        for name in ("discount", "gae_lambda"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                raise InvalidInputError(
+                    f"buffers with {name} {mine} and {theirs}: their returns mean different "
+                    "things; make both with the same",
+                    name,
+                )
+        joined = Buffer(self.discount, self.gae_lambda)
+        joined._extend(self)
+        joined._extend(other)
+        return joined
+
+    def _extend(self, other: "Buffer") -> None:
+        other._require_ended()
+        if not other._length:
+            return
+        if self._length:
+            self._require_same_extras(other._extras.names)
+        row, number = self._length, other._length
+        for mine, theirs in (
+            (self._states, other._states),
+            (self._actions, other._actions),
+            (self._extras, other._extras),
+        ):
+            if theirs.names:
+                mine.write(row, theirs.map(_keep, number), number)
+        for target, source in (
+            (self._rewards, other._rewards),
+            (self._values, other._values),
+            (self._returns, other._returns),
+        ):
+            target.write(row, source.view(number))
+        self._traj_idx += [row + stop for stop in other._traj_idx[1:]]
+        self._length += number
+        self._num_extras += other._num_extras
+
+    def _require_ended(self) -> None:
+        steps = max(self._length, self._num_extras) - self._traj_idx[-1]
+        if steps:
+            raise InvalidInputError(
+                f"the last trajectory of {steps} steps has not ended: call end_trajectory first, "
+                "with the value of the state behind it if it was cut off",
+                "",
+            )
+
+    def _require_trajectories(self) -> None:
+        self._require_ended()
+        if not self._length:
+            raise InvalidInputError("the buffer is empty: push a trajectory first", "")
+
+    def _require_same_extras(self, names: set[str | None] | set[str]) -> None:
+        if names != self._extras.names:
+            mine, theirs = sorted(map(str, self._extras.names)), sorted(map(str, names))
+            raise InvalidInputError(
+                f"additional info is {theirs}, expected {mine} as the steps before have: push the "
+                "same names for all steps",
+                "additional info",
+            )
+
+    def _compute_advantages(self) -> np.ndarray:
+        """Returns `[steps] float32`, over the whole buffer of mean 0 and deviation 1."""
+        length = self._length
+        advantages = self._returns.view(length) - self._values.view(length)
+        return normalize(advantages, _EPSILON).astype(np.float32)
+
+    def _iterate(self, order: np.ndarray, batch_size: int, recurrent: bool) -> Iterator[Minibatch]:
+        advantages = self._compute_advantages()
+        if recurrent:
+            for start in range(0, len(order), batch_size):
+                yield self._pad(order[start : start + batch_size], advantages)
+            return
+        for start in range(0, len(order) - batch_size + 1, batch_size):
+            rows = order[start : start + batch_size]
+            yield self._gather(rows, np.ones(batch_size, np.bool_), advantages)
+
+    def _pad(self, trajectories: np.ndarray, advantages: np.ndarray) -> Minibatch:
+        borders = np.array(self._traj_idx)
+        starts = borders[trajectories]
+        lengths = borders[trajectories + 1] - starts
+        steps = np.arange(lengths.max())[:, None]
+        is_step = steps < lengths  # [T, N]
+        return self._gather(np.where(is_step, starts + steps, 0), is_step, advantages)
+
+    def _gather(self, rows: np.ndarray, is_step: np.ndarray, advantages: np.ndarray) -> Minibatch:
+        """Copies rows, and zeros where there is no step; both `[B]` or `[T, N]`."""
+        is_padding = None if is_step.all() else ~is_step
+
+        def take(array: np.ndarray) -> np.ndarray:
+            taken = array[rows]
+            if is_padding is not None:
+                taken[is_padding] = 0
+            return taken
+
+        length = self._length
+        extras = self._extras.map(take, length)
+        assert isinstance(extras, dict)
+        return Minibatch(
+            states=self._states.map(take, length),
+            actions=self._actions.map(take, length),
+            rewards=take(self._rewards.view(length)),
+            values=take(self._values.view(length)),
+            returns=take(self._returns.view(length)),
+            advantages=take(advantages),
+            mask=is_step.astype(np.float32),
+            extras=extras,
+        )
+
+
+def _keep(array: np.ndarray) -> np.ndarray:
+    return array
+
+
+def _to_number(value: ArrayLike, field: str) -> float:
+    """Returns a number, or the only element of an array, as a float."""
+    if isinstance(value, float):
+        return value
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        raise InvalidInputError(
+            f"{field} is {array.dtype} of {list(array.shape)}, expected one number", field
+        )
+    return float(array.item())

@@ -1,0 +1,382 @@
+"""The Collector: rollouts of any number of slots come in, batches of one size go out."""
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from relaax_like.experience.rollout import Rollout, concatenate, slice_slots
+from relaax_like.wire.errors import (
+    CollectorClosedError,
+    CollectorFullError,
+    ConfigError,
+    InvalidInputError,
+)
+
+PolicyData = Mapping[str, np.ndarray]
+
+# Shape without the slots, and dtype, of each array of a rollout.
+_Layout = dict[str, tuple[tuple[int, ...], np.dtype]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingData:
+    """One batch; the arrays belong to the reader.
+
+    Attributes:
+      rollout: `[T, columns, ...]`; its `versions` are the oldest that acted at each step.
+      tickets: of what was added, those whose last column is in this batch; ascending.
+      env_steps: T * columns.
+      keys: `[columns, 2] int64`: ticket, and index of the column among those of its ticket.
+    """
+
+    rollout: Rollout
+    tickets: tuple[int, ...]
+    env_steps: int
+    keys: np.ndarray
+
+
+class DataHandler(Protocol):
+    """A user's changes to experience; any object with these two methods.
+
+    Both are called in the thread of whoever adds or learns, and so maybe at the same time.
+    """
+
+    def after_interact(self, rollout: Rollout) -> Rollout | Sequence[Rollout]:
+        """Rewrites a rollout before it waits, such as for goals in hindsight.
+
+        Returns:
+          The rollout, another, or several, which share its ticket; at least one.
+        """
+
+    def after_learn(self, training_data: TrainingData, policy_data: PolicyData) -> None:
+        """Uses what an update found out, such as errors of values for priorities.
+
+        Args:
+          training_data: the batch that was learned from; `keys` tell its columns apart.
+          policy_data: what the update returned.
+        """
+
+
+class _Part(NamedTuple):
+    """Columns of one rollout that wait, or that go into a batch."""
+
+    rollout: Rollout
+    ticket: int
+    first_index: int  # of its first column, among those of the ticket
+    ends_ticket: bool
+
+    def split(self, columns: int) -> tuple["_Part", "_Part"]:
+        """Returns the first columns and the rest, as views."""
+        rollout, slots = self.rollout, self.rollout.slots
+        return (
+            self._replace(rollout=slice_slots(rollout, 0, columns), ends_ticket=False),
+            self._replace(
+                rollout=slice_slots(rollout, columns, slots), first_index=self.first_index + columns
+            ),
+        )
+
+
+class Collector:
+    """Holds rollouts, first in, first out, and gives batches of a fixed size.
+
+        collector = Collector(steps=32, columns=64, capacity=256)
+        ticket = collector.add(rollout)                              # from any thread
+        training_data = collector.get_training_data(timeout_sec=1.0) # in the learner's thread
+        policy_data = learner.run(training_data)
+        collector.handle_data_after_learn(policy_data)
+
+    A column is the T steps of one slot. A batch is made of whole rollouts or parts of them, in the
+    order in which they came; what is left over waits for the next one. Arrays are not copied when
+    they come, and once, into the batch, when they go; a batch that is one rollout, or a part of
+    one, is not copied at all. So nobody may write into a rollout that was added, and one column
+    that waits keeps the memory of its whole rollout. All is lost with the process.
+
+    Thread-safe: many may add, one may take.
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        columns: int,
+        *,
+        capacity: int,
+        data_handler: DataHandler | None = None,
+    ):
+        """Begins empty.
+
+        Args:
+          steps: T of each rollout.
+          columns: of each batch.
+          capacity: columns that may wait, at least `columns`. With rollouts of up to k slots,
+            `columns + k - 1` or more never gets stuck between two batches.
+          data_handler: a user's changes; None: none.
+
+        Raises:
+          ConfigError: a number is too small.
+        """
+        for name, value, least in (
+            ("steps", steps, 1),
+            ("columns", columns, 1),
+            ("capacity", capacity, columns),
+        ):
+            if value < least:
+                raise ConfigError(f"collector: {name} {value}, expected {least} or more")
+        self._steps = steps
+        self._columns = columns
+        self._capacity = capacity
+        self._data_handler = data_handler
+        self._latest: TrainingData | None = None  # belongs to the thread that takes
+        # Guards all that follows. No user's code runs and nothing is copied under it.
+        self._changed = threading.Condition()
+        self._layout: _Layout | None = None
+        self._waiting: deque[_Part] = deque()
+        self._last_ticket = 0
+        self._num_added = 0
+        self._num_taken = 0
+        self._closed = False
+
+    @property
+    def waiting_columns(self) -> int:
+        """Columns that are in no batch yet."""
+        with self._changed:
+            return self._num_added - self._num_taken
+
+    @property
+    def num_added(self) -> int:
+        """Columns that ever came; with a data handler, those that it made."""
+        return self._num_added
+
+    @property
+    def num_taken(self) -> int:
+        """Columns that ever went out."""
+        return self._num_taken
+
+    def add(self, rollout: Rollout) -> int:
+        """Puts a rollout at the end of the queue; never waits.
+
+        Args:
+          rollout: T steps of any number of slots, with names, shapes and dtypes as the first had.
+
+        Returns:
+          Its ticket, 1, 2, 3 ..., by which `TrainingData` tells that all of it has gone out.
+
+        Raises:
+          InvalidInputError: it does not fit to the first one, or would never find room.
+          CollectorFullError: too much waits. A rollout that is added again later goes through the
+            data handler again.
+          CollectorClosedError: after `close`.
+        """
+        return self.add_exps_list([rollout])[0]
+
+    def add_exps_list(self, exps: Sequence[Rollout]) -> list[int]:
+        """Adds several rollouts, all or none of them; see `add`.
+
+        Returns:
+          One ticket for each.
+        """
+        handled = [self._handle(rollout) for rollout in exps]
+        layouts = [_find_layout(part, self._steps) for parts in handled for part in parts]
+        added = sum(part.slots for parts in handled for part in parts)
+        with self._changed:
+            if self._closed:
+                raise CollectorClosedError("the collector is closed: make a new one")
+            first = self._layout
+            for layout in layouts:
+                first = first or layout
+                _validate_layout(layout, first)
+            self._validate_room(added)
+            self._layout = first
+            tickets = [self._append(parts) for parts in handled]
+            self._num_added += added
+            if self._num_added - self._num_taken >= self._columns:
+                self._changed.notify_all()
+        return tickets
+
+    def get_training_data(self, timeout_sec: float | None = 0.0) -> TrainingData | None:
+        """Takes the next batch.
+
+        Args:
+          timeout_sec: how long to wait for a whole one; None: until `close`.
+
+        Returns:
+          The batch; None when there was none in time, or is none after `close`.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._has_batch(), timeout_sec)
+            if not self._has_batch():
+                return None
+            parts = self._take_parts()
+        rollout = concatenate([part.rollout for part in parts])
+        training_data = TrainingData(
+            rollout=rollout,
+            tickets=tuple(part.ticket for part in parts if part.ends_ticket),
+            env_steps=rollout.env_steps,
+            keys=_make_keys(parts),
+        )
+        if self._data_handler is not None:
+            self._latest = training_data
+        return training_data
+
+    def handle_data_after_learn(self, policy_data: PolicyData | None) -> None:
+        """Hands the data handler what came of the batch that was taken last.
+
+        Args:
+          policy_data: name -> array; None or empty: the update found out nothing to pass on.
+
+        Raises:
+          InvalidInputError: no batch was taken yet.
+        """
+        if self._data_handler is None or not policy_data:
+            return
+        if self._latest is None:
+            raise InvalidInputError(
+                "policy_data came before any training data went out: call get_training_data first",
+                "policy_data",
+            )
+        self._data_handler.after_learn(self._latest, policy_data)
+
+    def close(self) -> None:
+        """Takes nothing more; whoever waits is woken. Whole batches can still be taken. Idempotent.
+
+        What is left behind the last whole batch is in `waiting_columns`.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _has_batch(self) -> bool:
+        return self._num_added - self._num_taken >= self._columns
+
+    def _handle(self, rollout: Rollout) -> Sequence[Rollout]:
+        if self._data_handler is None:
+            return [rollout]
+        handled = self._data_handler.after_interact(rollout)
+        if isinstance(handled, Rollout):
+            return [handled]
+        if not handled:
+            raise InvalidInputError(
+                "the data handler's after_interact returned no rollout, expected at least one",
+                "after_interact",
+            )
+        return handled
+
+    def _validate_room(self, added: int) -> None:
+        waiting = self._num_added - self._num_taken
+        if waiting + added <= self._capacity:
+            return
+        if waiting < self._columns:
+            # Nothing can be taken that would make room: trying again would go on for ever.
+            raise InvalidInputError(
+                f"{added} columns will never find room: {waiting} wait, too few for a batch of "
+                f"{self._columns}, and capacity is {self._capacity}; set capacity to "
+                f"{self._columns - 1 + added} or more, or add fewer at once",
+                "capacity",
+            )
+        raise CollectorFullError(
+            f"{waiting} columns wait, {added} more came, and capacity is {self._capacity}: add "
+            "them again when training data has been taken, or set a higher capacity"
+        )
+
+    def _append(self, rollouts: Sequence[Rollout]) -> int:
+        self._last_ticket += 1
+        index = 0
+        for number, rollout in enumerate(rollouts, 1):
+            is_last = number == len(rollouts)
+            self._waiting.append(_Part(rollout, self._last_ticket, index, is_last))
+            index += rollout.slots
+        return self._last_ticket
+
+    def _take_parts(self) -> list[_Part]:
+        """Takes the columns of one batch out of the queue."""
+        parts, missing = [], self._columns
+        while missing:
+            part = self._waiting.popleft()
+            if part.rollout.slots > missing:
+                part, rest = part.split(missing)
+                self._waiting.appendleft(rest)
+            parts.append(part)
+            missing -= part.rollout.slots
+        self._num_taken += self._columns
+        return parts
+
+
+def _make_keys(parts: Sequence[_Part]) -> np.ndarray:
+    """Returns `[columns, 2] int64`, ticket and index."""
+    keys = np.empty((sum(part.rollout.slots for part in parts), 2), np.int64)
+    start = 0
+    for part in parts:
+        stop = start + part.rollout.slots
+        keys[start:stop, 0] = part.ticket
+        keys[start:stop, 1] = part.first_index + np.arange(stop - start)
+        start = stop
+    return keys
+
+
+def _find_layout(rollout: Rollout, steps: int) -> _Layout:
+    """Checks that all arrays are of `steps` steps and of the same slots.
+
+    Raises:
+      InvalidInputError: one is not.
+    """
+    if rollout.next_alive.ndim != 2 or not rollout.slots:
+        raise InvalidInputError(
+            f"next_alive has shape {list(rollout.next_alive.shape)}, expected [{steps}, k] with "
+            "at least one slot",
+            "next_alive",
+        )
+    leading = (steps, rollout.slots)
+    layout: _Layout = {}
+    for field in ("inputs", "next_inputs", "actions"):
+        for name, array in getattr(rollout, field).items():
+            _add_to_layout(layout, f"{field}[{name!r}]", array, leading)
+    for field in ("next_alive", "rewards", "log_prob"):
+        _add_to_layout(layout, field, getattr(rollout, field), leading)
+    for name, array in rollout.states.items():
+        _add_to_layout(layout, f"states[{name!r}]", array, leading[1:])
+    _add_to_layout(layout, "versions", rollout.versions, leading[:1])
+    return layout
+
+
+def _add_to_layout(
+    layout: _Layout, field: str, array: np.ndarray, leading: tuple[int, ...]
+) -> None:
+    if array.shape[: len(leading)] != leading:
+        expected = ", ".join(map(str, leading))
+        raise InvalidInputError(
+            f"{field} has shape {list(array.shape)}, expected [{expected}, ...]: T is the "
+            "collector's steps, k as in next_alive",
+            field,
+        )
+    layout[field] = (array.shape[len(leading) :], array.dtype)
+
+
+def _validate_layout(layout: _Layout, first: _Layout) -> None:
+    """Raises unless both are the same.
+
+    Raises:
+      InvalidInputError: names the first field that differs.
+    """
+    if layout == first:
+        return
+    for field in (*first, *layout):
+        if layout.get(field) == first.get(field):
+            continue
+        if field not in layout:
+            difference = "is missing; the first rollout had it"
+        elif field not in first:
+            difference = "is new; the first rollout did not have it"
+        else:
+            (shape, dtype), (want_shape, want_dtype) = layout[field], first[field]
+            difference = (
+                f"is {dtype} of {list(shape)} in each slot; in the first rollout it was "
+                f"{want_dtype} of {list(want_shape)}"
+            )
+        raise InvalidInputError(
+            f"{field} {difference}: a collector takes rollouts of one kind; make another one for "
+            "another kind",
+            field,
+        )

@@ -1,0 +1,170 @@
+"""Arrays that grow at the end, by one element or many at a time."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from relaax_like.wire.errors import InvalidInputError
+
+# One array, or several by name.
+Tree = np.ndarray | dict[str, np.ndarray]
+
+_KINDS = "biufcV"  # numbers, and V: bfloat16
+_FEWEST = 64
+
+
+class GrowingArray:
+    """Elements of one shape and dtype, one behind the other in one array.
+
+    Shape and dtype are those of the first element, or given. Room is doubled when it runs out: an
+    element costs constant time, and up to half of the memory lies idle. Which rows are in use the
+    owner knows: what lies behind them may be written over.
+    """
+
+    def __init__(self, field: str, dtype: type[np.generic] | None = None):
+        """Begins without memory.
+
+        Args:
+          field: what error messages call it.
+          dtype: of single numbers; None: dtype and shape are those of the first element.
+        """
+        self._field = field
+        self._array = None if dtype is None else np.empty(0, dtype)
+        self._latest: np.dtype | None = None  # dtype of the latest element, which was found to fit
+
+    def put(self, row: int, element: ArrayLike) -> None:
+        """Writes one element.
+
+        Args:
+          row: at most one behind those in use.
+          element: [...].
+
+        Raises:
+          InvalidInputError: it is no number or array of them, has another shape than the first, or
+            does not fit into its dtype.
+        """
+        element = np.asarray(element)
+        array = self._array
+        # The common case, once for each array of each step, without another call.
+        if (
+            array is None
+            or row >= len(array)
+            or element.dtype is not self._latest
+            or element.shape != array.shape[1:]
+        ):
+            array = self._make_room(row, 1, element.shape, element.dtype)
+        array[row] = element
+
+    def write(self, start: int, elements: np.ndarray) -> None:
+        """Writes elements `[n, ...]` from the row `start` on; otherwise as `put`."""
+        number = len(elements)
+        array = self._make_room(start, number, elements.shape[1:], elements.dtype)
+        array[start : start + number] = elements
+
+    def view(self, length: int) -> np.ndarray:
+        """Returns the first `length` elements, not copied."""
+        assert self._array is not None, "nothing was written"
+        return self._array[:length]
+
+    def _make_room(
+        self, used: int, more: int, shape: tuple[int, ...], dtype: np.dtype
+    ) -> np.ndarray:
+        array = self._array
+        if array is None:
+            if dtype.kind not in _KINDS:
+                raise InvalidInputError(
+                    f"{self._field} is {dtype}, expected a number or an array of them", self._field
+                )
+            array = np.empty((0, *shape), dtype)
+        elif shape != array.shape[1:] or not (
+            dtype == array.dtype or np.can_cast(dtype, array.dtype, "same_kind")
+        ):
+            raise InvalidInputError(
+                f"{self._field} is {dtype} of {list(shape)}, expected {array.dtype} of "
+                f"{list(array.shape[1:])}: give all elements in one shape and dtype",
+                self._field,
+            )
+        if used + more > len(array):
+            room = max(_FEWEST, 2 * len(array), used + more)
+            grown = np.empty((room, *array.shape[1:]), array.dtype)
+            grown[:used] = array[:used]
+            self._array = array = grown
+        self._latest = dtype
+        return array
+
+
+class GrowingTree:
+    """A GrowingArray, or several by name: as the first element is, so are all."""
+
+    def __init__(self, field: str):
+        """Begins without memory.
+
+        Args:
+          field: what error messages call it.
+        """
+        self._field = field
+        self._arrays: dict[str | None, GrowingArray] = {}  # None: the one without a name
+
+    @property
+    def names(self) -> set[str | None]:
+        """Of the arrays; empty before the first element."""
+        return set(self._arrays)
+
+    def put(self, row: int, element: ArrayLike | Mapping[str, ArrayLike]) -> None:
+        """Writes one element; see `GrowingArray.put`.
+
+        Raises:
+          InvalidInputError: also where the names are not those of the first element.
+        """
+        array = self._arrays.get(None)
+        if array is not None and not hasattr(element, "keys"):  # quicker than asking an ABC
+            array.put(row, element)
+            return
+        for array, leaf in self._match(element):
+            array.put(row, leaf)
+
+    def write(self, start: int, elements: ArrayLike | Mapping[str, ArrayLike], number: int) -> None:
+        """Writes elements `[number, ...]` from the row `start` on; otherwise as `put`."""
+        leaves = [(array, np.asarray(leaf)) for array, leaf in self._match(elements)]
+        for _, leaf in leaves:
+            if leaf.shape[:1] != (number,):
+                raise InvalidInputError(
+                    f"{self._field} has shape {list(leaf.shape)}, expected [{number}, ...] as the "
+                    "rewards",
+                    self._field,
+                )
+        for array, leaf in leaves:
+            array.write(start, leaf)
+
+    def map(self, function: Callable[[np.ndarray], np.ndarray], length: int) -> Tree:
+        """Returns the function of the first `length` elements of each array."""
+        leaves = {name: function(array.view(length)) for name, array in self._arrays.items()}
+        if None in leaves:
+            return leaves[None]
+        return {str(name): leaf for name, leaf in leaves.items()}
+
+    def _match(
+        self, element: ArrayLike | Mapping[str, ArrayLike]
+    ) -> Iterator[tuple[GrowingArray, ArrayLike]]:
+        leaves: Mapping[str | None, ArrayLike] = (
+            element if isinstance(element, Mapping) else {None: element}  # type: ignore[assignment]
+        )
+        arrays = self._arrays
+        if not arrays:
+            for name in leaves:
+                field = self._field if name is None else f"{self._field}[{name!r}]"
+                arrays[name] = GrowingArray(field)
+        if leaves.keys() != arrays.keys():
+            raise InvalidInputError(
+                f"{self._field} is {_describe(leaves)}, expected {_describe(arrays)} as the first "
+                "time",
+                self._field,
+            )
+        return ((arrays[name], leaf) for name, leaf in leaves.items())
+
+
+def _describe(leaves: Mapping[str | None, object]) -> str:
+    if None in leaves:
+        return "one array"
+    return f"a dict of {sorted(map(str, leaves))}"

@@ -1,0 +1,190 @@
+"""Checkpoint files of a learner: `EXP/ckpt/iteration_N.npz`, or another name such as `best.npz`.
+
+A file holds the policy's state as plain arrays, under their names, and how far training had come.
+`numpy.load(path, allow_pickle=False)` reads it, too. It is whole or absent.
+"""
+
+import io
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from relaax_like.wire.errors import InvalidInputError, SnapshotError
+from relaax_like.wire.ndarray import DTYPES
+
+_FORMAT = 1
+# Entry with all that is no array of the policy: JSON as a uint8 array.
+_METADATA = "relaax_learner_checkpoint"
+_SUFFIX = ".npy"
+# What zipfile, NumPy and json raise for a file that is something else.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    NotImplementedError,
+    MemoryError,
+    RuntimeError,  # an encrypted entry
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """What a learner needs to go on.
+
+    Attributes:
+      policy: name -> array, of any dtype of `wire.ndarray.DTYPES`.
+      last_iter: iterations that the policy has learned from.
+      last_step: environment steps that it has learned from.
+    """
+
+    policy: Mapping[str, np.ndarray]
+    last_iter: int
+    last_step: int
+
+
+def checkpoint_path(exp_dir: Path, name: str) -> Path:
+    """Returns where an experiment's checkpoint of that name lies.
+
+    Raises:
+      InvalidInputError: a name that is no file name.
+    """
+    if not name or Path(name).name != name or name.startswith("."):
+        raise InvalidInputError(
+            f"checkpoint name {name!r}, expected a file name without a folder, such as best", "name"
+        )
+    return exp_dir / "ckpt" / f"{name}.npz"
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Writes a checkpoint; one of that name is replaced. Returns when the disk has it.
+
+    Raises:
+      InvalidInputError: the policy's state has something else than plain arrays; names it.
+      SnapshotError: it could not be written; a file of that name is as it was.
+    """
+    arrays = {name: _check_array(name, array) for name, array in checkpoint.policy.items()}
+    metadata = {
+        "format": _FORMAT,
+        "last_iter": checkpoint.last_iter,
+        "last_step": checkpoint.last_step,
+        "dtypes": {name: array.dtype.name for name, array in arrays.items()},
+    }
+    temporary = path.with_name(f".tmp-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            _write_archive(file, arrays, metadata)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise SnapshotError(
+            f"{path}: the checkpoint was not written ({error.strerror or error})"
+        ) from error
+    finally:
+        _remove(temporary)
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Reads a checkpoint whole, and compares checksums.
+
+    Raises:
+      SnapshotError: there is none, it is damaged, or no checkpoint of a learner; names the file.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            arrays = {
+                name.removesuffix(_SUFFIX): _read_entry(archive, name)
+                for name in archive.namelist()
+            }
+        metadata = json.loads(arrays.pop(_METADATA).tobytes()) if _METADATA in arrays else None
+        if metadata is not None and metadata["format"] == _FORMAT:
+            return _make_checkpoint(arrays, metadata)
+    except FileNotFoundError:
+        raise SnapshotError(f"{path}: there is no such checkpoint") from None
+    except _DAMAGE as error:
+        raise SnapshotError(
+            f"{path}: damaged, or no checkpoint of a learner ({error}); use another one"
+        ) from error
+    if metadata is None:
+        raise SnapshotError(f"{path}: no checkpoint of a learner, but another .npz file")
+    raise SnapshotError(
+        f"{path}: a checkpoint of format {metadata['format']}, expected {_FORMAT}; it comes from "
+        "another version of this program"
+    )
+
+
+def _check_array(name: str, array: Any) -> np.ndarray:
+    if name == _METADATA:
+        raise InvalidInputError(f"policy state: {name}: this name is taken, use another", name)
+    if not isinstance(array, np.ndarray | np.generic):
+        raise InvalidInputError(
+            f"policy state: {name}: {type(array).__name__} came, expected an array of NumPy", name
+        )
+    if array.dtype.name not in DTYPES:
+        raise InvalidInputError(
+            f"policy state: {name}: dtype {array.dtype}, expected one of {', '.join(DTYPES)}", name
+        )
+    return np.asarray(array)
+
+
+def _write_archive(
+    file: IO[bytes], arrays: Mapping[str, np.ndarray], metadata: dict[str, Any]
+) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            _write_entry(archive, name, array)
+        _write_entry(archive, _METADATA, np.frombuffer(json.dumps(metadata).encode(), np.uint8))
+
+
+def _write_entry(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
+    with archive.open(name + _SUFFIX, "w", force_zip64=True) as file:
+        np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _read_entry(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    # Read whole, so that zipfile compares the entry's checksum.
+    return np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
+
+
+def _make_checkpoint(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> Checkpoint:
+    dtypes = metadata["dtypes"]
+    if arrays.keys() != dtypes.keys():
+        differing = ", ".join(sorted(arrays.keys() ^ dtypes.keys()))
+        raise ValueError(f"entries are missing or foreign: {differing}")
+    for name, array in arrays.items():
+        # NumPy writes bfloat16 as nameless bytes.
+        if array.dtype.kind == "V":
+            arrays[name] = array.view(DTYPES[dtypes[name]])
+    counts = [int(metadata[key]) for key in ("last_iter", "last_step")]
+    if min(counts) < 0:
+        raise ValueError(f"last_iter and last_step are {counts}")
+    return Checkpoint(policy=arrays, last_iter=counts[0], last_step=counts[1])
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:  # its folder is none
+        pass

@@ -1,0 +1,163 @@
+"""AsyncDataLoader: fetches the next batches while a learner trains on this one."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from relaax_like.wire.errors import ConfigError
+
+# Batches that wait at most, so that what is learned from is not too old.
+_MAX_BATCHES_AHEAD = 2
+# Pause after a `get_data` that had nothing yet, in case it does not wait itself.
+_NOTHING_YET_SEC = 0.001
+_CLOSE_SEC = 5.0
+
+
+class GetData(Protocol):
+    """Where data come from; a plain function fits."""
+
+    def __call__(self, batch_size: int, /) -> Any:
+        """Returns that many items, or None when there are none yet; it is then asked again.
+
+        It should wait for them, a second at most: a loader that closes waits for it. With several
+        workers it is called from several threads at once.
+        """
+
+
+class AsyncDataLoader(Iterator[Any]):
+    """Gives batches in the order in which they were asked for.
+
+        loader = AsyncDataLoader(get_data, batch_size=64)
+        for batch in loader:  # until `close`
+            learn(batch)
+
+    Two batches are fetched ahead at most, or one chunk per worker where that is more. A failure of
+    `get_data` is raised by `next` in its turn, after which there are no more batches. One consumer.
+
+    Args:
+      get_data: returns items.
+      batch_size: items in a batch.
+      num_workers: threads, each of which fetches one chunk at a time.
+      chunk_size: items that `get_data` is asked for at once; None: batch_size.
+      collate_fn: makes a batch of what `get_data` returned; of several chunks, of the list of their
+        items. Called by the consumer.
+
+    Raises:
+      ConfigError: a size below 1, or batches that are not made of whole chunks.
+    """
+
+    def __init__(
+        self,
+        get_data: GetData,
+        batch_size: int,
+        num_workers: int = 1,
+        chunk_size: int | None = None,
+        collate_fn: Callable[[Any], Any] = lambda items: items,
+    ):
+        chunk_size = batch_size if chunk_size is None else chunk_size
+        for name, size in (
+            ("batch_size", batch_size),
+            ("num_workers", num_workers),
+            ("chunk_size", chunk_size),
+        ):
+            if size < 1:
+                raise ConfigError(f"{name} is {size}, expected 1 or more")
+        if batch_size % chunk_size:
+            raise ConfigError(f"batch_size {batch_size} is no multiple of chunk_size {chunk_size}")
+        self._get_data = get_data
+        self._chunk_size = chunk_size
+        self._chunks_per_batch = batch_size // chunk_size
+        self._collate_fn = collate_fn
+        self._max_ahead = max(_MAX_BATCHES_AHEAD * self._chunks_per_batch, num_workers)
+        self._condition = threading.Condition()
+        # All below are guarded by _condition. Chunks are numbered in the order of batches.
+        self._next_to_fetch = 0
+        self._next_to_give = 0
+        self._ready: dict[int, Any] = {}
+        self._failures: dict[int, BaseException] = {}
+        self._stopped = False
+        self._workers = [
+            threading.Thread(target=self._fetch_chunks, name=f"data loader {i}", daemon=True)
+            for i in range(num_workers)
+        ]
+        for worker in self._workers:
+            worker.start()
+
+    def __next__(self) -> Any:
+        """Returns the next batch; waits for it.
+
+        Raises:
+          StopIteration: the loader was stopped, or has failed before.
+          Exception: what `get_data` raised.
+        """
+        chunks = [self._take() for _ in range(self._chunks_per_batch)]
+        if len(chunks) == 1:
+            return self._collate_fn(chunks[0])
+        return self._collate_fn([item for chunk in chunks for item in chunk])
+
+    def stop(self) -> None:
+        """Ends it: a consumer that waits is let go. Returns at once; may be called twice."""
+        with self._condition:
+            self._stopped = True
+            self._ready.clear()
+            self._condition.notify_all()
+
+    def close(self, timeout_sec: float = _CLOSE_SEC) -> None:
+        """Ends it, and waits for its threads; those that are still in `get_data` then are left."""
+        self.stop()
+        end = time.monotonic() + timeout_sec
+        for worker in self._workers:
+            if worker is not threading.current_thread():
+                worker.join(max(0.0, end - time.monotonic()))
+
+    def _take(self) -> Any:
+        with self._condition:
+            number = self._next_to_give
+            self._condition.wait_for(
+                lambda: self._stopped or number in self._ready or number in self._failures
+            )
+            if self._stopped:
+                raise StopIteration
+            self._next_to_give += 1
+            self._condition.notify_all()
+            if number in self._ready:
+                return self._ready.pop(number)
+            failure = self._failures.pop(number)
+        self.stop()
+        if isinstance(failure, StopIteration):  # a mistake there, not the end of the loader
+            raise RuntimeError("get_data raised StopIteration") from failure
+        raise failure
+
+    def _fetch_chunks(self) -> None:
+        while (number := self._take_number()) is not None:
+            try:
+                chunk = self._fetch()
+            except BaseException as error:  # whatever it is, the consumer waits for it
+                with self._condition:
+                    self._failures[number] = error
+                    self._condition.notify_all()
+                return
+            with self._condition:
+                if not self._stopped:
+                    self._ready[number] = chunk
+                    self._condition.notify_all()
+
+    def _take_number(self) -> int | None:
+        """Returns the number of the chunk to be fetched next, once it may; None at the end."""
+        with self._condition:
+            self._condition.wait_for(
+                lambda: self._stopped or self._next_to_fetch - self._next_to_give < self._max_ahead
+            )
+            if self._stopped:
+                return None
+            self._next_to_fetch += 1
+            return self._next_to_fetch - 1
+
+    def _fetch(self) -> Any:
+        """Asks until there is something; returns None when the loader was stopped meanwhile."""
+        while (chunk := self._get_data(self._chunk_size)) is None:
+            with self._condition:
+                if self._condition.wait_for(lambda: self._stopped, _NOTHING_YET_SEC):
+                    break
+        return chunk

@@ -1,0 +1,43 @@
+"""SerialLearner: `placement: server` in one process and one thread."""
+
+from relaax_like.computation.learning import Learned, Learner, OnLearned, Work
+from relaax_like.learner.iteration_learner import IterationLearner
+
+
+class SerialLearner(Learner):
+    """Learns in the thread of the agents, from each iteration as soon as it is whole.
+
+    The agents act on when that is over. So two runs of a seed are the same.
+
+    Args:
+      learner: used by this thread alone.
+    """
+
+    def __init__(self, learner: IterationLearner):
+        self._learner = learner
+        self._on_learned: OnLearned = lambda learned: None
+        self._newest = Learned((), 0, 0, "", None)
+
+    def start(self, on_learned: OnLearned) -> None:
+        """Loads the values; see `Learner`."""
+        self._on_learned = on_learned
+        self._newest = self._learner.load()
+        on_learned(self._newest)
+
+    def submit(self, work: Work) -> None:
+        """Learns from what is there, as far as it makes whole iterations; see `Learner`."""
+        values = None
+        if work.rollout is None:
+            self._learner.add_episodes(work.episodes)
+        elif not self._newest.finished:
+            self._learner.add(work.rollout, work.episodes)
+            while (learned := self._learner.learn()) is not None:
+                self._newest, values = learned, learned.values
+        newest = self._newest
+        self._on_learned(
+            Learned((work.number,), newest.version, newest.global_t, newest.finished, values)
+        )
+
+    def stop(self) -> None:
+        """Ends; see `Learner`."""
+        self._learner.close()
