@@ -340,6 +340,8 @@ class _Cut:
         return tf.shape(tensors[0])[self.axes[0]]
 
     def take(self, tensors: Sequence[tf.Tensor], chosen: tf.Tensor) -> list[tf.Tensor]:
+        if tensors[0].shape[self.axes[0]] == chosen.shape[0]:  # all: in whatever order
+            return list(tensors)
         return [tf.gather(t, chosen, axis=a) for t, a in zip(tensors, self.axes, strict=True)]
 
     def shape_of_minibatch(self, spec: tf.TensorSpec, index: int, minibatch: int) -> tf.TensorSpec:

@@ -305,9 +305,12 @@ def test_a_run_that_waits_for_data_is_let_go(tmp_path: Path, parallel: Any, end:
     assert checkpoints_of(tmp_path) == ["iteration_0.npz"]
 
 
-def test_a_stop_before_the_start_is_not_forgotten(parallel: Any) -> None:
-    learner = parallel({})
+@pytest.mark.parametrize("when", ["before the loader", "before the start"])
+def test_an_early_stop_is_not_forgotten(parallel: Any, when: str) -> None:
+    learner = parallel({"max_iterations": 3})
     learner.request_stop()
+    if when == "before the loader":
+        learner.setup_dataloader()
     learner.start()
     assert learner.last_iter == 0
 

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.threads import Caller
 
 from relaax_like.learner.checkpoint import (
     Checkpoint,
@@ -205,6 +207,26 @@ def test_a_full_disk_leaves_the_older_file_and_nothing_else(tmp_path: Path) -> N
     assert f"SnapshotError: {path}: the checkpoint was not written (File too large)" in done.stderr
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["best.npz"]
+
+
+def test_a_reader_meets_whole_files_while_one_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "best.npz"
+    ended = threading.Event()
+    states = [make_checkpoint({"x": np.full(200_000, n, np.float32)}) for n in range(2)]
+    save_checkpoint(path, states[0])
+
+    def read() -> int:
+        reads = 0
+        while not ended.is_set():
+            assert len(np.unique(load_checkpoint(path).policy["x"])) == 1
+            reads += 1
+        return reads
+
+    reader = Caller(read)
+    for n in range(60):
+        save_checkpoint(path, states[n % 2])
+    ended.set()
+    assert reader.get() > 0
 
 
 def test_a_file_where_the_folder_should_be_is_an_error_that_names_the_path(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from relaax_like.wire.errors import InvalidInputError
 
 
 def read_histogram(directory: Path, name: str) -> list[tuple[int, np.ndarray]]:
-    """Returns (x, [bins, 3] of left, right, count) of each histogram, as TensorBoard takes it up."""
+    """Returns (x, [bins, 3] of left, right, count) of each histogram, as TensorBoard sees it."""
     found = []
     for path in directory.iterdir():
         for event in read_events(path):
