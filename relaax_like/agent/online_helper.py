@@ -1,5 +1,6 @@
 """OnlineHelper: an agent's side of one ComputationTask; recent experience, used once."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ Arrays = Mapping[str, np.ndarray]
 _WAIT_SEC, _LONG_WAIT_SEC = 2.0, 60.0
 # Reported with one rollout; older ones are forgotten. A push of many rollouts has a bound, too.
 _MAX_EPISODES = 1_000
+_names = itertools.count(1)
 
 
 class OnlineHelper:
@@ -60,6 +62,7 @@ class OnlineHelper:
         self._ahead = ahead
         self._on_learned = on_learned
         self._max_wait_sec = max_wait_sec
+        self._name = f"agent-{next(_names)}"
         self._buffer = RolloutBuffer(steps, slots)
         self._episodes: list[Episode] = []
         # Two counters, each with one writer: what is under way needs no lock.
@@ -155,7 +158,7 @@ class OnlineHelper:
             longest = _WAIT_SEC if self._learned and self._ahead else _LONG_WAIT_SEC
         self._wait_until = time.monotonic() + longest
         env_steps = rollout.env_steps if self.counts_steps else 0
-        self._processor.submit(rollout, ended, self._note_learned, env_steps)
+        self._processor.submit(rollout, ended, self._note_learned, env_steps, self._name)
 
     def add_episodes(self, episodes: Sequence[Episode]) -> None:
         """Has episodes reported that end with the step whose outcome is added next."""
@@ -171,6 +174,8 @@ class OnlineHelper:
             self._processor.report(self._episodes, self.unfinished_steps)
         self._episodes = []
         self._buffer.discard()
+        if self._submitted:
+            self._processor.leave(self._name)
 
     def _make_for_slot(self) -> "OnlineHelper":
         helper = OnlineHelper(

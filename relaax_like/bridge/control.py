@@ -10,8 +10,18 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from relaax_like.bridge.channel import SERVER_OPTIONS, bind, make_channel, make_interceptors
+from relaax_like.bridge.collecting import CollectStream
+from relaax_like.bridge.experience_servicer import (
+    ExperienceServicer,
+    add_experience_to_server,
+)
 from relaax_like.bridge.manifest import Manifest
-from relaax_like.bridge.service import Metrics, ParameterServerBackend, Status
+from relaax_like.bridge.service import (
+    ExperienceSink,
+    Metrics,
+    ParameterServerBackend,
+    Status,
+)
 from relaax_like.bridge.servicer import (
     ParameterServerServicer,
     add_to_server,
@@ -95,6 +105,15 @@ class Link:
             often=often,
             share=share,
         )
+
+    def collect_stream(self, client_id: str, timeout_sec: float | None = None) -> CollectStream:
+        """Returns a stream of experience to the server, not opened; waits for the server first.
+
+        Raises:
+          ServerUnavailableError: it did not answer within `timeout_sec` (None: for ever).
+        """
+        manifest = self.wait(timeout_sec)
+        return CollectStream(self._channel, self.address, manifest, client_id)
 
     def metrics(self) -> MetricsClient:
         """Returns the recorder behind the server, shared by all agents of the process."""
@@ -193,6 +212,7 @@ class BridgeControl:
         address: str,
         backend: ParameterServerBackend,
         security: ServerSecurity | None = None,
+        experience: ExperienceSink | None = None,
     ) -> tuple[grpc.Server, int]:
         """Binds a server for `backend`; start it with `.start()`.
 
@@ -200,6 +220,7 @@ class BridgeControl:
           address: `host:port`; port 0 lets the system choose.
           backend: what is served: our own protocol, the tutorial's four calls, metrics, health.
           security: what clients must show; None: nothing, in the clear.
+          experience: what takes experience, where the run learns in the server; None: it does not.
 
         Returns:
           The server and its real port.
@@ -218,6 +239,7 @@ class BridgeControl:
             interceptors=make_interceptors(security),
         )
         add_to_server(ParameterServerServicer(backend), server)
+        add_experience_to_server(ExperienceServicer(backend, experience), server)
         _add_tutorial(server, backend)
         _add_metrics(server, backend.metrics())
         add_health(server)

@@ -9,6 +9,7 @@ import grpc
 
 from relaax_like.wire.errors import (
     InvalidInputError,
+    LeasedError,
     NotAllowedError,
     ProtocolError,
     ServerUnavailableError,
@@ -16,6 +17,7 @@ from relaax_like.wire.errors import (
 
 _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT),
+    (LeasedError, grpc.StatusCode.FAILED_PRECONDITION),
     (ServerUnavailableError, grpc.StatusCode.UNAVAILABLE),
     (TimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
 )
@@ -43,6 +45,8 @@ def to_exception(error: grpc.RpcError, address: str) -> Exception:
     code, details = error.code(), error.details()
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidInputError(details or "refused")
+    if code is grpc.StatusCode.FAILED_PRECONDITION:
+        return LeasedError(f"the parameter server at {address} refused: {details}")
     if code in _NOT_ALLOWED:
         return NotAllowedError(f"the parameter server at {address} refused: {details}")
     if code in _UNAVAILABLE:

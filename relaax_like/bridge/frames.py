@@ -8,13 +8,16 @@ from typing import TypeAlias
 
 from google.protobuf.message import DecodeError, Message
 
+from relaax_like.v1 import experience_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 
 # A header, or the bytes of a chunk.
 Request: TypeAlias = pb.PushPullRequest | memoryview
 Reply: TypeAlias = pb.PushPullReply | memoryview
+ExperienceRequest: TypeAlias = experience_pb2.ExperienceRequest | memoryview
+ExperienceReply: TypeAlias = experience_pb2.ExperienceReply | memoryview
 
-# Field 2, length-delimited: `chunk`, in both messages.
+# Field 2, length-delimited: `chunk`, in all of these messages.
 _CHUNK_KEY = 0x12
 _MAX_LENGTH_BYTES = 5
 # Longest header without statistics: 100 000 episodes have 2 MB, a first chunk 512 KiB.
@@ -79,3 +82,26 @@ def to_push_pull_reply(data: bytes) -> Reply:
     """
     chunk = _find_chunk(data)
     return pb.PushPullReply.FromString(data) if chunk is None else chunk
+
+
+def to_experience_request(data: bytes) -> ExperienceRequest:
+    """Reads one message, as `to_push_pull_request` does."""
+    chunk = _find_chunk(data)
+    if chunk is not None:
+        return chunk
+    if len(data) > MAX_HEADER_BYTES:
+        return experience_pb2.ExperienceRequest()
+    try:
+        return experience_pb2.ExperienceRequest.FromString(data)
+    except DecodeError:
+        return experience_pb2.ExperienceRequest()
+
+
+def to_experience_reply(data: bytes) -> ExperienceReply:
+    """Reads one message.
+
+    Raises:
+      DecodeError: it is none.
+    """
+    chunk = _find_chunk(data)
+    return experience_pb2.ExperienceReply.FromString(data) if chunk is None else chunk

@@ -100,6 +100,68 @@ class Lease:
     finished: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Experience:
+    """What one agent has seen, on its way to the learner in the parameter server's process.
+
+    Attributes:
+      client_id: the sending process.
+      incarnation: grows each time that process starts.
+      sequence: 1, 2, 3, ... within one incarnation; sent again, it takes effect once.
+      agent: who played it.
+      columns: slots of the rollout.
+      rollout: `[n] uint8`, a serialised `relaax.v1.Rollout`; None: there is none.
+      episodes: that ended meanwhile.
+      leaves: the agent sends nothing more.
+    """
+
+    client_id: str
+    incarnation: int
+    sequence: int
+    agent: str = ""
+    columns: int = 0
+    rollout: np.ndarray | None = None
+    episodes: tuple[Episode, ...] = ()
+    leaves: bool = False
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the server has come with a client's experience: numbers of its sequence.
+
+    Attributes:
+      received: all up to it have been received.
+      released: agents that played what came up to it act on.
+    """
+
+    received: int = 0
+    released: int = 0
+
+
+class ExperienceSink(abc.ABC):
+    """Where experience goes that a run learns from in its parameter server. Thread-safe."""
+
+    @property
+    @abc.abstractmethod
+    def max_rollout_bytes(self) -> int:
+        """Longest serialised rollout that is taken."""
+
+    @abc.abstractmethod
+    def add(self, experience: Experience) -> None:
+        """Takes experience; waits while there is no room.
+
+        Raises:
+          InvalidInputError: it is malformed or of another run; nothing was taken.
+          ServerUnavailableError: the server closes, or there was no room for a long time.
+        """
+
+    @abc.abstractmethod
+    def wait(
+        self, client_id: str, incarnation: int, seen: Progress, version: int, timeout_sec: float
+    ) -> Progress:
+        """Waits until something has changed for a client: its progress, the version, the end."""
+
+
 class Publisher(abc.ABC):
     """A parameter server as the one learner in its process sees it."""
 

@@ -1,5 +1,6 @@
-"""`relaax`: run, train, eval, status, save, stop, trace, fsck, doctor."""
+"""`relaax`: run, train, eval, plot, compare, status, save, stop, trace, fsck, doctor."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from relaax_like.cli.options import (
     make_security,
 )
 from relaax_like.config.loader import load_experiment
+from relaax_like.launch.modes import LogMode, XAxis
 from relaax_like.launch.process import (
     Shutdown,
     clear_traces,
@@ -31,6 +33,13 @@ app = make_app("Trains agents, over the network, on environments that cannot be 
 
 PARAMETER_SERVER = "localhost:7000"
 ConfigArgument = Annotated[Path, typer.Argument(help="The experiment's YAML file.")]
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run's folder, or an experiment's YAML file.")
+]
+RunsArgument = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="Runs' folders, or the config.yaml in each.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 @app.callback()
@@ -76,42 +85,101 @@ def run(
 def train(
     config: ConfigArgument,
     trace: TraceOption = False,
+    log: Annotated[
+        LogMode,
+        typer.Option(help="A live table in a terminal, else lines (auto); or lines; or JSON."),
+    ] = LogMode.AUTO,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Train in one process, without a network: the same objects, the quickest path."""
 
     def start() -> int:
         experiment = load_experiment(config, sets)
-        setup_logging("INFO")
+        setup_logging("INFO", sys.stderr if log is LogMode.JSON else None)
         if trace:
             clear_traces(experiment)
         start_tracing("train", experiment, trace)
         from relaax_like.launch.trainer import Trainer
 
-        return Trainer(experiment, sets).run(Shutdown())
+        return Trainer(experiment, sets, log).run(Shutdown())
 
     run_main(start)
 
 
 @app.command(name="eval")
 def evaluate(
-    config: ConfigArgument,
+    config: RunArgument,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 100,
     best: Annotated[
         bool,
         typer.Option("--best", help="The kept snapshot with the best mean return, not the newest."),
     ] = False,
+    video: Annotated[
+        Path | None, typer.Option(help="Also film episodes into this .mp4 or .gif.")
+    ] = None,
+    video_episodes: Annotated[int, typer.Option(min=1, help="Episodes in the video.")] = 1,
+    as_json: JsonOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Play with a snapshot's best actions; prints the mean return and its spread."""
 
     def start() -> int:
-        experiment = load_experiment(config, sets)
-        setup_logging("WARNING")
-        from relaax_like.launch.evaluation import evaluate_snapshot, format_evaluation
+        from relaax_like.launch.runs import find_experiment
 
-        print(format_evaluation(evaluate_snapshot(experiment, episodes, best)))
-        return 0
+        file, folders = find_experiment(config)
+        experiment = load_experiment(file, [*folders, *sets])
+        setup_logging("WARNING", sys.stderr if as_json else None)
+        from relaax_like.cli.evaluation import show_evaluation
+        from relaax_like.launch.evaluation import Video
+
+        wish = None if video is None else Video(path=video, episodes=video_episodes)
+        return show_evaluation(experiment, episodes, best, wish, as_json)
+
+    run_main(start)
+
+
+@app.command()
+def plot(
+    runs: RunsArgument,
+    curve: Annotated[
+        str | None,
+        typer.Option(help="Name of the curve; default: the mean return, or the episode rewards."),
+    ] = None,
+    x: Annotated[XAxis, typer.Option("--x", help="Environment steps, or seconds.")] = XAxis.STEPS,
+    smooth: Annotated[
+        int, typer.Option(min=1, help="Points that each drawn point is the mean of.")
+    ] = 1,
+    out: Annotated[Path, typer.Option(help="The picture: .png, .pdf or .svg.")] = Path(
+        "curves.png"
+    ),
+    list_: Annotated[
+        bool, typer.Option("--list", help="Print the names of the curves instead.")
+    ] = False,
+) -> None:
+    """Draw a curve of runs; those that differ in the seed only become a mean with a band."""
+
+    def start() -> int:
+        from relaax_like.cli.plot import list_curves, show_plot
+
+        return list_curves(runs) if list_ else show_plot(runs, curve, x, smooth, out)
+
+    run_main(start)
+
+
+@app.command()
+def compare(
+    runs: RunsArgument,
+    target: Annotated[
+        float | None, typer.Option(help="A mean return; tells steps and seconds until it.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print how runs went, side by side, and the settings that differ between them."""
+
+    def start() -> int:
+        from relaax_like.cli.compare import show_comparison
+
+        return show_comparison(runs, target, as_json)
 
     run_main(start)
 

@@ -26,7 +26,7 @@ class Algorithm:
       learn_order: variable groups that are stepped one after another, all of them: `learn` is asked
         anew for each, and sees the values that the groups before it left. Empty: one call, and all
         groups are stepped at once.
-      autograph: whether its methods, and those of its model, have an `if` or a loop of Python's that
+      autograph: whether its methods, and those of its model, have an `if` or a loop of Python that
         depends on a tensor. False where none has: they are compiled in half the time.
 
     Args:

@@ -100,6 +100,7 @@ class ComputationDataProcessor:
         episodes: Sequence[Episode],
         on_done: Callable[[], None],
         env_steps: int | None = None,
+        agent: str = "",
     ) -> None:
         """Hands a rollout over to be learned from.
 
@@ -110,13 +111,18 @@ class ComputationDataProcessor:
             it could not be used).
           env_steps: to be counted with it: 0 where another task counts the agent's steps; None: all
             of the rollout's.
+          agent: who played it.
         """
         steps = rollout.env_steps if env_steps is None else env_steps
-        self._submit(rollout, episodes, steps, on_done)
+        self._submit(rollout, episodes, steps, on_done, agent)
 
     def report(self, episodes: Sequence[Episode], env_steps: int) -> None:
         """Counts episodes and steps that no gradient was made of."""
         self._submit(None, tuple(episodes), env_steps)
+
+    def leave(self, agent: str) -> None:
+        """Tells that an agent submits nothing more: nobody needs to wait for it."""
+        self._learner.leave(agent)
 
     def refresh(self, on_done: Callable[[], None] | None = None) -> None:
         """Asks for the newest values; `on_done` is called when they are in force."""
@@ -134,11 +140,12 @@ class ComputationDataProcessor:
         episodes: Sequence[Episode],
         env_steps: int,
         on_done: Callable[[], None] | None = None,
+        agent: str = "",
     ) -> None:
         number = next(self._numbers)
         if on_done is not None:
             self._on_done[number] = on_done
-        self._learner.submit(Work(number, rollout, episodes, env_steps))
+        self._learner.submit(Work(number, rollout, episodes, env_steps, agent))
 
     def _take(self, learned: Learned) -> None:
         """Takes an answer, in the learner's thread: first the values, then whom they are for."""

@@ -19,12 +19,16 @@ class Work:
       rollout: its arrays are not copied.
       episodes: that ended meanwhile.
       env_steps: to be counted with it.
+      agent: who played it, of the agents of this process.
+      leaves: the agent submits nothing more; see `Learner.leave`.
     """
 
     number: int
     rollout: Rollout | None
     episodes: Sequence[Episode] = ()
     env_steps: int = 0
+    agent: str = ""
+    leaves: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,9 @@ class Learner(abc.ABC):
     @abc.abstractmethod
     def submit(self, work: Work) -> None:
         """Hands work over without waiting; each is answered, unless the learner is stopped."""
+
+    def leave(self, agent: str) -> None:  # noqa: B027 - optional
+        """Hears that an agent submits nothing more: nobody needs to wait for it."""
 
     @abc.abstractmethod
     def stop(self) -> None:

@@ -158,11 +158,22 @@ class LearnerConfig(Settings):
     # Where the learner runs. agent: in the rlx server, beside its agents; server: in the parameter
     # server, which gets experience instead of gradients.
     placement: Literal["agent", "server"] = "agent"
+    # Rollouts that an agent may have under way while it acts on, over the network. 0: it waits
+    # until each has been learned from, or is known not to complete an iteration; null: 1 with
+    # placement agent, 0 with server.
+    max_rollouts_ahead: int | None = Field(default=None, ge=0, le=16)
     # Training ends when the mean return of the last target_episodes episodes reaches it.
     target_return: float | None = None
     target_episodes: int = Field(default=100, ge=1)
     # Hooks of the learner, for placement: server; see config/base_learner.py.
     hook: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @property
+    def rollouts_ahead(self) -> int:
+        """What `max_rollouts_ahead` comes to."""
+        if self.max_rollouts_ahead is not None:
+            return self.max_rollouts_ahead
+        return 1 if self.placement == "agent" else 0
 
     @field_validator("placement", mode="before")
     @classmethod

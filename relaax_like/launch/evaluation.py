@@ -1,14 +1,19 @@
 """Greedy evaluation: the best actions of the newest snapshot, in fresh episodes."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.bridge.service import NullMetrics
-from relaax_like.client.interactor import Interactor, SlotEpisode
+from relaax_like.client.interactor import EnvironmentSlots, Interactor, SlotEpisode
 from relaax_like.config.models import Experiment
 from relaax_like.launch.local import make_local_agents, open_slots
+from relaax_like.launch.video import FilmedSlots, draw_without_screen, validate_video
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import read_best, read_latest
 from relaax_like.parameter_server.store import Store
@@ -24,25 +29,49 @@ class Evaluation:
       lengths: [n] int64, environment steps.
       global_t: training steps of the evaluated weights.
       version: of the weights.
+      video: what was filmed; "" without a video.
     """
 
     returns: np.ndarray
     lengths: np.ndarray
     global_t: int
     version: int
+    video: str = ""
+
+    @property
+    def half_interval(self) -> float:
+        """Half of the 95 % confidence interval of the mean return; NaN with one episode."""
+        number = len(self.returns)
+        if number < 2:
+            return math.nan
+        return float(1.96 * self.returns.std(ddof=1) / math.sqrt(number))
 
 
-def evaluate_snapshot(experiment: Experiment, episodes: int, best: bool = False) -> Evaluation:
+@dataclass(frozen=True, kw_only=True)
+class Video:
+    """A wish: the file, and how many episodes it is to show."""
+
+    path: Path
+    episodes: int = 1
+
+
+def evaluate_snapshot(
+    experiment: Experiment, episodes: int, best: bool = False, video: Video | None = None
+) -> Evaluation:
     """Plays with a snapshot of the experiment; a running training is not disturbed.
 
     Args:
       experiment: whose snapshots.
       episodes: to play.
       best: the kept one with the best mean return in training, instead of the newest.
+      video: films episodes of their own, before those that are counted.
 
     Raises:
+      ConfigError: the environment cannot be filmed, or the file cannot be written.
       SnapshotError: there is no snapshot, or none that can be used.
     """
+    if video is not None:
+        validate_video(video.path)
     directory = experiment.parameter_server.checkpoint_dir
     state = read_best(directory) if best else read_latest(directory)
     if state is None and best:
@@ -55,46 +84,91 @@ def evaluate_snapshot(experiment: Experiment, episodes: int, best: bool = False)
     store = Store(state.manifest, state.values, experiment.optimizers)
     store.import_state(state)
     ended: list[SlotEpisode] = []
+    filmed = ""
     with ParameterServer(store, metrics=NullMetrics()) as server:
-        _play(experiment, server, episodes, ended)
+        if video is not None:
+            filmed = _film(experiment, server, video)
+        with open_slots(experiment, "eval") as slots:
+            _play(experiment, server, slots, episodes, ended.append)
     return Evaluation(
         returns=np.array([episode.score for episode in ended[:episodes]]),
         lengths=np.array([episode.length for episode in ended[:episodes]]),
         global_t=state.global_t,
         version=state.version,
+        video=filmed,
+    )
+
+
+def _film(experiment: Experiment, server: ParameterServer, video: Video) -> str:
+    """Plays one slot into a video; tells what is in it."""
+    if experiment.environment is not None:  # else open_slots says what is missing
+        one = experiment.environment.model_copy(update={"slots": 1})
+        experiment = replace(experiment, environment=one)
+    scores: list[str] = []
+    draw_without_screen()
+    with open_slots(experiment, "video") as slots, FilmedSlots(slots, video.path) as filmed:
+        _play(
+            experiment,
+            server,
+            filmed,
+            video.episodes,
+            lambda episode: scores.append(f"{episode.score:g}"),
+        )
+    return (
+        f"{filmed.path}: returns {', '.join(scores)}; {filmed.frames} frames, "
+        f"{filmed.fps:g} a second"
     )
 
 
 def _play(
-    experiment: Experiment, server: ParameterServer, episodes: int, ended: list[SlotEpisode]
+    experiment: Experiment,
+    server: ParameterServer,
+    slots: EnvironmentSlots,
+    episodes: int,
+    on_episode: Callable[[SlotEpisode], None],
 ) -> None:
     environment = experiment.environment
-    with open_slots(experiment, "eval") as slots:
-        assert environment is not None
-        agents = make_local_agents(
-            experiment, slots, lambda name: InProcessClient(server, name), exploit=True
-        )
-        try:
-            Interactor(
-                slots,
-                agents,
-                rnd=environment.rnd,
-                limit=environment.limit,
-                max_episodes=episodes,
-                on_episode=ended.append,
-                seed=experiment.seed,
-            ).run()
-        finally:
-            agents.close()
+    assert environment is not None
+    agents = make_local_agents(
+        experiment, slots, lambda name: InProcessClient(server, name), exploit=True
+    )
+    try:
+        Interactor(
+            slots,
+            agents,
+            rnd=environment.rnd,
+            limit=environment.limit,
+            max_episodes=episodes,
+            on_episode=on_episode,
+            seed=experiment.seed,
+        ).run()
+    finally:
+        agents.close()
 
 
 def format_evaluation(evaluation: Evaluation) -> str:
     """Returns one line: mean, 95 % confidence interval of the mean, spread, episodes, weights."""
     returns = evaluation.returns
-    half = 1.96 * returns.std(ddof=1) / np.sqrt(len(returns)) if len(returns) > 1 else float("nan")
     return (
-        f"mean return {returns.mean():.2f} +- {half:.2f} (95 % interval of the mean), "
+        f"mean return {returns.mean():.2f} +- {evaluation.half_interval:.2f} "
+        "(95 % interval of the mean), "
         f"min {returns.min():g}, max {returns.max():g}, {len(returns)} greedy episodes, "
         f"mean length {evaluation.lengths.mean():.1f}; weights of step {evaluation.global_t:,}, "
         f"version {evaluation.version:,}"
     )
+
+
+def evaluation_to_dict(evaluation: Evaluation) -> dict[str, Any]:
+    """Returns the same in JSON types; `interval` is None with one episode."""
+    returns = evaluation.returns
+    mean, half = float(returns.mean()), evaluation.half_interval
+    return {
+        "mean": mean,
+        "interval": None if math.isnan(half) else [mean - half, mean + half],
+        "min": float(returns.min()),
+        "max": float(returns.max()),
+        "episodes": len(returns),
+        "mean_length": float(evaluation.lengths.mean()),
+        "step": evaluation.global_t,
+        "version": evaluation.version,
+    }

@@ -14,7 +14,7 @@ from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.service import ParameterServerClient
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.agents import make_learners
+from relaax_like.launch.learners import make_learners
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.process import run_main, setup_logging, start_tracing
 from relaax_like.launch.security import make_client_security

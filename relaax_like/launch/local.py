@@ -114,7 +114,7 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
 
     Args:
       experiment: names them in its section `environment`.
-      purpose: "train" or "eval"; each has seeds of its own.
+      purpose: "train", "eval" or "video"; each has seeds of its own.
 
     Raises:
       ConfigError: there is no environment, or its folder cannot be used without a network.

@@ -13,13 +13,16 @@ from relaax_like.bridge.manifest import Variable, make_manifest
 from relaax_like.bridge.service import Metrics, Status
 from relaax_like.config.loader import dump_experiment
 from relaax_like.config.models import Experiment
-from relaax_like.launch.process import Shutdown, validate_port_free
+from relaax_like.launch.learners import make_iteration_learner
+from relaax_like.launch.process import EXIT_ERROR, Shutdown, validate_port_free
+from relaax_like.launch.runs import EPISODES, MEAN_RETURN
 from relaax_like.launch.security import (
     make_client_security,
     make_server_security,
     validate_exposure,
     validate_unprotected,
 )
+from relaax_like.learner.experience_service import ExperienceService
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.metrics.prometheus import PrometheusPage
@@ -42,10 +45,13 @@ logger = logging.getLogger(__name__)
 _INITIAL_VALUES_TIMEOUT_SEC = 300.0
 # After the end, agents have this long to ask once more and hear of it.
 _FINISH_GRACE_SEC = 3.0
+# Longest rollout that may come to a learner in this process.
+_MAX_ROLLOUT_BYTES = 1 << 30
 # When all agents have heard: until they have told their environments.
 _TOLD_SEC = 0.5
 # Between attempts to save the trained weights, when the disk is full or the folder unwritable.
 _SAVE_RETRY_SEC = 5.0
+_CURVES_INTERVAL_SEC = 1.0
 
 
 def make_parameter_server(
@@ -146,8 +152,14 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             host = settings.prometheus_bind.host
             logger.info("metrics for Prometheus on http://%s:%d/metrics", host, numbers.port)
         (experiment.run_dir / "config.yaml").write_text(dump_experiment(experiment))
-        grpc_server, port = BridgeControl().create_server(str(settings.bind), server, security)
+        service = _make_experience_service(experiment, server, shutdown)
+        grpc_server, port = BridgeControl().create_server(
+            str(settings.bind), server, security, service
+        )
         grpc_server.start()
+        if service is not None:
+            service.start()
+            page.callback(service.stop)
         logger.info("parameter server on %s:%d", settings.bind.host, port)
         watch_progress(server, shutdown, settings.progress_interval_sec)
         if server.status().finished:
@@ -161,6 +173,21 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         metrics.close()
     print_summary(experiment, server.status())
     return 0 if server.status().finished else shutdown.exit_status
+
+
+def _make_experience_service(
+    experiment: Experiment, server: ParameterServer, shutdown: Shutdown
+) -> ExperienceService | None:
+    """Makes the learner of this process, not started; None: the run learns elsewhere."""
+    plan = experiment.algorithm.update_plan
+    if experiment.learner.placement != "server" or plan is None:
+        return None
+    return ExperienceService(
+        lambda: make_iteration_learner(experiment, server),
+        plan.columns,
+        _MAX_ROLLOUT_BYTES,
+        on_failure=lambda error: shutdown.request(EXIT_ERROR),
+    )
 
 
 def _save_finished(server: ParameterServer, shutdown: Shutdown) -> None:
@@ -205,20 +232,59 @@ def make_recorder(experiment: Experiment, global_t: Callable[[], int]) -> Buffer
     return TensorBoardRecorder(experiment.parameter_server.metrics_dir, global_t)
 
 
-def watch_progress(server: ParameterServer, shutdown: Shutdown, interval_sec: float) -> None:
-    """Prints progress lines until the training has finished or the process is to end."""
-    next_line = time.monotonic() + interval_sec
+def log_progress(status: Status) -> None:
+    """Writes the progress line to the log."""
+    logger.info("%s", format_progress(status))
+
+
+def watch_progress(
+    server: ParameterServer,
+    shutdown: Shutdown,
+    interval_sec: float,
+    show: Callable[[Status], None] = log_progress,
+) -> None:
+    """Shows the progress and records its curves, until the end of the training or of the process.
+
+    Args:
+      server: whose training.
+      shutdown: of the process.
+      interval_sec: between two calls of `show`.
+      show: shows the numbers.
+    """
+    curves = _ReturnCurves(server)
+    next_points, next_line = time.monotonic(), time.monotonic() + interval_sec
     shown = -1
     while not (shutdown.requested.is_set() or server.stop_requested.is_set()):
         if server.wait_finished(0.1):
-            return
-        if time.monotonic() < next_line:
+            break
+        now = time.monotonic()
+        if now >= next_points:
+            next_points = now + _CURVES_INTERVAL_SEC
+            curves.record(server.status())
+        if now < next_line:
             continue
         next_line += interval_sec
         status = server.status()
         if status.global_t != shown or status.clients:
-            logger.info("%s", format_progress(status))
+            show(status)
         shown = status.global_t
+    curves.record(server.status())
+
+
+class _ReturnCurves:
+    """Records how well the training goes, whatever is trained."""
+
+    def __init__(self, server: ParameterServer):
+        self._metrics = server.metrics()
+        self._recorded = 0  # episodes
+
+    def record(self, status: Status) -> None:
+        """Adds a point to each curve, if an episode has ended since the last one."""
+        if status.mean_return is None or status.episodes == self._recorded:
+            return
+        self._recorded = status.episodes
+        self._metrics.scalar(MEAN_RETURN, status.mean_return, status.global_t)
+        self._metrics.scalar(EPISODES, status.episodes, status.global_t)
 
 
 def _load_initial_values(experiment: Experiment, overrides: Sequence[str]) -> list[Variable]:
@@ -247,6 +313,7 @@ def print_summary(experiment: Experiment, status: Status) -> None:
     logger.info("%s; %d episodes", format_progress(status), status.episodes)
     logger.info("snapshots   %s", _relative(settings.checkpoint_dir))
     logger.info("curves      tensorboard --logdir %s", _relative(settings.metrics_dir))
+    logger.info("picture     relaax plot %s", _relative(experiment.run_dir))
     logger.info("config      %s", _relative(experiment.run_dir / "config.yaml"))
     if experiment.environment is not None:
         logger.info("evaluate    relaax eval %s", _relative(experiment.run_dir / "config.yaml"))

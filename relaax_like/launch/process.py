@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import TextIO
 
 from relaax_like.config.address import Address
 from relaax_like.config.models import Experiment
@@ -24,15 +25,18 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 
 
-def setup_logging(level: str) -> None:
-    """Sends log lines to standard output: time and message; the runner names the process."""
+def setup_logging(level: str, stream: TextIO | None = None) -> None:
+    """Sends log lines to standard output, or to `stream`: time and message.
+
+    The runner names the process.
+    """
     # TensorFlow's own messages, in the processes that load it.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.basicConfig(
         level=level,
         format="%(asctime)s %(message)s",
         datefmt="%H:%M:%S",
-        stream=sys.stdout,
+        stream=stream or sys.stdout,
         force=True,
     )
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 
 from relaax_like.bridge import chaos
+from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.service import Metrics, ParameterServerClient
 from relaax_like.config.models import Experiment, RlxServerConfig
@@ -20,12 +21,13 @@ from relaax_like.launch.security import (
     validate_exposure,
 )
 from relaax_like.learner.learner_process import LearnerProcess
+from relaax_like.learner.remote_learner import RemoteLearner
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.server import RlxServer, new_event_loop
 from relaax_like.rlx_server.session import Session
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import NotAllowedError, ServerUnavailableError
+from relaax_like.wire.errors import NotAllowedError, RelaaxError, ServerUnavailableError
 from relaax_like.wire.security import ServerSecurity
 
 logger = logging.getLogger(__name__)
@@ -86,19 +88,14 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
     address = str(settings.parameter_server.to_connect())
     with BridgeControl().connect(address, make_client_security(experiment)) as link:
         metrics = make_agent_metrics(experiment, link)
-        learner = LearnerProcess(
-            [sys.executable, "-m", _LEARNER, str(experiment.file), *overrides],
-            environment=_make_environment(),
-            on_global_t=link.note_global_t,
-            on_failure=shutdown.request,
-            fatal=(EXIT_USAGE,),
-        )
+        learner = _make_learner(experiment, overrides, link, shutdown)
 
         def make_client(client_id: str) -> ParameterServerClient:
             return link.parameter_server_stub(client_id, metrics, _HELLO_WAIT_SEC)
 
         with shutdown.interrupting(), tracing.span(tracing.START):
-            beside = BesideLearner(learner, metrics)
+            ahead = experiment.learner.rollouts_ahead
+            beside = BesideLearner(learner, metrics, ahead)
             host = make_agent_host(experiment, make_client, beside=beside)
         server = make_rlx_server(settings, host, metrics, security)
         threading.Thread(target=_announce_link, args=(link, shutdown), daemon=True).start()
@@ -112,6 +109,32 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
             if metrics is not link.metrics():
                 metrics.close()
     return shutdown.exit_status
+
+
+def _make_learner(
+    experiment: Experiment, overrides: Sequence[str], link: Link, shutdown: Shutdown
+) -> LearnerProcess | RemoteLearner:
+    """Makes the link to where the run learns; nothing is started."""
+    if experiment.learner.placement == "server":
+        client_id = make_client_id("rlx")
+
+        def fail(error: RelaaxError) -> None:
+            logger.error("%s", error)
+            shutdown.request(EXIT_USAGE)
+
+        return RemoteLearner(
+            lambda: link.collect_stream(client_id, _HELLO_WAIT_SEC),
+            client_id,
+            on_global_t=link.note_global_t,
+            on_failure=fail,
+        )
+    return LearnerProcess(
+        [sys.executable, "-m", _LEARNER, str(experiment.file), *overrides],
+        environment=_make_environment(),
+        on_global_t=link.note_global_t,
+        on_failure=shutdown.request,
+        fatal=(EXIT_USAGE,),
+    )
 
 
 async def _serve(server: RlxServer, settings: RlxServerConfig, shutdown: Shutdown) -> None:

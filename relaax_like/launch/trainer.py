@@ -8,7 +8,9 @@ from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.client.interactor import Interactor, SlotEpisode
 from relaax_like.config.loader import dump_experiment
 from relaax_like.config.models import Experiment
+from relaax_like.launch.live import JsonProgress, NewestScalars, Progress, open_progress
 from relaax_like.launch.local import make_local_agents, open_slots
+from relaax_like.launch.modes import LogMode
 from relaax_like.launch.parameter_server import (
     make_parameter_server,
     make_recorder,
@@ -31,9 +33,15 @@ class Trainer:
     The same objects as over the network, the same run folder, the same curves.
     """
 
-    def __init__(self, experiment: Experiment, overrides: Sequence[str] = ()):
+    def __init__(
+        self,
+        experiment: Experiment,
+        overrides: Sequence[str] = (),
+        log: LogMode = LogMode.PLAIN,
+    ):
         self._experiment = experiment
         self._overrides = overrides
+        self._log = log
 
     def run(self, shutdown: Shutdown) -> int:
         """Trains until the target, the budget or a signal; returns the exit status."""
@@ -42,25 +50,34 @@ class Trainer:
         (experiment.run_dir / "config.yaml").write_text(dump_experiment(experiment))
         serving: list[ParameterServer] = []
         with make_recorder(experiment, lambda: serving[0].global_t if serving else 0) as recorder:
+            newest = NewestScalars(recorder)
             with shutdown.interrupting(), tracing.span(tracing.START):
-                server = make_parameter_server(experiment, self._overrides, recorder)
+                server = make_parameter_server(experiment, self._overrides, newest)
             serving.append(server)
-            with server:
-                progress = threading.Thread(
+            with server, open_progress(self._log, experiment, newest, shutdown) as progress:
+                watching = threading.Thread(
                     target=watch_progress,
-                    args=(server, shutdown, experiment.parameter_server.progress_interval_sec),
+                    args=(server, shutdown, progress.interval_sec, progress.show),
                 )
-                progress.start()
+                watching.start()
                 try:
-                    self._interact(server, shutdown.requested)
+                    self._interact(server, shutdown.requested, progress)
                 finally:
                     shutdown.requested.set()
-                    progress.join()
+                    watching.join()
+        if isinstance(progress, JsonProgress):
+            progress.show(server.status())
         print_summary(experiment, server.status())
         return 0 if server.finished else shutdown.exit_status
 
-    def _interact(self, server: ParameterServer, stop: threading.Event) -> None:
+    def _interact(self, server: ParameterServer, stop: threading.Event, progress: Progress) -> None:
         experiment = self._experiment
+
+        def take_episode(episode: SlotEpisode) -> None:
+            progress.lengths.append(episode.length)
+            if experiment.rlx_server.score_lines:
+                _log_episode(episode)
+
         environment = experiment.environment
         with open_slots(experiment, "train") as slots:
             assert environment is not None
@@ -78,7 +95,7 @@ class Trainer:
                     rnd=environment.rnd,
                     limit=environment.limit,
                     stop=stop,
-                    on_episode=_log_episode if experiment.rlx_server.score_lines else None,
+                    on_episode=take_episode,
                     seed=experiment.seed,
                 ).run()
             finally:

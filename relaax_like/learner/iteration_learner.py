@@ -50,6 +50,11 @@ class IterationLearner:
         self._learned_at = time.monotonic()
         self._means = Means(publisher.metrics())
 
+    @property
+    def waiting_columns(self) -> int:
+        """Rollouts of one slot that no iteration has been made of."""
+        return self._collector.waiting_columns
+
     def load(self) -> Learned:
         """Becomes the run's only learner; returns the values to act with."""
         lease = self._publisher.lease()

@@ -34,7 +34,7 @@ def message_to_work(message: learner_pb2.Work) -> Work:
     Raises:
       InvalidInputError: an array is not what it says.
     """
-    rollout = _read_rollout(message.rollout) if message.HasField("rollout") else None
+    rollout = message_to_rollout(message.rollout) if message.HasField("rollout") else None
     episodes = [Episode(e.episode_return, e.length) for e in message.episodes]
     return Work(message.number, rollout, episodes, message.env_steps)
 
@@ -95,7 +95,19 @@ def _find_whole(inputs: np.ndarray, next_inputs: np.ndarray) -> np.ndarray | Non
     return None
 
 
-def _read_rollout(message: learner_pb2.Rollout) -> Rollout:
+def rollout_to_message(rollout: Rollout) -> learner_pb2.Rollout:
+    """Converts a rollout; its arrays are copied."""
+    message = learner_pb2.Rollout()
+    _write_rollout(rollout, message)
+    return message
+
+
+def message_to_rollout(message: learner_pb2.Rollout) -> Rollout:
+    """Converts a received rollout; its arrays are read-only.
+
+    Raises:
+      InvalidInputError: an array is not what it says.
+    """
     whole = _read_all(message.inputs)
     for name, array in whole.items():
         if not array.ndim:

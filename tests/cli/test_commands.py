@@ -10,7 +10,10 @@ import pytest
 from support.cluster import GYM_MAIN, ROOT, TRACE, Cluster, find_command
 
 SERVERS = ("relaax-parameter-server", "relaax-rlx-server", "relaax-metrics-server")
-SUBCOMMANDS = ("run", "train", "eval", "status", "save", "stop", "trace", "fsck", "doctor")
+SUBCOMMANDS = (
+    *("run", "train", "eval", "plot", "compare", "status", "save", "stop", "trace", "fsck"),
+    "doctor",
+)
 HELP = [
     *[(find_command(name), "--config") for name in SERVERS],
     (find_command("relaax"), "doctor"),

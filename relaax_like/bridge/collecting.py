@@ -1,0 +1,136 @@
+"""CollectStream: the client's end of a stream of experience."""
+
+import itertools
+import queue
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+
+from relaax_like.bridge import chunks, frames, messages
+from relaax_like.bridge.buffers import BufferPool
+from relaax_like.bridge.errors import to_exception
+from relaax_like.bridge.manifest import Manifest
+from relaax_like.bridge.service import Experience, Progress, Reply
+from relaax_like.v1 import experience_pb2
+from relaax_like.v1 import parameter_server_pb2 as pb
+from relaax_like.wire.errors import ServerUnavailableError
+
+
+@dataclass(frozen=True)
+class Advance:
+    """What the server says: how far it has come, and its newest version, step and values."""
+
+    progress: Progress
+    reply: Reply
+
+
+class CollectStream:
+    """One client's stream of experience, open from the constructor to `close`.
+
+        stream = link.collect_stream("rlx-1")
+        stream.open(incarnation, have_version=None)
+        stream.send(experience)        # from one thread
+        for advance in stream: ...     # in another; raises when the stream breaks
+
+    Args:
+      channel: to the server.
+      address: of the server.
+      manifest: of the run.
+      client_id: unique in the run.
+    """
+
+    def __init__(self, channel: grpc.Channel, address: str, manifest: Manifest, client_id: str):
+        self.manifest = manifest
+        self._address = address
+        self._client_id = client_id
+        self._pool = BufferPool(manifest.total_bytes)
+        self._open_call = channel.stream_stream(
+            "/relaax.v1.Experience/Collect",
+            request_serializer=frames.to_bytes,
+            response_deserializer=frames.to_experience_reply,
+        )
+        # What gRPC's sending thread has still to take; None ends it.
+        self._outbox: queue.SimpleQueue[frames.ExperienceRequest | None] = queue.SimpleQueue()
+        self._call: Any = None
+
+    def open(self, incarnation: int, have_version: int | None) -> None:
+        """Opens the stream, and asks for values newer than those at hand."""
+        header = experience_pb2.ExperienceHeader(
+            client_id=self._client_id,
+            incarnation=incarnation,
+            have_version=have_version or 0,
+            have_any=have_version is not None,
+        )
+        self._outbox.put(experience_pb2.ExperienceRequest(header=header))
+        self._call = self._open_call(iter(self._outbox.get, None))
+
+    def send(self, experience: Experience) -> None:
+        """Sends experience without waiting; the rollout's bytes must not change any more."""
+        rollout = experience.rollout
+        parts = iter(()) if rollout is None else chunks.split(rollout)
+        small = rollout is not None and chunks.fits_one(rollout.nbytes)
+        header = experience_pb2.ExperienceHeader(
+            client_id=experience.client_id,
+            incarnation=experience.incarnation,
+            sequence=experience.sequence,
+            agent=experience.agent,
+            columns=experience.columns,
+            rollout_bytes=0 if rollout is None else rollout.nbytes,
+            first_chunk=bytes(next(parts)) if small else b"",
+            episodes=[
+                pb.Episode(episode_return=e.episode_return, length=e.length)
+                for e in experience.episodes
+            ],
+            leaves=experience.leaves,
+        )
+        self._outbox.put(experience_pb2.ExperienceRequest(header=header))
+        for part in parts:
+            self._outbox.put(part)
+
+    def __iter__(self) -> Iterator[Advance]:
+        """Yields what the server says, about once a second at least.
+
+        Raises:
+          ServerUnavailableError: the stream broke.
+          LeasedError: the run does not learn in its parameter server.
+          InvalidInputError: what was sent last is malformed.
+        """
+        try:
+            for message in self._call:
+                yield self._read(message)
+        except grpc.RpcError as error:
+            raise to_exception(error, self._address) from error
+        raise ServerUnavailableError(f"the parameter server at {self._address} ended the stream")
+
+    def finish(self, timeout_sec: float) -> None:
+        """Sends no more, and waits until the server has read all; then closes."""
+        self._outbox.put(None)
+        end = time.monotonic() + timeout_sec
+        while self._call is not None and self._call.is_active() and time.monotonic() < end:
+            time.sleep(0.01)
+        self.close()
+
+    def close(self) -> None:
+        """Ends the stream; may be called twice, from any thread."""
+        self._outbox.put(None)
+        if self._call is not None:
+            self._call.cancel()
+
+    def _read(self, message: frames.ExperienceReply) -> Advance:
+        if not isinstance(message, experience_pb2.ExperienceReply):
+            raise ServerUnavailableError("the parameter server sent values without a header")
+        progress = message.progress
+        first = pb.PushPullReply(header=progress.header)
+        reply = messages.messages_to_reply(
+            itertools.chain([first], self._call), self.manifest, self._pool
+        )
+        return Advance(Progress(progress.received_through, progress.released_through), reply)
+
+
+def make_rollout_bytes(serialized: bytes) -> np.ndarray:
+    """Returns a serialised rollout as `Experience.rollout` has it."""
+    return np.frombuffer(serialized, np.uint8)

@@ -1,0 +1,203 @@
+"""The `relaax.v1.Experience` service: rollouts come in, progress and values go out."""
+
+import threading
+from collections.abc import Iterator
+
+import grpc
+
+from relaax_like.bridge import chunks, errors, frames, messages
+from relaax_like.bridge.receiving import Receiving
+from relaax_like.bridge.service import (
+    Episode,
+    Experience,
+    ExperienceSink,
+    ParameterServerBackend,
+    Progress,
+)
+from relaax_like.v1 import experience_pb2
+from relaax_like.wire.errors import InvalidInputError, LeasedError
+
+SERVICE = "relaax.v1.Experience"
+# A stream says something at least so often.
+_HEARTBEAT_SEC = 1.0
+_RECEIVING_BYTES = 256 * 1024 * 1024
+
+
+class ExperienceServicer:
+    """Serves streams of experience. Thread-safe, as the sink and the backend are.
+
+    Args:
+      backend: whose values are sent.
+      sink: what takes experience; None: this run learns elsewhere.
+    """
+
+    def __init__(self, backend: ParameterServerBackend, sink: ExperienceSink | None):
+        self._backend = backend
+        self._sink = sink
+        self._receiving = Receiving(_RECEIVING_BYTES)
+
+    def Collect(
+        self, request_iterator: Iterator[frames.ExperienceRequest], context: grpc.ServicerContext
+    ) -> Iterator[frames.ExperienceReply]:
+        """Takes experience in a thread beside, and tells how far it has come."""
+        try:
+            sink = self._get_sink()
+            first = _get_header(next(request_iterator, None))
+            self._backend.pull(first.client_id, first.have_version)  # refuses names that are none
+        except Exception as error:
+            errors.abort(context, error)
+        stream = _Stream(sink, self._receiving, first, request_iterator, context)
+        stream.start()
+        have = first.have_version if first.have_any else None
+        seen, finished = Progress(-1, -1), ""
+        while context.is_active():
+            if stream.error is not None:
+                errors.abort(context, stream.error)
+            # In this order: who acts on does so with values at least as new.
+            progress = sink.wait(first.client_id, first.incarnation, seen, -1, 0.0)
+            reply = self._backend.pull(first.client_id, have)
+            parts = messages.reply_to_messages(reply)
+            header = next(parts).header  # type: ignore[union-attr]
+            yield experience_pb2.ExperienceReply(
+                progress=experience_pb2.ExperienceProgress(
+                    received_through=progress.received,
+                    released_through=progress.released,
+                    header=header,
+                )
+            )
+            yield from parts  # type: ignore[misc]  # chunks alone
+            have, seen, finished = reply.version, progress, reply.finished
+            if stream.ended or finished:
+                # The client ends the stream when it has read this, and sends nothing more.
+                stream.wait_ended(_HEARTBEAT_SEC)
+                if stream.ended:
+                    return
+                continue
+            sink.wait(first.client_id, first.incarnation, seen, have, _HEARTBEAT_SEC)
+
+    def _get_sink(self) -> ExperienceSink:
+        if self._sink is None:
+            raise LeasedError(
+                "this run learns beside its agents (learner.placement: agent): send gradients "
+                "instead of experience"
+            )
+        return self._sink
+
+
+class _Stream:
+    """Reads one client's stream in a thread of its own.
+
+    Attributes:
+      error: what ended it badly; None so far.
+    """
+
+    def __init__(
+        self,
+        sink: ExperienceSink,
+        receiving: Receiving,
+        first: experience_pb2.ExperienceHeader,
+        requests: Iterator[frames.ExperienceRequest],
+        context: grpc.ServicerContext,
+    ):
+        self.error: Exception | None = None
+        self._sink = sink
+        self._receiving = receiving
+        self._first = first
+        self._requests = requests
+        self._context = context
+        self._ended = threading.Event()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes."""
+        return self._ended.is_set()
+
+    def wait_ended(self, timeout_sec: float) -> None:
+        """Waits for the end."""
+        self._ended.wait(timeout_sec)
+
+    def start(self) -> None:
+        """Begins to read."""
+        threading.Thread(target=self._read_all, name="experience", daemon=True).start()
+
+    def _read_all(self) -> None:
+        try:
+            header: experience_pb2.ExperienceHeader | None = self._first
+            while header is not None:
+                if header.sequence:
+                    self._sink.add(self._read(header))
+                message = next(self._requests, None)
+                header = None if message is None else self._continue(message)
+        except Exception as error:  # gRPC's, too, when the client has gone
+            if self._context.is_active():
+                self.error = error
+        finally:
+            self._ended.set()
+
+    def _continue(self, message: frames.ExperienceRequest) -> experience_pb2.ExperienceHeader:
+        header = _get_header(message)
+        if (header.client_id, header.incarnation) != (
+            self._first.client_id,
+            self._first.incarnation,
+        ):
+            raise InvalidInputError(
+                f"experience: of client {header.client_id[:60]!r} on the stream of "
+                f"{self._first.client_id[:60]!r}; one stream is one client's",
+                "client_id",
+            )
+        return header
+
+    def _read(self, header: experience_pb2.ExperienceHeader) -> Experience:
+        if len(header.episodes) > messages.MAX_EPISODES:
+            raise InvalidInputError(
+                f"experience: {len(header.episodes)} episodes, at most {messages.MAX_EPISODES}",
+                "episodes",
+            )
+        limit = self._sink.max_rollout_bytes
+        if header.rollout_bytes > limit:
+            raise InvalidInputError(
+                f"rollout: {header.rollout_bytes} bytes announced, at most {limit} in this run",
+                "rollout_bytes",
+            )
+        rollout = None
+        if header.rollout_bytes:
+            with self._receiving.admit(header.rollout_bytes, self._context):
+                assembler = chunks.Assembler(header.rollout_bytes, "rollout")
+                assembler.add(header.first_chunk)
+                while not assembler.complete:
+                    assembler.add(_get_chunk(next(self._requests, None)))
+                rollout = assembler.finish()
+        return Experience(
+            client_id=header.client_id,
+            incarnation=header.incarnation,
+            sequence=header.sequence,
+            agent=header.agent,
+            columns=header.columns,
+            rollout=rollout,
+            episodes=tuple(Episode(e.episode_return, e.length) for e in header.episodes),
+            leaves=header.leaves,
+        )
+
+
+def _get_header(message: frames.ExperienceRequest | None) -> experience_pb2.ExperienceHeader:
+    if isinstance(message, experience_pb2.ExperienceRequest) and message.HasField("header"):
+        return message.header
+    raise InvalidInputError("experience: expected a header, no chunk and nothing else", "header")
+
+
+def _get_chunk(message: frames.ExperienceRequest | None) -> bytes | memoryview:
+    if isinstance(message, memoryview):
+        return message
+    if message is None or not message.HasField("chunk"):
+        raise InvalidInputError("rollout: the stream ended, or another began, in it", "rollout")
+    return message.chunk
+
+
+def add_experience_to_server(servicer: ExperienceServicer, server: grpc.Server) -> None:
+    """Adds the service; its streams take and give chunks as they are."""
+    handlers = {
+        "Collect": grpc.stream_stream_rpc_method_handler(
+            servicer.Collect, frames.to_experience_request, frames.to_bytes
+        )
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))

@@ -1,0 +1,107 @@
+"""`relaax compare`: runs side by side, in numbers and settings."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from relaax_like.cli.tables import print_table
+from relaax_like.launch.compare import RunSummary, summarize_run
+from relaax_like.launch.runs import RunGroup, find_differences, group_runs, load_runs
+
+# Attribute of RunSummary -> title of its row, and how its numbers are written.
+_ROWS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "steps": ("steps", "{:,.0f}".format),
+    "mean_return": ("mean return", "{:,.2f}".format),
+    "episodes": ("of episodes", "{:,.0f}".format),
+    "best": ("best", "{:,.2f}".format),
+    "target_steps": ("steps to {target:g}", "{:,.0f}".format),
+    "target_sec": ("seconds to {target:g}", "{:,.1f}".format),
+    "steps_per_sec": ("steps/s", "{:,.0f}".format),
+}
+_CAPTION = "of several seeds: mean [smallest, largest]"
+_OF_TARGET = ("target_steps", "target_sec")
+
+
+def show_comparison(paths: Sequence[Path], target: float | None, as_json: bool) -> int:
+    """Prints a table of the runs, those of one group in one column."""
+    groups = group_runs(load_runs(paths))
+    summaries = [[summarize_run(run, target) for run in group.runs] for group in groups]
+    differences = find_differences(groups)
+    if as_json:
+        print(json.dumps(_to_json(groups, summaries, target, differences)))
+        return 0
+    print_table(_make_table(groups, summaries, target, differences))
+    return 0
+
+
+def _to_json(
+    groups: Sequence[RunGroup],
+    summaries: Sequence[Sequence[RunSummary]],
+    target: float | None,
+    differences: dict[str, list[Any]],
+) -> dict[str, Any]:
+    return {
+        "target": target,
+        "groups": [
+            {
+                "name": group.name,
+                "environment": group.runs[0].environment,
+                "algorithm": group.runs[0].algorithm,
+                "runs": [asdict(summary) for summary in rows],
+            }
+            for group, rows in zip(groups, summaries, strict=True)
+        ],
+        # A value per group, in their order.
+        "differences": differences,
+    }
+
+
+def _make_table(
+    groups: Sequence[RunGroup],
+    summaries: Sequence[Sequence[RunSummary]],
+    target: float | None,
+    differences: dict[str, list[Any]],
+) -> Table:
+    """A column per group; below the numbers the settings that differ."""
+    several = any(len(rows) > 1 for rows in summaries)
+    table = Table(caption=Text(_CAPTION) if several else None)
+    table.add_column("run")
+    for group in groups:
+        table.add_column(escape(group.name), justify="right")
+    table.add_row("environment", *(escape(group.runs[0].environment) for group in groups))
+    table.add_row("algorithm", *(escape(group.runs[0].algorithm) for group in groups))
+    table.add_row("seeds", *(group.seeds for group in groups))
+    for attribute, (title, to_text) in _ROWS.items():
+        if target is not None:
+            title = title.format(target=target)
+        elif attribute in _OF_TARGET:
+            continue
+        values = [[getattr(row, attribute) for row in rows] for rows in summaries]
+        table.add_row(title, *(_format(numbers, to_text) for numbers in values))
+    table.add_section()
+    for key, settings in differences.items():
+        cells = ["-" if value is None else _to_text(value) for value in settings]
+        table.add_row(*map(escape, [key, *cells]))
+    return table
+
+
+def _format(values: Sequence[float | None], to_text: Callable[[float], str]) -> str:
+    """Writes one number, or the mean and the range of several; how many, where some are missing."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    text = to_text(float(np.mean(known)))
+    if min(known) < max(known):
+        text += f" [{to_text(min(known))}, {to_text(max(known))}]"
+    return text if len(known) == len(values) else f"{text}, {len(known)} of {len(values)}"
+
+
+def _to_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,131 @@
+"""How runs went, in numbers: final and best mean return, steps and seconds to a target, speed."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from relaax_like.launch.plot import compute_running_mean
+from relaax_like.launch.runs import EPISODE_REWARD, EPISODES, MEAN_RETURN, Run
+from relaax_like.metrics.curves import Curve
+from relaax_like.parameter_server.snapshots import read_latest
+from relaax_like.parameter_server.statistics import DEFAULT_WINDOW
+from relaax_like.wire.errors import SnapshotError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """How a run went; None is what it has no numbers for.
+
+    Attributes:
+      run: its name.
+      seed: its seed.
+      steps: environment steps so far.
+      mean_return: of the last `episodes` training episodes.
+      episodes: `learner.target_episodes` of the run, or fewer where it had no more.
+      best: largest mean return over so many episodes.
+      target_steps: environment steps until that mean was at least the target.
+      target_sec: seconds until then, since the run began.
+      steps_per_sec: environment steps per second, from the first episodes on.
+    """
+
+    run: str
+    seed: int
+    steps: int
+    mean_return: float | None
+    episodes: int | None
+    best: float | None
+    target_steps: int | None
+    target_sec: float | None
+    steps_per_sec: float | None
+
+
+@dataclass(frozen=True)
+class _Newest:
+    """A run's newest numbers: environment steps, mean return, and over how many episodes."""
+
+    steps: int
+    mean_return: float | None = None
+    episodes: int | None = None
+
+
+def summarize_run(run: Run, target: float | None) -> RunSummary:
+    """Computes a run's numbers from its curves and its newest snapshot.
+
+    Args:
+      run: the run.
+      target: a mean return; None: none.
+    """
+    window = int(run.settings.get("learner.target_episodes") or DEFAULT_WINDOW)
+    # Of an ended run the snapshot is at least as new, and exact; curves hold 32 bits.
+    newest = max(_read_snapshot(run, window), _read_curves(run, window), key=lambda n: n.steps)
+    means = find_mean_returns(run, window)
+    reached = []
+    if target is not None:
+        reached = np.flatnonzero(means.values >= target).tolist()
+    return RunSummary(
+        run=run.name,
+        seed=run.seed,
+        steps=newest.steps,
+        mean_return=newest.mean_return,
+        episodes=newest.episodes,
+        best=float(means.values.max()) if len(means.values) else None,
+        target_steps=int(means.steps[reached[0]]) if reached else None,
+        target_sec=float(means.seconds[reached[0]]) if reached else None,
+        steps_per_sec=_compute_speed(run),
+    )
+
+
+def find_mean_returns(run: Run, window: int) -> Curve:
+    """Returns the mean return over whole windows of episodes; without points where there are none.
+
+    Args:
+      run: the run.
+      window: episodes in the mean.
+    """
+    means, episodes = run.curves.get(MEAN_RETURN), run.curves.get(EPISODES)
+    if means is not None and episodes is not None:
+        count = np.interp(means.steps, episodes.steps, episodes.values)
+        return _select(means, means.values, np.flatnonzero(count >= window))
+    rewards = run.curves.get(EPISODE_REWARD)
+    if rewards is None:
+        return Curve(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
+    values = compute_running_mean(rewards.values, window)
+    return _select(rewards, values, np.arange(window - 1, len(values)))
+
+
+def _select(curve: Curve, values: np.ndarray, chosen: np.ndarray) -> Curve:
+    return Curve(
+        curve.steps[chosen], values[chosen], curve.wall_times[chosen], curve.seconds[chosen]
+    )
+
+
+def _read_snapshot(run: Run, window: int) -> _Newest:
+    try:
+        state = read_latest(run.checkpoint_dir)
+    except SnapshotError:  # all of them damaged: the curves are left
+        state = None
+    if state is None:
+        return _Newest(0)
+    returns = state.statistics.get("returns", [])[-window:]
+    if not returns:
+        return _Newest(state.global_t)
+    return _Newest(state.global_t, float(np.mean(returns)), len(returns))
+
+
+def _read_curves(run: Run, window: int) -> _Newest:
+    means, episodes = run.curves.get(MEAN_RETURN), run.curves.get(EPISODES)
+    if means is not None and episodes is not None:
+        count = min(int(episodes.values[-1]), window)
+        return _Newest(int(means.steps[-1]), float(means.values[-1]), count)
+    rewards = run.curves.get(EPISODE_REWARD)
+    if rewards is None:
+        return _Newest(0)
+    newest = rewards.values[-window:]
+    return _Newest(int(rewards.steps[-1]), float(newest.mean()), len(newest))
+
+
+def _compute_speed(run: Run) -> float | None:
+    curve = run.curves.get(MEAN_RETURN) or run.curves.get(EPISODE_REWARD)
+    if curve is None or curve.seconds[-1] <= curve.seconds[0]:
+        return None
+    return float((curve.steps[-1] - curve.steps[0]) / (curve.seconds[-1] - curve.seconds[0]))

@@ -1,0 +1,118 @@
+"""Loads the experiment's algorithm and makes its learners."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from relaax_like.bridge.service import ParameterServerClient, Publisher
+from relaax_like.computation.prediction import TASK
+from relaax_like.config.algorithm_folder import load_algorithm_module
+from relaax_like.config.models import Experiment
+from relaax_like.config.seeds import derive_seed
+from relaax_like.launch.process import without_native_stderr
+from relaax_like.wire.errors import ConfigError
+
+if TYPE_CHECKING:  # They import TensorFlow.
+    from relaax_like.learner.gradient_learner import GradientLearner
+    from relaax_like.learner.iteration_learner import IterationLearner
+
+MakeClient = Callable[[str], ParameterServerClient]
+
+
+def make_learners(
+    experiment: Experiment,
+    make_client: MakeClient,
+    client_id: str,
+    *,
+    compile_in_background: bool = False,
+) -> dict[str, "GradientLearner"]:
+    """Loads TensorFlow, and makes the learner of each task of a batch-native algorithm.
+
+    Args:
+      experiment: names the algorithm's folder.
+      make_client: opens a view of the parameter server from a client id.
+      client_id: of the only task; with several, their names are added.
+      compile_in_background: see `ComputationTask`.
+
+    Raises:
+      ConfigError: the algorithm folder lacks what learning needs, or it cannot be loaded.
+      ServerUnavailableError: there is no parameter server.
+    """
+    config = experiment.algorithm
+    seed = derive_seed(config.seed, "act", client_id)
+    with without_native_stderr():
+        from relaax_like.computation.computation_task import ComputationTask
+        from relaax_like.computation.tasks import Tasks
+        from relaax_like.learner.gradient_learner import GradientLearner
+
+        algorithm_module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
+        model_module = load_model_module(experiment)
+    if model_module is not None:
+        model = model_module.make_model(config, config.seed)
+        algorithm = algorithm_module.make_algorithm(config, model, seed)
+        task = ComputationTask(algorithm, compile_in_background=compile_in_background)
+        return {TASK: GradientLearner(task, make_client(client_id))}
+    tasks = Tasks(get_make_algorithms(algorithm_module)(config, seed))
+    return {
+        name: GradientLearner(
+            ComputationTask(algorithm, compile_in_background=compile_in_background),
+            tasks.make_client(name, make_client(f"{client_id}-{name}")),
+            curves=f"Optimizer/{name}",
+        )
+        for name, algorithm in tasks.algorithms.items()
+    }
+
+
+def make_iteration_learner(experiment: Experiment, publisher: Publisher) -> "IterationLearner":
+    """Loads TensorFlow, and makes the learner of a run that learns in its parameter server.
+
+    Raises:
+      ConfigError: the algorithm cannot learn there.
+    """
+    config, folder = experiment.algorithm, experiment.algorithm_folder
+    plan = config.update_plan
+    model_module = load_model_module(experiment)
+    if plan is None or model_module is None:
+        raise ConfigError(
+            f"learner.placement: server, but the algorithm {folder.name} makes no updates of its "
+            "own; use placement: agent"
+        )
+    with without_native_stderr():
+        from relaax_like.computation.updates import LearningTask
+        from relaax_like.experience.collector import Collector
+        from relaax_like.learner.base_learner import BaseLearner
+        from relaax_like.learner.iteration_learner import IterationLearner
+        from relaax_like.learner.learning_policy import LearningPolicy
+
+        algorithm_module = load_algorithm_module(folder, "algorithm")
+    model = model_module.make_model(config, config.seed)
+    algorithm = algorithm_module.make_algorithm(config, model, derive_seed(config.seed, "learn"))
+    task = LearningTask(algorithm, experiment.optimizers)
+    policy = LearningPolicy(task, plan, derive_seed(config.seed, "learn"))
+    hooks = {"save_ckpt_after_run": False, "log_show_after_iter": None, **experiment.learner.hook}
+    base = BaseLearner({"hook": hooks}, exp_dir=experiment.run_dir, metrics=publisher.metrics())
+    base.policy = policy
+    collector = Collector(plan.steps, plan.columns, capacity=4 * plan.columns)
+    return IterationLearner(base, policy, collector, publisher)
+
+
+def load_model_module(experiment: Experiment) -> Any | None:
+    """Returns `model.py` of an algorithm with one task; None: `make_algorithms` makes several."""
+    folder = experiment.algorithm_folder
+    if not (folder / "model.py").is_file():
+        return None
+    module = load_algorithm_module(folder, "model")
+    return module if hasattr(module, "make_model") else None
+
+
+def get_make_algorithms(algorithm_module: Any) -> Any:
+    """Returns what makes the Algorithms of several tasks.
+
+    Raises:
+      ConfigError: there is no such function.
+    """
+    if not hasattr(algorithm_module, "make_algorithms"):
+        raise ConfigError(
+            f"{algorithm_module.__file__}: no make_algorithms, and no make_model in a model.py "
+            "beside it: nothing can be learned"
+        )
+    return algorithm_module.make_algorithms

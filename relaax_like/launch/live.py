@@ -1,0 +1,290 @@
+"""How `relaax train` shows its progress: a table in a terminal, else lines, or JSON."""
+
+import contextlib
+import json
+import logging
+import math
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from relaax_like.bridge.service import Metrics, Status
+from relaax_like.config.models import Experiment
+from relaax_like.launch.modes import LogMode
+from relaax_like.launch.parameter_server import log_progress
+from relaax_like.launch.process import Shutdown
+
+_TABLE_INTERVAL_SEC = 1.0
+_LENGTHS = 100
+# Groups of curves in the table, and how many lines each may take.
+_OPTIMIZER, _TIME = "Optimizer/", "Time/"
+_MAX_ROWS = 14
+# `Time/NAME Time` are seconds of one iteration.
+_SECONDS = " Time"
+_SHOW_CURSOR = b"\r\n\x1b[?25h"
+
+
+class NewestScalars(Metrics):
+    """Passes everything on to a recorder, and keeps the newest value of each curve. Thread-safe."""
+
+    def __init__(self, recorder: Metrics):
+        self._recorder = recorder
+        self._values: dict[str, float] = {}
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Name -> newest value, in the order in which the curves began."""
+        return dict(self._values)
+
+    def scalar(self, name: str, y: float, x: float | None = None) -> None:
+        """Records one point."""
+        self._recorder.scalar(name, y, x)
+        self._values[name] = float(y)
+
+    def histogram(self, name: str, values: np.ndarray, x: float | None = None) -> None:
+        """Records a histogram; it has no newest value."""
+        self._recorder.histogram(name, values, x)
+
+
+class Progress(ABC):
+    """Shows how a training goes.
+
+    Attributes:
+      interval_sec: between two calls of `show`.
+      lengths: of the newest episodes, in steps; whoever runs the environments appends to it.
+    """
+
+    def __init__(self, interval_sec: float) -> None:
+        self.interval_sec = interval_sec
+        self.lengths: deque[int] = deque(maxlen=_LENGTHS)
+
+    @abstractmethod
+    def show(self, status: Status) -> None:
+        """Shows the numbers of this moment."""
+
+    @property
+    def mean_length(self) -> float | None:
+        """Mean length of the newest episodes; None before the first one."""
+        lengths = tuple(self.lengths)
+        return sum(lengths) / len(lengths) if lengths else None
+
+
+class PlainProgress(Progress):
+    """A line of the log each time."""
+
+    def show(self, status: Status) -> None:
+        """Logs the line."""
+        log_progress(status)
+
+
+class JsonProgress(Progress):
+    """A JSON object per line on standard output, where nothing else comes."""
+
+    def __init__(self, interval_sec: float, newest: NewestScalars):
+        super().__init__(interval_sec)
+        self._newest = newest
+
+    def show(self, status: Status) -> None:
+        """Prints the object."""
+        numbers = {
+            "step": status.global_t,
+            "version": status.version,
+            "steps_per_sec": status.env_steps_per_sec,
+            "mean_return": status.mean_return,
+            "return_episodes": status.return_episodes,
+            "mean_length": self.mean_length,
+            "episodes": status.episodes,
+            "uptime_sec": status.uptime_sec,
+            "snapshot_step": status.snapshot_global_t,
+            "finished": status.finished,
+            "scalars": self._newest.values,
+        }
+        print(json.dumps(numbers), flush=True)
+
+
+class TableProgress(Progress):
+    """A table that is drawn in place; lines of the log appear above it. A context manager.
+
+    Nothing of it stays in the terminal.
+    """
+
+    def __init__(self, experiment: Experiment, newest: NewestScalars, console: Console):
+        super().__init__(_TABLE_INTERVAL_SEC)
+        self._experiment = experiment
+        self._newest = newest
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> "TableProgress":
+        self._stack.enter_context(self._live)
+        self._stack.enter_context(_logging_to(self._console))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def show(self, status: Status) -> None:
+        """Draws the table."""
+        self._live.update(self.make_panel(status), refresh=True)
+
+    def make_panel(self, status: Status) -> RenderableType:
+        """Lays the numbers out."""
+        experiment = self._experiment
+        columns = Table.grid(padding=(0, 3))
+        scalars = self._newest.values
+        columns.add_row(
+            _make_grid(self._describe(status)),
+            _make_grid(_describe_optimizer(scalars) | _describe_time(scalars)),
+        )
+        title = f"relaax train {experiment.run_dir}"
+        return Panel(
+            Group(self._make_bar(status), Text(), columns), title=Text(title), title_align="left"
+        )
+
+    def _make_bar(self, status: Status) -> RenderableType:
+        budget = self._experiment.algorithm.max_global_step
+        bar = Table.grid(padding=(0, 2))
+        bar.add_column()
+        bar.add_column(ratio=1)
+        bar.add_row(
+            Text(f"step {status.global_t:,} / {budget:,}"),
+            ProgressBar(total=budget, completed=min(status.global_t, budget), width=24),
+            Text(self._describe_rest(status)),
+        )
+        return bar
+
+    def _describe_rest(self, status: Status) -> str:
+        if status.finished:
+            return status.finished
+        if status.env_steps_per_sec <= 0:
+            return "ETA -"
+        left = self._experiment.algorithm.max_global_step - status.global_t
+        seconds = math.ceil(max(0, left) / status.env_steps_per_sec)
+        at_most = "" if self._experiment.learner.target_return is None else " at most"
+        return f"ETA {timedelta(seconds=seconds)}{at_most}"
+
+    def _describe(self, status: Status) -> dict[str, str]:
+        target = self._experiment.learner.target_return
+        mean = "-" if status.mean_return is None else f"{status.mean_return:.2f}"
+        wanted = "" if target is None else f" of {target:g}"
+        rows = {
+            "steps/s": f"{status.env_steps_per_sec:,.0f}",
+            "mean return": f"{mean}{wanted} (last {status.return_episodes})",
+            "episode length": "-" if self.mean_length is None else f"{self.mean_length:,.1f}",
+            "episodes": f"{status.episodes:,}",
+            "version": f"{status.version:,}",
+            "snapshot": _describe_snapshot(status),
+            "up": str(timedelta(seconds=int(status.uptime_sec))),
+        }
+        if status.snapshot_failures:
+            rows["failed snapshots"] = str(status.snapshot_failures)
+        if status.refused:
+            rows["refused"] = ", ".join(f"{n} x {why}" for why, n in status.refused.items())
+        return rows
+
+
+@contextlib.contextmanager
+def open_progress(
+    mode: LogMode, experiment: Experiment, newest: NewestScalars, shutdown: Shutdown
+) -> Iterator[Progress]:
+    """Chooses how the progress is shown, and puts the terminal in order afterwards.
+
+    Args:
+      mode: what the user wants.
+      experiment: what is trained.
+      newest: the recorder of the run.
+      shutdown: its second signal ends the process at once; the terminal is put in order even then.
+    """
+    interval_sec = experiment.parameter_server.progress_interval_sec
+    if mode is LogMode.JSON:
+        yield JsonProgress(interval_sec, newest)
+        return
+    console = Console()
+    if mode is LogMode.PLAIN or not sys.stdout.isatty() or console.is_dumb_terminal:
+        yield PlainProgress(interval_sec)
+        return
+    shutdown.on_repeat(lambda: _write_raw(_SHOW_CURSOR))
+    with TableProgress(experiment, newest, console) as table:
+        yield table
+
+
+def _write_raw(data: bytes) -> None:
+    """Writes to the terminal past all locks, as a signal handler must."""
+    with contextlib.suppress(OSError):
+        os.write(1, data)
+
+
+@contextlib.contextmanager
+def _logging_to(console: Console) -> Iterator[None]:
+    """Sends the log to a console that draws something in place, in the same form as before."""
+    root = logging.getLogger()
+    before = root.handlers[:]
+    handler = _ConsoleHandler(console)
+    if before:
+        handler.setFormatter(before[0].formatter)
+    root.handlers[:] = [handler]
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+
+
+class _ConsoleHandler(logging.Handler):
+    def __init__(self, console: Console):
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._console.print(Text(self.format(record)), soft_wrap=True)
+
+
+def _make_grid(rows: dict[str, str]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(no_wrap=True)
+    for name, value in rows.items():
+        grid.add_row(Text(name), Text(value))
+    return grid
+
+
+def _describe_snapshot(status: Status) -> str:
+    if status.snapshot_global_t is None:
+        return "none"
+    age = status.snapshot_age_sec
+    return f"step {status.snapshot_global_t:,}" + ("" if age is None else f", {age:,.0f} s ago")
+
+
+def _describe_optimizer(scalars: dict[str, float]) -> dict[str, str]:
+    """Returns the newest loss, KL, entropy, ... by their names."""
+    found = [name for name in scalars if name.startswith(_OPTIMIZER)]
+    rows = {name.removeprefix(_OPTIMIZER): f"{scalars[name]:.4g}" for name in found[:_MAX_ROWS]}
+    if len(found) > _MAX_ROWS:
+        rows[f"and {len(found) - _MAX_ROWS} more"] = ""
+    return rows
+
+
+def _describe_time(scalars: dict[str, float]) -> dict[str, str]:
+    """Returns where the time of an iteration goes."""
+    times: dict[str, Any] = {
+        name.removeprefix(_TIME): value for name, value in scalars.items() if name.startswith(_TIME)
+    }
+    total = sum(value for name, value in times.items() if name.endswith(_SECONDS))
+    return {
+        name: f"{value:.3f} s, {100 * value / total:.0f} %"
+        if name.endswith(_SECONDS) and total > 0
+        else f"{value:,.4g}"
+        for name, value in times.items()
+    }

@@ -1,0 +1,141 @@
+"""Draws a curve of several runs into a picture: a line per run, or a mean and a band per group."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from relaax_like.launch.modes import XAxis
+from relaax_like.launch.runs import EPISODE_REWARD, MEAN_RETURN, Run, RunGroup
+from relaax_like.metrics.curves import Curve
+from relaax_like.wire.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_X_LABELS = {XAxis.STEPS: "environment steps", XAxis.TIME: "seconds since the run began"}
+_GRID = 400
+_SUFFIXES = (".png", ".pdf", ".svg")
+
+
+def choose_curve(runs: Sequence[Run], name: str | None) -> str:
+    """Returns the name of the curve to draw; all runs have it.
+
+    Args:
+      runs: whose curves.
+      name: the wanted one; None: the mean return, or else the episodes' rewards.
+
+    Raises:
+      ConfigError: a run has no such curve; lists those that it has.
+    """
+    wanted = (MEAN_RETURN, EPISODE_REWARD) if name is None else (name,)
+    for candidate in wanted:
+        if all(candidate in run.curves for run in runs):
+            return candidate
+    run = next(run for run in runs if wanted[0] not in run.curves)
+    there = ", ".join(map(repr, run.curves)) or "none at all"
+    raise ConfigError(f"--curve: run {run.name} has no curve {wanted[0]!r}; it has {there}")
+
+
+def plot_runs(
+    groups: Sequence[RunGroup], curve: str, out: Path, x: XAxis = XAxis.STEPS, smooth: int = 1
+) -> None:
+    """Draws the curve of each group and writes the picture.
+
+    Args:
+      groups: several runs of a group become a line, their mean, in a band from the smallest to the
+        largest of them; beside it each run as a thin line.
+      curve: the name; all runs have it.
+      out: the file; its name's end decides on the format.
+      x: environment steps, or seconds since each run began.
+      smooth: newest points that each drawn point is the mean of.
+
+    Raises:
+      ConfigError: no such format, matplotlib is not installed, or the file cannot be written.
+    """
+    validate_output(out)
+    try:
+        figure = _make_figure(groups, curve, x, smooth)
+    except ImportError as error:
+        raise ConfigError(
+            f"{error.name or error} is missing; install it: pip install 'relaax_like[plot]'"
+        ) from None
+    try:
+        figure.savefig(out, dpi=120)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be written: {error.strerror}") from None
+
+
+def validate_output(out: Path) -> None:
+    """Fails early.
+
+    Raises:
+      ConfigError: no such format, or no such folder.
+    """
+    if out.suffix.lower() not in _SUFFIXES:
+        raise ConfigError(f"--out {out}: expected a name that ends in {', '.join(_SUFFIXES)}")
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+
+
+def compute_running_mean(values: np.ndarray, points: int) -> np.ndarray:
+    """Returns the mean of each value and those before it, `points` in all; fewer at the start."""
+    sums = np.cumsum(np.concatenate([[0.0], values]))
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(0, ends - points)
+    return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def compute_band(
+    lines: Sequence[tuple[np.ndarray, np.ndarray]],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Puts lines on one grid, where all of them have values, straight between their points.
+
+    Args:
+      lines: (x, y) of each, one point or more; x never falls.
+
+    Returns:
+      grid, mean, smallest and largest; empty where the lines have no part of the x axis in common.
+    """
+    start = max(x[0] for x, _ in lines)
+    end = min(x[-1] for x, _ in lines)
+    grid = np.linspace(start, end, _GRID) if start < end else np.zeros(0)
+    rows = np.array([np.interp(grid, x, y) for x, y in lines])  # [lines, grid]
+    return grid, rows.mean(axis=0), rows.min(axis=0), rows.max(axis=0)
+
+
+def _make_figure(groups: Sequence[RunGroup], curve: str, x: XAxis, smooth: int) -> "Figure":
+    from matplotlib.figure import Figure  # without pyplot it draws with Agg, on no screen
+    from matplotlib.ticker import EngFormatter
+
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    axes = figure.subplots()
+    for group in groups:
+        _draw_group(axes, group, curve, x, smooth)
+    axes.set_xlabel(_X_LABELS[x])
+    axes.set_ylabel(curve if smooth == 1 else f"{curve}, mean of {smooth} points")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.grid(alpha=0.3)
+    if any(len(group.runs) > 1 for group in groups):
+        axes.set_title("line: mean of the seeds; band: smallest to largest", fontsize="small")
+    axes.legend()
+    return figure
+
+
+def _draw_group(axes: "Axes", group: RunGroup, curve: str, x: XAxis, smooth: int) -> None:
+    lines = [_get_line(run.curves[curve], x, smooth) for run in group.runs]
+    if len(lines) == 1:
+        axes.plot(*lines[0], label=group.label)
+        return
+    grid, mean, low, high = compute_band(lines)
+    (line,) = axes.plot(grid, mean, label=group.label, linewidth=2)
+    axes.fill_between(grid, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    for one in lines:
+        axes.plot(*one, color=line.get_color(), alpha=0.4, linewidth=0.7)
+
+
+def _get_line(curve: Curve, x: XAxis, smooth: int) -> tuple[np.ndarray, np.ndarray]:
+    along = curve.steps.astype(np.float64) if x is XAxis.STEPS else curve.seconds
+    return along, compute_running_mean(curve.values, smooth)

@@ -1,0 +1,226 @@
+"""Runs that lie on the disk: their settings, their curves, and which of them belong together."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relaax_like.config.yaml_document import read_yaml
+from relaax_like.metrics.curves import Curve, read_curves
+from relaax_like.wire.errors import ConfigError
+
+CONFIG_NAME = "config.yaml"
+PARAMETER_SERVER = "relaax-parameter-server"
+METRICS_SERVER = "relaax-metrics-server"
+# Of these curves the first one that a run has shows how well it does. The parameter server records
+# the mean over the newest episodes, some agents each episode.
+MEAN_RETURN = "Train/Return"
+EPISODES = "Train/Episodes"
+EPISODE_REWARD = "episode reward"
+# What says where a run lies and how it is watched, not what is learned.
+_PLACES = {
+    "seed",
+    "run_dir",
+    *(f"{PARAMETER_SERVER}.{key}" for key in ("bind", "checkpoint_dir", "metrics_dir")),
+    *(f"{PARAMETER_SERVER}.{key}" for key in ("mirror_url", "prometheus_bind", "log_level")),
+    f"{PARAMETER_SERVER}.progress_interval_sec",
+    *(f"relaax-rlx-server.{key}" for key in ("bind", "parameter_server", "score_lines")),
+    "relaax-rlx-server.log_level",
+    *(f"{METRICS_SERVER}.{key}" for key in ("bind", "metrics_dir", "log_level")),
+}
+_DEFAULTS = {"checkpoint_dir": "checkpoints", "metrics_dir": "metrics"}
+_MAX_SEEDS_SHOWN = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run's folder.
+
+    Attributes:
+      name: the folder's, or its path where another run bears the same name.
+      folder: where it lies.
+      seed: of the run.
+      settings: "section.key" -> value, of all that its config.yaml says.
+      checkpoint_dir: its snapshots.
+      curves: name -> points.
+    """
+
+    name: str
+    folder: Path
+    seed: int
+    settings: dict[str, Any]
+    checkpoint_dir: Path
+    curves: dict[str, Curve]
+
+    @property
+    def environment(self) -> str:
+        """What it was trained on."""
+        for key in ("env", "program", "path"):
+            if value := self.settings.get(f"environment.{key}"):
+                return str(value)
+        return "-"
+
+    @property
+    def algorithm(self) -> str:
+        """What it was trained with."""
+        name = self.settings.get("algorithm.name")
+        return str(name or Path(str(self.settings.get("algorithm.path", "-"))).name)
+
+    @property
+    def learned_from(self) -> dict[str, Any]:
+        """The settings that decide what is learned, but for the seed."""
+        return {key: value for key, value in self.settings.items() if key not in _PLACES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunGroup:
+    """Runs that differ in their seeds only."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+    @property
+    def seeds(self) -> str:
+        """The seeds, as text."""
+        shown = ", ".join(str(run.seed) for run in self.runs[:_MAX_SEEDS_SHOWN])
+        more = len(self.runs) - _MAX_SEEDS_SHOWN
+        return shown if more <= 0 else f"{shown} and {more} more"
+
+    @property
+    def label(self) -> str:
+        """The name, and the seeds where there are several runs."""
+        return self.name if len(self.runs) == 1 else f"{self.name} (seeds {self.seeds})"
+
+
+def load_runs(paths: Sequence[Path]) -> list[Run]:
+    """Reads the settings and curves of runs; each is a run's folder, or the config.yaml in it.
+
+    Raises:
+      ConfigError: there is no run; names the path.
+    """
+    folders = [find_config(path).parent for path in paths]
+    names = [folder.resolve().name for folder in folders]
+    return [
+        _load_run(folder, name if names.count(name) == 1 else str(folder))
+        for folder, name in zip(folders, names, strict=True)
+    ]
+
+
+def find_config(path: Path) -> Path:
+    """Returns the config.yaml of a run, which is named by its folder or by that file.
+
+    Raises:
+      ConfigError: there is none.
+    """
+    config = path / CONFIG_NAME if path.is_dir() else path
+    if config.name == CONFIG_NAME and config.is_file():
+        return config
+    what = "has no config.yaml" if path.is_dir() else "no such folder"
+    if path.is_file():
+        what = "a file"
+    raise ConfigError(
+        f"{path}: {what}; expected the folder of a run (run_dir of its YAML file), or the "
+        f"{CONFIG_NAME} in it"
+    )
+
+
+def find_experiment(path: Path) -> tuple[Path, list[str]]:
+    """Finds what to load an experiment from.
+
+    Args:
+      path: a YAML file, or a run's folder, which may have been moved since.
+
+    Returns:
+      The YAML file, and the overrides that make the experiment's folders those of the run.
+
+    Raises:
+      ConfigError: it is a folder, but of no run.
+    """
+    if not path.is_dir():
+        return path, []
+    config = find_config(path)
+    data = read_yaml(config).data
+    places = {"run_dir": path}
+    for section, key in (
+        (PARAMETER_SERVER, "checkpoint_dir"),
+        (PARAMETER_SERVER, "metrics_dir"),
+        (METRICS_SERVER, "metrics_dir"),
+    ):
+        if _get(data, section, key) is not None:
+            places[f"{section}.{key}"] = _find_folder(data, section, key, path)
+    # JSON's quotes are YAML's, too.
+    return config, [f"{key}={json.dumps(str(place))}" for key, place in places.items()]
+
+
+def group_runs(runs: Sequence[Run]) -> list[RunGroup]:
+    """Puts runs together that differ in their seeds only, in the order of the first of each."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(json.dumps(run.learned_from, sort_keys=True), []).append(run)
+    names = [_name_group(group) for group in groups.values()]
+    return [
+        RunGroup(
+            name=name if names.count(name) == 1 else group[0].name,
+            runs=tuple(sorted(group, key=lambda run: run.seed)),
+        )
+        for name, group in zip(names, groups.values(), strict=True)
+    ]
+
+
+def find_differences(groups: Sequence[RunGroup]) -> dict[str, list[Any]]:
+    """Returns the settings that are not the same in all groups: key -> a value per group.
+
+    A setting that a group does not have is None there.
+    """
+    settings = [group.runs[0].learned_from for group in groups]
+    keys = dict.fromkeys(key for one in settings for key in one)
+    rows = {key: [one.get(key) for one in settings] for key in keys}
+    return {key: row for key, row in rows.items() if any(value != row[0] for value in row)}
+
+
+def _load_run(folder: Path, name: str) -> Run:
+    data = read_yaml(folder / CONFIG_NAME).data
+    section = METRICS_SERVER if METRICS_SERVER in data else PARAMETER_SERVER
+    return Run(
+        name=name,
+        folder=folder,
+        seed=data.get("seed", 0),
+        settings=_flatten(data),
+        checkpoint_dir=_find_folder(data, PARAMETER_SERVER, "checkpoint_dir", folder),
+        curves=read_curves(_find_folder(data, section, "metrics_dir", folder)),
+    )
+
+
+def _find_folder(data: dict[str, Any], section: str, key: str, folder: Path) -> Path:
+    """Finds a folder of a run; one that lies in the run's own folder was moved with it."""
+    given, run_dir = _get(data, section, key), data.get("run_dir")
+    if given is None:
+        return folder / _DEFAULTS[key]
+    if run_dir is not None and Path(given).is_relative_to(run_dir):
+        return folder / Path(given).relative_to(run_dir)
+    return Path(given)
+
+
+def _get(data: dict[str, Any], section: str, key: str) -> Any:
+    keys = data.get(section)
+    return keys.get(key) if isinstance(keys, dict) else None
+
+
+def _flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _name_group(runs: Sequence[Run]) -> str:
+    """Returns the runs' common name without their seeds, or the first one's name."""
+    if len(runs) == 1:
+        return runs[0].name
+    names = {re.sub(rf"[-_. ]*(seed|s)?[-_. ]*{run.seed}$", "", run.name) for run in runs}
+    return names.pop() if len(names) == 1 and "" not in names else runs[0].name

@@ -1,0 +1,141 @@
+"""Films slot 0 of environments, one frame per step of the agent, into an .mp4 or a .gif."""
+
+import importlib.util
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from relaax_like.client.interactor import EnvironmentSlots, Transition
+from relaax_like.client.values import Values
+from relaax_like.wire.errors import ConfigError
+
+_SUFFIXES = (".mp4", ".gif")
+_DEFAULT_FPS = 30.0
+
+
+class FilmedSlots:
+    """Environment slots that are filmed while they are stepped; an `EnvironmentSlots`.
+
+        with FilmedSlots(slots, path) as filmed:
+            Interactor(filmed, agents, max_episodes=1).run()
+
+    A frame shows the state that an action was chosen in, so that an episode of T steps has T. The
+    slots' own `render() -> [height, width, 3] uint8, or None` draws it, at `render_fps` frames per
+    second; slots without them cannot be filmed.
+
+    Attributes:
+      path: of the file.
+      frames: in it so far.
+      fps: frames per second.
+    """
+
+    def __init__(self, slots: EnvironmentSlots, path: Path):
+        """Takes the slots, which stay the caller's. The file is opened with the first frame."""
+        self.slots = slots.slots
+        self.observation_space = slots.observation_space
+        self.action_space = slots.action_space
+        # Of random beginnings, which are not filmed.
+        self.partial_step = getattr(slots, "partial_step", None)
+        self.path = path
+        self.frames = 0
+        self.fps = float(getattr(slots, "render_fps", _DEFAULT_FPS))
+        self._slots = slots
+        self._writer: Any = None
+
+    def reset(self, mask: np.ndarray | None = None) -> Values:
+        """As `EnvironmentSlots.reset`."""
+        return self._slots.reset(mask)
+
+    def step(self, actions: Any) -> Transition:
+        """As `EnvironmentSlots.step`.
+
+        Raises:
+          ConfigError: slot 0 cannot be drawn, or the file cannot be written.
+        """
+        self._add(self._draw())
+        return self._slots.step(actions)
+
+    def close(self) -> None:
+        """Completes the file. May be called twice."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def __enter__(self) -> "FilmedSlots":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _draw(self) -> np.ndarray:
+        render = getattr(self._slots, "render", None)
+        try:
+            frame = None if render is None else render()
+        except Exception as error:  # whatever an environment's drawing raises
+            raise ConfigError(f"--video: the environment cannot be drawn: {error}") from error
+        if frame is None or frame.ndim != 3 or frame.shape[2] < 3:
+            what = "nothing" if frame is None else f"an array {list(frame.shape)}"
+            raise ConfigError(
+                f"--video: the environment cannot be drawn: {what} came, expected [height, width, "
+                "3]; it needs a render_mode rgb_array, and slots with a method render"
+            )
+        return frame[..., :3].astype(np.uint8, copy=False)
+
+    def _add(self, frame: np.ndarray) -> None:
+        # The usual colours of mp4 have half the resolution.
+        odd = [(0, size % 2) for size in frame.shape[:2]]
+        frame = np.pad(frame, [*odd, (0, 0)], mode="edge")
+        try:
+            if self._writer is None:
+                self._writer = _open(self.path, self.fps)
+            self._writer.append_data(frame)
+        except OSError as error:
+            raise ConfigError(f"--video {self.path}: cannot be written: {error}") from None
+        self.frames += 1
+
+
+def draw_without_screen() -> None:
+    """Has what environments draw with do so in memory; to be called before they are made."""
+    values = {
+        "SDL_VIDEODRIVER": "dummy",
+        "SDL_AUDIODRIVER": "dummy",
+        "PYGAME_HIDE_SUPPORT_PROMPT": "1",  # it would stand between our own lines
+    }
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        values["MUJOCO_GL"] = "egl"
+    for name, value in values.items():
+        os.environ.setdefault(name, value)
+
+
+def validate_video(path: Path) -> None:
+    """Fails early.
+
+    Raises:
+      ConfigError: no such format, no such folder, or a library is not installed.
+    """
+    if path.suffix.lower() not in _SUFFIXES:
+        raise ConfigError(f"--video {path}: expected a name that ends in {' or '.join(_SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--video {path}: there is no folder {path.parent}")
+    for library in ("imageio", "imageio_ffmpeg"):
+        if importlib.util.find_spec(library) is None:
+            raise ConfigError(
+                f"--video: {library} is missing; install it: pip install 'relaax_like[plot]'"
+            )
+
+
+def _open(path: Path, fps: float) -> Any:
+    import imageio.v2
+
+    if path.suffix.lower() == ".gif":
+        return imageio.v2.get_writer(path, duration=1000 / fps, loop=0)
+    # Frames keep their size: only ancient players want multiples of 16.
+    return imageio.v2.get_writer(path, fps=fps, macro_block_size=1)

@@ -1,0 +1,137 @@
+"""Reads the curves of a run back from its event files, without TensorFlow."""
+
+import logging
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from relaax_like.metrics.tensorboard_files import Event, masked_crc32c
+
+_HEADER = struct.Struct("<QI")  # length of the body, and the checksum of these eight bytes
+_CRC_BYTES = 4
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points of one curve, in the order of their steps.
+
+    Attributes:
+      steps: [n] int64, never falling.
+      values: [n] float64.
+      wall_times: [n] float64, seconds since 1970.
+      seconds: [n] float64, since the run began; the time between two starts is left out.
+    """
+
+    steps: np.ndarray
+    values: np.ndarray
+    wall_times: np.ndarray
+    seconds: np.ndarray
+
+
+@dataclass
+class _Points:
+    steps: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    wall_times: list[float] = field(default_factory=list)
+
+
+@dataclass
+class _File:
+    start: float
+    end: float
+    curves: dict[str, _Points]
+
+
+def read_curves(metrics_dir: str | Path) -> dict[str, Curve]:
+    """Returns the curves of all event files of a folder; {} where there are none.
+
+    Each start of a run has a file of its own. One that went on from an older snapshot takes steps
+    again: of each curve, the points of earlier starts are dropped from its first step on. A file
+    that is being written, or whose last record is torn, is read up to there.
+
+    Args:
+      metrics_dir: the folder.
+    """
+    paths = Path(metrics_dir).glob("events.out.tfevents.*")
+    files = [file for path in paths if (file := _read_file(path)) is not None]
+    files.sort(key=lambda file: file.start)
+    spans = _merge_spans([(file.start, file.end) for file in files])
+    names = sorted({name for file in files for name in file.curves})
+    return {
+        name: _join([file.curves[name] for file in files if name in file.curves], spans)
+        for name in names
+    }
+
+
+def _read_file(path: Path) -> _File | None:
+    """Reads one file; None when it has nothing."""
+    times: list[float] = []
+    curves: dict[str, _Points] = {}
+    for event in _read_events(path):
+        times.append(event.wall_time)
+        for value in event.summary.value:
+            if value.HasField("simple_value"):
+                points = curves.setdefault(value.tag, _Points())
+                points.steps.append(event.step)
+                points.values.append(value.simple_value)
+                points.wall_times.append(event.wall_time)
+    return _File(min(times), max(times), curves) if times else None
+
+
+def _read_events(path: Path) -> Iterator[Event]:
+    """Gives a file's events up to its end, or to the first record that is not whole.
+
+    The checksums of the bodies are not compared: TensorBoard's is written in Python, and would take
+    most of the time.
+    """
+    data = path.read_bytes()
+    start = 0
+    while start + _HEADER.size <= len(data):
+        length, crc = _HEADER.unpack_from(data, start)
+        body = start + _HEADER.size
+        end = body + length + _CRC_BYTES
+        if masked_crc32c(data[start : start + 8]) != crc:
+            _log.warning("%s: damaged at byte %d; the rest is left out", path, start)
+            return
+        if end > len(data):
+            return
+        try:
+            yield Event.FromString(data[body : body + length])
+        except DecodeError:
+            _log.warning("%s: damaged at byte %d; the rest is left out", path, start)
+            return
+        start = end
+
+
+def _join(parts: Sequence[_Points], spans: Sequence[tuple[float, float]]) -> Curve:
+    """Puts the points of several starts, the earliest first, into one curve."""
+    kept: list[np.ndarray] = []
+    for part in reversed(parts):
+        # Steps are at most 2**53, which a float holds exactly.
+        points = np.array([part.steps, part.values, part.wall_times], np.float64)  # [3, n]
+        points = points[:, np.argsort(points[0], kind="stable")]
+        if kept:
+            points = points[:, points[0] < kept[0][0, 0]]
+        if points.size:
+            kept.insert(0, points)
+    steps, values, wall_times = np.concatenate(kept, axis=1)
+    seconds = np.zeros(len(steps))
+    for start, end in spans:
+        seconds += np.clip(wall_times, start, end) - start
+    return Curve(steps.astype(np.int64), values, wall_times, seconds)
+
+
+def _merge_spans(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Joins spans of time that overlap; `spans` by their starts."""
+    merged: list[tuple[float, float]] = []
+    for start, end in spans:
+        if merged and start <= merged[-1][1]:
+            start, end = merged[-1][0], max(end, merged.pop()[1])
+        merged.append((start, end))
+    return merged

@@ -1,0 +1,270 @@
+"""What `relaax train` shows while it trains. covers P23, R24"""
+
+import dataclasses
+import io
+import json
+import logging
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from support.cluster import TRACE, Cluster, find_command, wait_until
+from support.terminal import Screen, Terminal
+
+from relaax_like.bridge.service import Status
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.live import JsonProgress, NewestScalars, TableProgress
+from relaax_like.metrics.curves import read_curves
+from relaax_like.metrics.recorder import TensorBoardRecorder
+from relaax_like.parameter_server.snapshots import read_latest
+from relaax_like.wire.errors import InvalidInputError
+
+QUICK = "relaax-parameter-server.progress_interval_sec=0.1"
+QUIET = "relaax-rlx-server.score_lines=false"
+STATUS = Status(
+    global_t=250_000,
+    version=1_200,
+    uptime_sec=61.5,
+    env_steps_per_sec=5_000.0,
+    mean_return=123.456,
+    return_episodes=100,
+    episodes=2_345,
+    snapshot_global_t=240_000,
+    snapshot_age_sec=12.3,
+)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def newest(tmp_path: Path) -> Iterator[NewestScalars]:
+    with TensorBoardRecorder(tmp_path / "metrics") as recorder:
+        yield NewestScalars(recorder)
+
+
+def test_newest_scalars_are_kept_and_recorded(tmp_path: Path, newest: NewestScalars) -> None:
+    newest.scalar("b", 1.0, 1)
+    newest.scalar("a", 2.0, 1)
+    newest.scalar("b", 3.0, 2)
+    newest.histogram("h", np.arange(5.0), 2)
+    with pytest.raises(InvalidInputError):
+        newest.scalar("c", float("nan"))
+    assert list(newest.values.items()) == [("b", 3.0), ("a", 2.0)]
+    newest._recorder.close()  # type: ignore[attr-defined]
+    curves = read_curves(tmp_path / "metrics")
+    assert {name: curve.values.tolist() for name, curve in curves.items()} == {
+        "a": [2.0],
+        "b": [1.0, 3.0],
+    }
+
+
+def draw(cluster: Cluster, newest: NewestScalars, status: Status, *sets: str) -> str:
+    experiment = load_experiment(cluster.config, ["algorithm.max_global_step=1000000", *sets])
+    console = Console(file=io.StringIO(), width=100, force_terminal=False)
+    table = TableProgress(experiment, newest, console)
+    table.lengths.extend([10, 20, 60])
+    console.print(table.make_panel(status))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_table_has_all_numbers(cluster: Cluster, newest: NewestScalars) -> None:
+    newest.scalar("Optimizer/KL", 0.012345)
+    newest.scalar("Optimizer/[bold]loss", -2.0)
+    newest.scalar("Time/Sample Time", 0.3)
+    newest.scalar("Time/Optimize Time", 0.1)
+    newest.scalar("Time/Timesteps per Second", 5120.0)
+    newest.scalar("episode reward", 777.0)
+    text = " ".join(draw(cluster, newest, STATUS).replace("│", " ").split())
+    for part in (
+        "step 250,000 / 1,000,000",
+        "ETA 0:02:30",  # 750 000 steps at 5 000 a second
+        "steps/s 5,000",
+        "mean return 123.46 (last 100)",
+        "episode length 30.0",
+        "episodes 2,345",
+        "version 1,200",
+        "snapshot step 240,000, 12 s ago",
+        "up 0:01:01",
+        "KL 0.01235",
+        "[bold]loss -2",
+        "Sample Time 0.300 s, 75 %",
+        "Optimize Time 0.100 s, 25 %",
+        "Timesteps per Second 5,120",
+    ):
+        assert part in text, part
+    assert "777" not in text
+    assert "refused" not in text
+
+
+def test_the_table_before_the_first_episode_and_with_a_target(
+    cluster: Cluster, newest: NewestScalars
+) -> None:
+    text = draw(cluster, newest, Status(), "learner.target_return=475")
+    for part in ("ETA -", "- of 475 (last 0)", "none"):
+        assert part in text
+    going = draw(cluster, newest, STATUS, "learner.target_return=475")
+    assert "ETA 0:02:30 at most" in going
+    assert "123.46 of 475" in going
+    troubled = dataclasses.replace(STATUS, refused={"not finite": 3}, snapshot_failures=2)
+    text = " ".join(draw(cluster, newest, troubled).split())
+    assert "refused 3 x not finite" in text
+    assert "failed snapshots 2" in text
+
+
+def test_only_so_many_curves_fit(cluster: Cluster, newest: NewestScalars) -> None:
+    for index in range(20):
+        newest.scalar(f"Optimizer/curve {index}", index)
+    text = draw(cluster, newest, STATUS)
+    assert "curve 13" in text
+    assert "curve 14" not in text
+    assert "and 6 more" in text
+
+
+def test_json_before_the_first_episode(
+    newest: NewestScalars, capsys: pytest.CaptureFixture[str]
+) -> None:
+    JsonProgress(1.0, newest).show(Status())
+    numbers = json.loads(capsys.readouterr().out)
+    assert numbers["mean_return"] is None
+    assert numbers["mean_length"] is None
+    assert numbers["scalars"] == {}
+
+
+def train(cluster: Cluster, *arguments: object, sets: tuple[str, ...]) -> list[object]:
+    overrides = [part for text in sets for part in ("--set", text)]
+    return [find_command("relaax"), "train", cluster.config, *arguments, *overrides]
+
+
+def test_json_lines_alone_come_to_standard_output(cluster: Cluster) -> None:
+    program = cluster.start(
+        "train",
+        [
+            *("sh", "-c", '"$@" 2>log', "sh"),
+            *train(
+                cluster, "--log", "json", sets=(QUICK, QUIET, "algorithm.max_global_step=20000")
+            ),
+        ],
+    )
+    assert program.wait() == 0, program
+    objects = [json.loads(line) for line in program.lines]
+    steps = [numbers["step"] for numbers in objects]
+    assert len(objects) > 2
+    assert steps == sorted(steps)
+    last = objects[-1]
+    assert last["finished"] == "budget of 20000 env steps used up"
+    assert last["scalars"]["Train/Return"] == last["mean_return"]
+    # CartPole's reward is 1 per step, so that a mean length is a mean return.
+    assert last["mean_length"] == pytest.approx(last["mean_return"])
+    log = (cluster.folder / "log").read_text()
+    assert "finished: budget" in log
+    assert TRACE not in log
+
+    # What every training records, whatever the algorithm.
+    state = read_latest(cluster.folder / "run" / "checkpoints")
+    assert state is not None
+    curves = read_curves(cluster.folder / "run" / "metrics")
+    returns = curves["Train/Return"]
+    assert returns.steps[-1] == state.global_t == last["step"]
+    assert returns.values[-1] == pytest.approx(np.mean(state.statistics["returns"]))
+    assert curves["Train/Episodes"].values[-1] == state.statistics["episodes"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--log", "plain")], ids=["auto", "plain"])
+def test_lines_without_a_terminal_or_when_wanted(cluster: Cluster, flags: tuple[str, ...]) -> None:
+    argv = train(cluster, *flags, sets=(QUICK, QUIET, "algorithm.max_global_step=3000"))
+    if flags:
+        with Terminal(argv, cluster.folder) as terminal:
+            text = terminal.wait().text
+            assert terminal.process.returncode == 0
+    else:
+        program = cluster.start("train", argv, FORCE_COLOR="1")
+        assert program.wait() == 0
+        text = program.output
+    assert "ETA" not in text
+    assert "\x1b" not in text
+    assert "| version" in text
+
+
+def shows_table(screen: Screen) -> bool:
+    whole = any(line.startswith("╰") for line in screen.lines)
+    return whole and re.search(r"ETA \d", screen.text) is not None
+
+
+def test_a_table_in_a_terminal_and_nothing_of_it_after_ctrl_c(cluster: Cluster) -> None:
+    # Lines of episodes come all the time, above the table.
+    argv = train(cluster, sets=("environment.slots=2",))
+    with Terminal(argv, cluster.folder) as terminal:
+        screen = terminal.wait_for(lambda s: shows_table(s) and "score" in s.text)
+        assert not screen.cursor_shown
+        assert sum(line.startswith("╭") for line in screen.lines) == 1
+        (top,) = [n for n, line in enumerate(screen.lines) if line.startswith("╭")]
+        assert any("score" in line for line in screen.lines[:top])
+        table = screen.lines[top:]
+        for word in ("step ", "steps/s", "mean return", "episode length", "staleness"):
+            assert any(word in line for line in table), word
+        terminal.process.send_signal(signal.SIGINT)
+        left = terminal.wait()
+        assert terminal.process.returncode == 128 + signal.SIGINT
+    assert left.cursor_shown
+    assert not any(line.startswith(("╭", "│", "╰")) for line in left.lines)
+    # The summary, in the form of the lines before.
+    assert any(line.endswith(" stopped") for line in left.lines)
+    assert TRACE not in left.text
+
+
+def test_a_second_ctrl_c_shows_the_cursor_again(cluster: Cluster) -> None:
+    # Its environment hangs: the first Ctrl-C does not end it.
+    folder = cluster.folder / "hanging"
+    folder.mkdir()
+    (folder / "main").touch()
+    (folder / "slots.py").write_text(
+        "import time\n"
+        "from relaax_like.wire.spaces import Box, Discrete\n"
+        "class Slots:\n"
+        "    slots = 1\n"
+        "    observation_space = Box(dtype='float32', shape=(4,))\n"
+        "    action_space = Discrete(n=2)\n"
+        "    def reset(self, mask=None):\n"
+        "        time.sleep(60)\n"
+        "    def close(self):\n"
+        "        pass\n"
+        "def make_slots(environment, seed):\n"
+        "    return Slots()\n"
+    )
+    text = cluster.config.read_text().replace(
+        "program: OpenAI_Gym, env: CartPole-v0", "path: hanging"
+    )
+    cluster.config.write_text(text)
+    with Terminal(train(cluster, sets=()), cluster.folder) as terminal:
+        terminal.wait_for(lambda s: not s.cursor_shown)
+
+        def press() -> bool:
+            terminal.process.send_signal(signal.SIGINT)
+            return terminal.process.poll() is not None
+
+        wait_until(press, terminal)  # two that come at once would be one
+        screen = terminal.wait()
+        assert terminal.process.returncode == 128 + signal.SIGINT
+    assert screen.cursor_shown
+
+
+def test_the_log_goes_back_where_it_went(cluster: Cluster, newest: NewestScalars) -> None:
+    experiment = load_experiment(cluster.config)
+    output = io.StringIO()
+    before = logging.getLogger().handlers[:]
+    with TableProgress(experiment, newest, Console(file=output, force_terminal=True)) as table:
+        logging.getLogger("test").warning("a [red]line[/red]")
+        table.show(STATUS)
+    assert logging.getLogger().handlers == before
+    assert "a [red]line[/red]" in output.getvalue()
+    assert sys.stdout is not output

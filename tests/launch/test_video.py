@@ -1,0 +1,101 @@
+"""Videos of greedy episodes."""
+
+from pathlib import Path
+from typing import Any
+
+import imageio.v3
+import numpy as np
+import pytest
+from support.cluster import ROOT
+
+from relaax_like.client.interactor import EnvironmentSlots
+from relaax_like.config.algorithm_folder import load_folder_module
+from relaax_like.config.models import EnvironmentConfig
+from relaax_like.launch.video import FilmedSlots, validate_video
+from relaax_like.wire.errors import ConfigError
+
+
+def make_slots(program: str = "OpenAI_Gym", **settings: Any) -> EnvironmentSlots:
+    module = load_folder_module(ROOT / "environments" / program, "slots")
+    slots: EnvironmentSlots = module.make_slots(EnvironmentConfig(program=program, **settings), 1)
+    return slots
+
+
+def film(slots: EnvironmentSlots, path: Path, steps: int) -> int:
+    with FilmedSlots(slots, path) as filmed:
+        filmed.reset()
+        for step in range(steps):
+            filmed.step(np.full(filmed.slots, step % 2))
+        return filmed.frames
+
+
+@pytest.mark.parametrize("name", ["out.mp4", "out.gif"])
+def test_a_frame_per_step_at_the_environment_s_own_pace(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    assert film(make_slots(env="CartPole-v1"), path, 25) == 25
+    frames = imageio.v3.imread(path)[..., :3]
+    assert frames.shape[1:] == (400, 600, 3)
+    # A black cart and a brown pole on white, and they move.
+    assert frames.min() < 20
+    assert frames.max() > 235
+    assert np.abs(frames[0].astype(int) - frames[-1]).max() > 100
+    # 50 frames a second. A .gif keeps equal ones as one that is shown for longer.
+    if path.suffix == ".mp4":
+        assert (len(frames), imageio.v3.immeta(path)["fps"]) == (25, 50)
+    else:
+        times = [imageio.v3.immeta(path, index=index)["duration"] for index in range(len(frames))]
+        assert sum(times) == 25 * 20
+
+
+class OddSlots:
+    """Frames of odd sizes: black, then white."""
+
+    slots = 1
+    observation_space = action_space = None
+    render_fps = 10.0
+
+    def __init__(self, *frames: Any):
+        self._frames = list(frames)
+
+    def reset(self, mask: Any = None) -> None:
+        pass
+
+    def step(self, actions: Any) -> None:
+        pass
+
+    def render(self) -> Any:
+        frame = self._frames.pop(0)
+        if isinstance(frame, Exception):
+            raise frame
+        return frame
+
+
+def test_frames_of_odd_sizes_are_widened(tmp_path: Path) -> None:
+    frames = [np.full((31, 65, 3), level, np.uint8) for level in (0, 255)]
+    slots: Any = OddSlots(*frames)
+    assert film(slots, tmp_path / "odd.mp4", 2) == 2
+    back = imageio.v3.imread(tmp_path / "odd.mp4")
+    assert back.shape == (2, 32, 66, 3)
+    assert back[0].max() < 20
+    assert back[1].min() > 235
+
+
+def test_what_cannot_be_drawn_is_a_clear_error_and_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "out.mp4"
+    cases: list[tuple[Any, str]] = [
+        (make_slots("memory"), "nothing came"),
+        (make_slots(env="CartPole-v1", args={"render_mode": None}), "nothing came"),
+        (OddSlots(np.zeros((4, 4))), r"an array \[4, 4\] came"),
+        (OddSlots(RuntimeError("no GPU")), "cannot be drawn: no GPU"),
+    ]
+    for slots, want in cases:
+        with pytest.raises(ConfigError, match=want):
+            film(slots, path, 1)
+        assert not path.exists()
+
+
+def test_wrong_names_are_found_before_anything_is_played(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"out\.avi: expected a name that ends in \.mp4 or \.gif"):
+        validate_video(tmp_path / "out.avi")
+    with pytest.raises(ConfigError, match="there is no folder"):
+        validate_video(tmp_path / "nowhere" / "out.mp4")
