@@ -57,9 +57,10 @@ class ActorCritic(Model):
         self._config = config
         self._space = config.action_space
         shape = config.input_shape
-        outputs = num_parameters(self._space, separate_log_std=True)
+        self._bounded = config.bounded
+        outputs = num_parameters(self._space, bounded=self._bounded, separate_log_std=True)
         self.xla = not config.network.begins_with_convolution
-        self.normalizer = Normalizer(OBSERVATION, shape) if config.normalize_observations else None
+        self.normalizer = Normalizer(OBSERVATION, shape) if config.has_normalizer else None
         self.trunk: Network | None = None
         network = config.network
         if config.shared_network:
@@ -130,7 +131,7 @@ class ActorCritic(Model):
 
     def make_distribution(self, parameters: tf.Tensor) -> Distribution:
         """Returns the distribution of `action` from the parameters of an `Unrolled`, as rows."""
-        return make_distribution(self._space, parameters)
+        return make_distribution(self._space, parameters, bounded=self._bounded)
 
     def _look(
         self, inputs: Mapping[str, Values], states: Mapping[str, Values]
@@ -148,4 +149,4 @@ class ActorCritic(Model):
         log_std = None if self.log_std is None else self.log_std(parameters)
         in_numpy = isinstance(parameters, np.ndarray)
         make = make_numpy_distribution if in_numpy else make_distribution
-        return make(self._space, parameters, log_std)
+        return make(self._space, parameters, log_std, bounded=self._bounded)

@@ -8,6 +8,7 @@ from typing import Any, NotRequired, TypedDict, Unpack
 import numpy as np
 import tensorflow as tf
 
+from relaax_like.bridge.moments import Moments
 from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.computation_task import (
     GRADIENT_NORM,
@@ -17,6 +18,7 @@ from relaax_like.computation.computation_task import (
     flatten,
     unflatten,
 )
+from relaax_like.computation.model import get_normalizers
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.update_plan import Axis
 from relaax_like.nn.optimizers import Optimizer
@@ -98,6 +100,7 @@ class LearningTask(ComputationTask):
             group: Optimizer(optimizers[group], variables) for group, variables in groups.items()
         }
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
+        self._normalizers = {n.statistic: n for n in get_normalizers(algorithm.model)}
 
     def update(self, global_t: int = 0, **batch: Unpack[Arguments]) -> dict[str, float]:
         """Makes one update.
@@ -173,6 +176,22 @@ class LearningTask(ComputationTask):
         """Returns copies of all variables, in manifest order, as `set_values` takes them."""
         with self._lock:
             return [np.asarray(variable.numpy()) for variable in self._variables]
+
+    def get_statistic(self, name: str) -> Moments:
+        """Returns a running statistic of the model."""
+        normalizer = self._normalizers[name]
+        with self._lock:
+            return Moments(
+                float(normalizer.count.numpy()), normalizer.mean.numpy(), normalizer.m2.numpy()
+            )
+
+    def set_statistic(self, name: str, moments: Moments) -> None:
+        """Sets a running statistic of the model."""
+        normalizer = self._normalizers[name]
+        with self._lock:
+            normalizer.count.assign(moments.count)
+            normalizer.mean.assign(moments.mean)
+            normalizer.m2.assign(moments.m2)
 
     def export_optimizers(self) -> OptimizerState:
         """Returns a copy of what the optimizers remember."""

@@ -1,9 +1,12 @@
 """Checks that an environment's spaces fit an algorithm; for `Config.validate_spaces`."""
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from relaax_like.wire.errors import InvalidInputError
-from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, Discrete, Spaces
+from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, Discrete, MultiDiscrete, Spaces
 
 
 def validate_vector(spaces: Spaces, size: int) -> None:
@@ -59,13 +62,36 @@ def validate_discrete(spaces: Spaces, num_actions: int) -> None:
     if len(spaces) != 1 or not isinstance(space, Discrete) or space.start != 0:
         raise InvalidInputError(
             f"action_spaces: {_describe(spaces)}; this algorithm is set up for one Discrete action "
-            f"named {ACTION!r}, counted from 0",
+            f"named {ACTION!r}, counted from 0 (algorithm.num_actions: a list for MultiDiscrete, "
+            "where it has that setting)",
             "action_spaces",
         )
     if space.n != num_actions:
         raise InvalidInputError(
             f"action_spaces: {space.n} actions, this algorithm is set up for {num_actions} "
             "(algorithm.num_actions, where it has that setting)",
+            "action_spaces",
+        )
+
+
+def validate_multi_discrete(spaces: Spaces, num_actions: Sequence[int]) -> None:
+    """Checks that the action is several choices at once, of `num_actions` each.
+
+    Raises:
+      InvalidInputError: it is not.
+    """
+    space = spaces.get(ACTION)
+    if len(spaces) != 1 or not isinstance(space, MultiDiscrete):
+        raise InvalidInputError(
+            f"action_spaces: {_describe(spaces)}; this algorithm is set up for one MultiDiscrete "
+            f"action named {ACTION!r}; for one Discrete action set num_actions to a number, for "
+            "continuous ones set action_size",
+            "action_spaces",
+        )
+    if space.n != tuple(num_actions):
+        raise InvalidInputError(
+            f"action_spaces: choices of {list(space.n)} actions, algorithm.num_actions is "
+            f"{list(num_actions)}; set it to {list(space.n)}",
             "action_spaces",
         )
 
@@ -90,6 +116,26 @@ def validate_continuous(spaces: Spaces, size: int) -> None:
             f"algorithm.action_size is {size}; set it to {math.prod(space.shape)}",
             "action_spaces",
         )
+
+
+def validate_bounds(spaces: Spaces, low: np.ndarray, high: np.ndarray) -> None:
+    """Checks the bounds of a continuous action; an environment without bounds takes any.
+
+    Raises:
+      InvalidInputError: the environment has others.
+    """
+    space = spaces[ACTION]
+    assert isinstance(space, Box)
+    for name, bound, own in (("low", low, space.low), ("high", high, space.high)):
+        if own is None:
+            continue
+        flat = own.reshape(-1).astype(np.float32)
+        if (np.isfinite(flat) & (flat != bound)).any():
+            raise InvalidInputError(
+                f"action_spaces: {name} is {flat.tolist()}, algorithm.action_{name} is "
+                f"{bound.tolist()}; set it to the environment's, or leave out bounded",
+                "action_spaces",
+            )
 
 
 def _describe(spaces: Spaces) -> str:

@@ -17,6 +17,11 @@ class UpdatePlan:
       epochs: times that an iteration goes through them.
       minibatch: rows, or rollouts, in one update.
       axis: which of the two.
+      prenormalize_steps: environment steps at the start of the run that are not learned from: they
+        only feed the running statistics of the inputs.
+      update_norm: feed those statistics after each iteration, too.
+      reward_discount: rewards are divided by the running deviation of their sums with this
+        discount; None: they are taken as they are.
     """
 
     steps: int
@@ -24,6 +29,9 @@ class UpdatePlan:
     epochs: int
     minibatch: int
     axis: Axis = "rows"
+    prenormalize_steps: int = 0
+    update_norm: bool = False
+    reward_discount: float | None = None
 
     @property
     def env_steps(self) -> int:

@@ -103,15 +103,16 @@ class FilmedSlots:
 
 
 def draw_without_screen() -> None:
-    """Has what environments draw with do so in memory; to be called before they are made."""
-    values = {
-        "SDL_VIDEODRIVER": "dummy",
-        "SDL_AUDIODRIVER": "dummy",
-        "PYGAME_HIDE_SUPPORT_PROMPT": "1",  # it would stand between our own lines
-    }
-    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        values["MUJOCO_GL"] = "egl"
-    for name, value in values.items():
+    """Has pygame draw in memory; to be called before environments are made.
+
+    MuJoCo is left to the user's MUJOCO_GL: Mesa's software renderer and TensorFlow, each with its
+    own LLVM, crash in one process.
+    """
+    for name, value in (
+        ("SDL_VIDEODRIVER", "dummy"),
+        ("SDL_AUDIODRIVER", "dummy"),
+        ("PYGAME_HIDE_SUPPORT_PROMPT", "1"),  # it would stand between our own lines
+    ):
         os.environ.setdefault(name, value)
 
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 # How long an agent that is being built waits for the first values.
 _START_WAIT_SEC = 5.0
 _MIN_PAUSE_SEC, _MAX_PAUSE_SEC = 0.2, 2.0
-_CONNECT_SEC = 5.0
+_FINISHED_PAUSE_SEC = 10.0
 _STOP_SEC = 2.0
 
 
@@ -146,6 +146,8 @@ class RemoteLearner(Learner):
             except Exception:
                 logger.exception("an answer of the learner could not be taken")
             self._close_stream()
+            if self._newest is not None and self._newest.finished:
+                pause = _FINISHED_PAUSE_SEC  # the servers are about to end, too
             if not self._stopping.wait(random.uniform(pause / 2, pause)):
                 pause = min(2 * pause, _MAX_PAUSE_SEC)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from relaax_like.parameter_server.intake import (
     validate_push,
 )
 from relaax_like.parameter_server.mirror import Mirror
+from relaax_like.parameter_server.published_state import PublishedState
 from relaax_like.parameter_server.push_journal import Durability, PushJournal
 from relaax_like.parameter_server.records import Record
 from relaax_like.parameter_server.replies import Answered, Replies
@@ -183,6 +185,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
         self._turns: Turns[Push | Publish, Reply] = Turns(self._apply_all, queue_size)
         self._leased = False
+        self._publications = None if snapshots is None else PublishedState(snapshots.directory)
         self._published = 0  # number of the newest publish; written under _record_lock
         self._close_lock = threading.Lock()
         self._closed = False
@@ -434,11 +437,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         with self._save_lock:
             with self._record_lock:
                 state = self._store.export_state()
-                statistics = {
-                    **self._statistics.to_dict(),
-                    _REPLIES: self._replies.to_dict(),
-                    _PUBLISHED: self._published,
-                }
+                statistics = self._export_statistics()
                 if self._journal is not None:
                     statistics[_JOURNAL_INDEX] = self._journal.begin_snapshot()
                 held = self._combiner.pending.items()
@@ -456,6 +455,13 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 if self._mirror is not None:
                     self._mirror.offer(path)
             return self._saved.path
+
+    def _export_statistics(self) -> dict[str, Any]:
+        return {
+            **self._statistics.to_dict(),
+            _REPLIES: self._replies.to_dict(),
+            _PUBLISHED: self._published,
+        }
 
     def _get_score(self) -> float | None:
         """Returns by what the best snapshots are chosen: the mean return over a whole window."""
@@ -477,6 +483,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             state = self._snapshots.restore_latest(self.manifest)
             if state is not None:
                 self._import(state)
+                self._import_published(state)
             if self._journal is None:
                 return state is not None
             index = 0 if state is None else int(state.statistics.get(_JOURNAL_INDEX, 0))
@@ -489,14 +496,29 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._mirror.offer(self._snapshots.path_of(state))
         return state is not None
 
+    def _import_published(self, snapshot: State) -> None:
+        """Goes on from what a learner has published since the newest snapshot."""
+        assert self._publications is not None
+        published = self._publications.read(self._store.export_state())
+        if published is None or published.version <= snapshot.version:
+            return
+        with self._record_lock:
+            self._take_up(published)
+            self._records += 1  # what the newest snapshot does not have
+            self._check_finished()
+        _LOG.info("took up publish %d, step %d", self._published, self.global_t)
+
+    def _take_up(self, state: State) -> None:
+        self._store.import_state(state)
+        self._first_version = state.version
+        self._statistics.restore(state.statistics)
+        self._replies.restore(state.statistics.get(_REPLIES, {}))
+        self._published = int(state.statistics.get(_PUBLISHED, 0))
+
     def _import(self, state: State) -> None:
         assert self._snapshots is not None
         with self._record_lock:
-            self._store.import_state(state)
-            self._first_version = state.version
-            self._statistics.restore(state.statistics)
-            self._replies.restore(state.statistics.get(_REPLIES, {}))
-            self._published = int(state.statistics.get(_PUBLISHED, 0))
+            self._take_up(state)
             self._combiner.begin(self._store.values, state.pending)
             self._saved = _Saved(self._snapshots.path_of(state), state.global_t, self._records)
             self._attempted_t = state.global_t
@@ -554,6 +576,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 self._journal.close()
             if self._mirror is not None:
                 self._mirror.close(_MIRROR_SEC)
+            if self._publications is not None:
+                self._publications.close()
             if self._snapshots is not None:
                 self._snapshots.close()
 
@@ -650,6 +674,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._published = publish.number
             self._records += 1
             self._check_finished()
+            if self._publications is not None:
+                state = self._store.export_state()
+                self._publications.write(replace(state, statistics=self._export_statistics()))
+        failpoints.hit("ps.after_publish")
         every = self._every_env_steps
         if every is not None and self._store.global_t - self._attempted_t >= every:
             self._snapshot_due.set()

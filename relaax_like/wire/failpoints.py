@@ -22,6 +22,7 @@ NAMES = {
     "ps.before_journal": "a push is valid and has its turn; nothing is written",
     "ps.after_journal_before_apply": "a push is in the journal, its version is not yet visible",
     "ps.after_apply_before_reply": "a push took effect, nobody has been told",
+    "ps.after_publish": "a learner's publish is written down and visible, it has not been told",
     "ps.in_snapshot": "a snapshot's files are written under a temporary name",
     "ps.after_snapshot_before_drop": "a snapshot is in place, the old segments are still there",
     "ps.in_replay": "a record of the journal has been applied again, at the start",

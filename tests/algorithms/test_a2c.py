@@ -213,6 +213,31 @@ def test_it_learns_which_of_two_actions_the_state_asks_for():
     assert np.mean(hits[-500:]) >= 0.95
 
 
+def test_it_learns_several_choices_at_once():
+    """One of three and one of two, which the state asks for: chance 1/2 together, best 1."""
+    config = make_config(
+        layers=(16,), num_actions=(3, 2), rollout_steps=8, learning_rate=1e-2, gamma=0.0
+    )
+    chooser, random = Chooser(config, slots=8), np.random.default_rng(0)
+    asked = random.integers((3, 2), size=(8, 2))
+    # 0, 1, 2 become -1, 0, 1; 0, 1 become -1, 1.
+    actions = chooser.step(np.tile(asked * [1, 2] - 1, 2).astype(np.float32))
+    hits = []
+    for _ in range(1500):
+        right = (actions == asked).mean(axis=1)
+        hits.append(right.mean())
+        asked = random.integers((3, 2), size=(8, 2))
+        actions = chooser.step(
+            np.tile(asked * [1, 2] - 1, 2).astype(np.float32),
+            rewards=right[:, None],
+            terminated=np.zeros(8, bool),
+            truncated=np.zeros(8, bool),
+        )
+    chooser.close()
+    assert np.mean(hits[:50]) < 0.6
+    assert np.mean(hits[-300:]) >= 0.95
+
+
 def test_it_learns_a_continuous_action_that_follows_the_state():
     """Reward -(action - state)^2: begins below -0.4; the noise that is left costs the rest."""
     config = make_config(

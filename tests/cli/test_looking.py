@@ -11,6 +11,7 @@ import pytest
 from support.cluster import TRACE, Cluster, Program, find_command
 
 RELAAX = find_command("relaax")
+SHORT = ("--set", "environment.limit=40")
 NAMES = ("slow-0", "slow-1", "fast")
 
 
@@ -112,7 +113,7 @@ def test_eval_films_a_moved_run_and_prints_json(cluster: Cluster) -> None:
         program = call(
             cluster,
             *("eval", "elsewhere/it's here", "--episodes", 3, "--json"),
-            *("--video", "out.mp4", "--video-episodes", 2),
+            *("--video", "out.mp4", "--video-episodes", 2, *SHORT),
         )
     finally:
         shutil.move(cluster.folder / "hidden", cluster.folder / "fast" / "checkpoints")
@@ -131,7 +132,7 @@ def test_eval_films_a_moved_run_and_prints_json(cluster: Cluster) -> None:
 
 
 def test_eval_tells_what_it_has_filmed(cluster: Cluster) -> None:
-    program = call(cluster, "eval", "fast", "--episodes", 1, "--video", "out.gif")
+    program = call(cluster, "eval", "fast", "--episodes", 1, "--video", "out.gif", *SHORT)
     assert program.lines[0].startswith("mean return ")
     match = re.fullmatch(r"out\.gif: returns (\d+); (\d+) frames, 50 a second", program.lines[1])
     assert match is not None, program

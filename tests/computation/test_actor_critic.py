@@ -8,7 +8,7 @@ from support.batch import make_algorithm, make_config
 from relaax_like.computation.acting import CompiledActor, NumpyActor, make_actor
 from relaax_like.computation.model import get_variables, order_variables
 from relaax_like.wire.errors import InvalidInputError
-from relaax_like.wire.spaces import Box, Discrete
+from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete
 
 STEPS, SLOTS = 5, 3
 VARIANTS = {
@@ -18,6 +18,8 @@ VARIANTS = {
     "one gru": {"layers": ({"gru": 5}, 8), "shared_network": True},
     "normalised": {"normalize_observations": True},
     "continuous": {"action_size": 2, "layers": ({"lstm": 4},)},
+    "several choices": {"num_actions": (3, 1, 2)},
+    "bounded": {"action_size": 2, "bounded": True, "action_low": -2.0, "action_high": (1.0, 3.0)},
 }
 
 
@@ -113,6 +115,20 @@ def test_statistics_follow_the_parameters_and_are_none():
         ({"layers": ("nature",)}, "set image"),
         ({"image": (84, 84, 4)}, "no convolution"),
         ({"layers": ("nature",), "image": (84, 84, 4), "normalize_observations": True}, "without"),
+        ({"num_actions": 1}, "1 came, expected a number of 2 or more"),
+        ({"num_actions": ()}, r"\[\] came|\(\) came"),
+        ({"num_actions": (3, 1.5)}, "1.5. came, expected a number of 2 or more, or a list"),
+        ({"action_size": 2, "action_low": -1.0}, "action_low means nothing without bounded"),
+        ({"action_size": 2, "bounded": True, "action_low": -1.0}, "needs action_size, action_low"),
+        ({"bounded": True, "action_low": -1.0, "action_high": 1.0}, "needs action_size"),
+        (
+            {"action_size": 2, "bounded": True, "action_low": -1.0, "action_high": (1.0, -1.0)},
+            "action_low: .* expected less than action_high",
+        ),
+        (
+            {"action_size": 2, "bounded": True, "action_low": -1.0, "action_high": (1.0,) * 3},
+            "action_high: 3 numbers, expected one, or one for each of the 2 components",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, message):
@@ -129,3 +145,41 @@ def test_images_of_another_shape_or_type_are_refused_with_the_cure():
         config.validate_spaces({"observation": Box(dtype="uint8", shape=(64, 64, 4))}, action)
     with pytest.raises(InvalidInputError, match=r"uint8"):
         config.validate_spaces({"observation": Box(dtype="float32", shape=(84, 84, 4))}, action)
+
+
+OBSERVATION = {"observation": Box(dtype="float32", shape=(4,))}
+
+
+def test_several_choices_fit_an_environment_with_as_many():
+    config = make_config(num_actions=(3, 2))
+    config.validate_spaces(OBSERVATION, {"action": MultiDiscrete(n=(3, 2), shape=(2,))})
+    with pytest.raises(InvalidInputError, match=r"set it to \[2, 3\]"):
+        config.validate_spaces(OBSERVATION, {"action": MultiDiscrete(n=(2, 3), shape=(2,))})
+    with pytest.raises(InvalidInputError, match="set num_actions to a number"):
+        config.validate_spaces(OBSERVATION, {"action": Discrete(n=3)})
+    with pytest.raises(InvalidInputError, match="a list for MultiDiscrete"):
+        make_config().validate_spaces(OBSERVATION, {"action": MultiDiscrete(n=(2,), shape=(1,))})
+
+
+def test_bounds_are_those_of_the_environment():
+    config = make_config(action_size=2, bounded=True, action_low=-2.0, action_high=(0.4, 2.0))
+    high = np.array([0.4, 2.0], np.float32)
+    fits = Box(dtype="float32", shape=(2,), low=np.full(2, -2.0, np.float32), high=high)
+    config.validate_spaces(OBSERVATION, {"action": fits})
+    config.validate_spaces(OBSERVATION, {"action": Box(dtype="float32", shape=(2,))})
+    wider = Box(dtype="float32", shape=(2,), low=np.full(2, -3.0, np.float32), high=high)
+    with pytest.raises(InvalidInputError, match=r"low is \[-3.0, -3.0\].*action_low is"):
+        config.validate_spaces(OBSERVATION, {"action": wider})
+
+
+@pytest.mark.parametrize("explore", [False, True])
+def test_bounded_actions_stay_within_their_bounds(explore):
+    model = make_model(action_size=2, bounded=True, action_low=-2.0, action_high=(1.0, 3.0))
+    model.log_std.variable.assign([3.0, 3.0])
+    actor = make_actor(model, seed=0)
+    actor.set_values([v.numpy() for v in order_variables(model)], 0)
+    inputs = {"observation": 100 * np.random.default_rng(0).standard_normal((200, 4), np.float32)}
+    actions = actor.act(inputs, {}, exploit=not explore).actions["action"]
+    assert (actions >= -2).all()
+    assert (actions <= [1, 3]).all()
+    assert np.ptp(actions, axis=0) == pytest.approx([3, 5], abs=0.3)  # and fill them

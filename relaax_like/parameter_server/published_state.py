@@ -1,0 +1,172 @@
+"""PublishedState: the newest publish of a learner in the server, in two files that take turns.
+
+    folder/published-0.state, folder/published-1.state
+
+A publish overwrites the older of the two: whoever is killed in the middle of it leaves the other
+whole. What was handed to the system survives `kill -9`; nothing is synced, as after a power cut the
+newest snapshot is there. A file is, little-endian: 8 bytes `RLXPUB01`, CRC-32 of all that follows,
+length of the header; the header, JSON; values; the slots of each group.
+"""
+
+import json
+import logging
+import os
+import struct
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from relaax_like.parameter_server.snapshots import State
+
+_LOG = logging.getLogger(__name__)
+_MAGIC = b"RLXPUB01"
+_PREFIX = struct.Struct("<8sII")
+NAMES = ("published-0.state", "published-1.state")
+
+
+class PublishedState:
+    """Writes whole states, each as one publish; used by one thread at a time.
+
+        published = PublishedState(directory)
+        state = published.read(like=store.export_state())   # None: nothing that can be used
+        published.write(store.export_state())
+
+    Args:
+      directory: of the run's checkpoints.
+      max_bytes_per_sec: a state that comes sooner than that is left out: it is lost with the
+        process, as everything after the newest one that was written.
+      clock: seconds, never going back.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        max_bytes_per_sec: float = 100e6,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._directory = directory
+        self._max_bytes_per_sec = max_bytes_per_sec
+        self._clock = clock
+        self._files: list[int] = []
+        self._turn = 0
+        self._not_before = -float("inf")
+        self._failed = False
+
+    def write(self, state: State) -> bool:
+        """Writes a state; False: it was left out, or could not be written, which a line tells."""
+        now = self._clock()
+        if now < self._not_before:
+            return False
+        arrays = [state.values, *(slots for slots in state.slots.values() if slots.size)]
+        pieces = [memoryview(_pack_header(state)), *(array.data.cast("B") for array in arrays)]
+        crc = 0
+        for piece in pieces:
+            crc = zlib.crc32(piece, crc)
+        prefix = _PREFIX.pack(_MAGIC, crc, len(pieces[0]))
+        length = len(prefix) + sum(piece.nbytes for piece in pieces)
+        try:
+            file = self._open(self._turn)
+            written = os.pwritev(file, [prefix, *pieces], 0)
+            while written < length:  # a system takes 2 GiB at once
+                whole = b"".join([prefix, *pieces])
+                written += os.pwrite(file, whole[written:], written)
+            os.ftruncate(file, length)
+        except OSError as error:
+            if not self._failed:
+                _LOG.error(
+                    "%s: a publish was not written: %s. Training goes on; a crash costs what came "
+                    "since the newest snapshot",
+                    self._directory / NAMES[self._turn],
+                    error,
+                )
+            self._failed = True
+            return False
+        self._failed = False
+        self._turn = 1 - self._turn
+        self._not_before = now + length / self._max_bytes_per_sec
+        return True
+
+    def read(self, like: State) -> State | None:
+        """Returns the newest state that is whole and of this run's layout.
+
+        Args:
+          like: of the run, for the layout of values and slots.
+        """
+        found: list[tuple[int, int, State]] = []
+        for turn, name in enumerate(NAMES):
+            path = self._directory / name
+            try:
+                state = _unpack(path.read_bytes(), like)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+                _LOG.warning("%s is not used: %s", path, error)
+                continue
+            found.append((state.version, turn, state))
+        if not found:
+            return None
+        _, turn, state = max(found, key=lambda entry: entry[:2])
+        self._turn = 1 - turn
+        return state
+
+    def close(self) -> None:
+        """Closes the files; may be called twice."""
+        for file in self._files:
+            os.close(file)
+        self._files = []
+
+    def _open(self, turn: int) -> int:
+        if not self._files:
+            self._files = [
+                os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                for name in NAMES
+            ]
+        return self._files[turn]
+
+
+def _pack_header(state: State) -> bytes:
+    header = {
+        "fingerprint": state.manifest.fingerprint,
+        "version": state.version,
+        "global_t": state.global_t,
+        "steps": dict(state.steps),
+        "slots": {group: list(slots.shape) for group, slots in state.slots.items()},
+        "slot_names": {group: list(names) for group, names in state.slot_names.items()},
+        "statistics": state.statistics,
+    }
+    return json.dumps(header, allow_nan=False).encode()
+
+
+def _unpack(data: bytes, like: State) -> State:
+    """Raises ValueError and its like: it is none."""
+    magic, crc, header_length = _PREFIX.unpack_from(data)
+    body = memoryview(data)[_PREFIX.size :]
+    if magic != _MAGIC or zlib.crc32(body) != crc:
+        raise ValueError("it is not whole")
+    header = json.loads(bytes(body[:header_length]))
+    if header["fingerprint"] != like.manifest.fingerprint:
+        raise ValueError("it is of another model")
+    names = {group: tuple(names) for group, names in header["slot_names"].items()}
+    if names != {group: tuple(own) for group, own in like.slot_names.items()}:
+        raise ValueError("it is of other optimizers")
+    rest = np.frombuffer(body[header_length:], np.uint8)
+    values, rest = np.split(rest, [len(like.values)])
+    slots = {}
+    for group, own in like.slots.items():
+        part, rest = np.split(rest, [own.nbytes])
+        slots[group] = part.view(np.float32).reshape(own.shape) if own.size else own
+    if len(rest):
+        raise ValueError(f"{len(rest)} bytes too many")
+    return replace(
+        like,
+        version=int(header["version"]),
+        global_t=int(header["global_t"]),
+        values=values,
+        slots=slots,
+        steps={group: int(header["steps"][group]) for group in like.steps},
+        statistics=header["statistics"],
+    )
