@@ -51,6 +51,18 @@ class Config(ActorCriticConfig):
     # Shift and scale advantages to mean 0 and deviation 1: within each update, over the whole
     # iteration, or not at all.
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
+    # Normalise observations by mean and deviation of those of the run's first steps. Nothing is
+    # learned from these, and they count for max_global_step. A run that starts from a policy with
+    # statistics of its own (initial_values) keeps those instead.
+    prenorm: bool = False
+    # Such steps, rounded up to whole iterations.
+    prenormalize_steps: int = Field(default=100, ge=1)
+    # Normalise observations, and let what each iteration saw move mean and deviation after it.
+    update_norm: bool = False
+    # Divide rewards by the running deviation of the discounted return, and clip them to +-10.
+    normalize_rewards: bool = False
+    # ppo has prenorm and update_norm instead.
+    normalize_observations: bool = Field(default=False, exclude=True)
     # ppo has a_lr and c_lr instead.
     learning_rate: float = Field(default=3e-4, ge=0, exclude=True)
 
@@ -58,6 +70,11 @@ class Config(ActorCriticConfig):
     def _validate_sizes(self) -> Self:
         if "learning_rate" in self.model_fields_set:
             raise ValueError("learning_rate: ppo has a_lr (actor) and c_lr (critic) instead")
+        if "normalize_observations" in self.model_fields_set:
+            raise ValueError(
+                "normalize_observations: ppo has prenorm (measured before training) and "
+                "update_norm (and during it) instead"
+            )
         if self.num_steps % self.rollout_steps:
             raise ValueError(
                 f"num_steps: {self.num_steps} is no multiple of rollout_steps "
@@ -73,6 +90,11 @@ class Config(ActorCriticConfig):
         return self
 
     @property
+    def has_normalizer(self) -> bool:
+        """Whether observations are normalised at all."""
+        return self.prenorm or self.update_norm
+
+    @property
     def update_plan(self) -> UpdatePlan:
         """Steps are shuffled one by one; with a recurrent network, rollouts are."""
         return UpdatePlan(
@@ -81,6 +103,9 @@ class Config(ActorCriticConfig):
             epochs=self.epochs,
             minibatch=self.batch_size,
             axis="slots" if self.network.is_recurrent else "rows",
+            prenormalize_steps=self.prenormalize_steps if self.prenorm else 0,
+            update_norm=self.update_norm,
+            reward_discount=self.discount if self.normalize_rewards else None,
         )
 
     @property

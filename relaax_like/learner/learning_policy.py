@@ -1,16 +1,21 @@
 """LearningPolicy: what a BaseLearner trains, as a whole iteration in one compiled call."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import Lease
 from relaax_like.computation.prediction import LOG_PROB
 from relaax_like.computation.updates import LearningTask, OptimizerState
 from relaax_like.config.seeds import derive_seed
-from relaax_like.config.update_plan import UpdatePlan
+from relaax_like.config.update_plan import RETURN_STATISTIC, UpdatePlan
 from relaax_like.experience.collector import TrainingData
+from relaax_like.learner.reward_scale import RewardScale, scale_rewards
+
+logger = logging.getLogger(__name__)
 
 
 class LearningPolicy:
@@ -23,6 +28,11 @@ class LearningPolicy:
 
     Which minibatches an update is made of depends on the seed and on the number of updates so far:
     a run that goes on from a snapshot draws what it would have drawn.
+
+    Where the plan says so, the first iterations only feed the running statistics of the inputs
+    (`prenormalize_steps`), and each later one feeds them after its updates (`update_norm`): in
+    those the networks see inputs as they were seen when it was acted, and log-probabilities fit.
+    Statistics that a run starts from take the place of the former.
     """
 
     def __init__(self, task: LearningTask, plan: UpdatePlan, seed: int):
@@ -32,6 +42,9 @@ class LearningPolicy:
         self._seed = seed
         self._updates = 0
         self._names = [variable.name for variable in task.get_variables()]
+        self._statistics = [name for name in task.statistics if name != RETURN_STATISTIC]
+        self._reward_scale = None if plan.reward_discount is None else RewardScale(plan.reward_discount)
+        self._prenormalizes = self._must_prenormalize()
 
     def load(self, lease: Lease) -> None:
         """Goes on from what a parameter server holds.
@@ -42,15 +55,16 @@ class LearningPolicy:
         self._task.set_values(lease.manifest.unpack(lease.values))
         self._set_optimizers(lease.slots, lease.slot_names, lease.updates)
         self.global_t = lease.global_t
+        self._prenormalizes = self._must_prenormalize()
 
     def data_preprocess(self, data: TrainingData) -> dict[str, Any]:
-        """Returns the arguments of an update."""
+        """Returns the arguments of an update; rewards are scaled where the plan says so."""
         rollout = data.rollout
         return {
             "inputs": rollout.inputs,
             "next_inputs": rollout.next_inputs,
             "next_alive": {"alive": rollout.next_alive},
-            "rewards": {"reward": rollout.rewards},
+            "rewards": {"reward": self._scale_rewards(data)},
             # With the probability under the policy that acted, which may be an older one.
             "actions": {**rollout.actions, LOG_PROB: rollout.log_prob},
             "states": rollout.states,
@@ -59,6 +73,11 @@ class LearningPolicy:
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Makes the updates of one iteration; returns the means of costs and metrics."""
         plan = self._plan
+        if self._prenormalizes:
+            self._feed_statistics(arguments["inputs"])
+            self.global_t += plan.env_steps
+            self._prenormalizes = self._must_prenormalize()
+            return {"updates": 0}
         costs, updates = self._task.update_epochs(
             epochs=plan.epochs,
             minibatch=plan.minibatch,
@@ -69,6 +88,8 @@ class LearningPolicy:
         )
         self._updates += updates
         self.global_t += plan.env_steps
+        if plan.update_norm:
+            self._feed_statistics(arguments["inputs"])
         return {**costs, "updates": updates}
 
     def get_values(self) -> list[np.ndarray]:
@@ -100,6 +121,30 @@ class LearningPolicy:
         slots = {group: state[f"slots/{group}"] for group in known.slots}
         self._set_optimizers(slots, known.slot_names, int(state["updates"]))
         self.global_t = int(state["global_t"])
+        self._prenormalizes = self._must_prenormalize()
+
+    def _must_prenormalize(self) -> bool:
+        """Returns whether the next iteration only feeds the statistics."""
+        if not self._plan.prenormalize_steps or self._updates:
+            return False
+        seen = min(self._task.get_statistic(name).count for name in self._statistics)
+        # What is there before the first step has come with the policy that the run starts from.
+        return seen < self._plan.prenormalize_steps and (self.global_t > 0 or not seen)
+
+    def _feed_statistics(self, inputs: Mapping[str, np.ndarray]) -> None:
+        for name in self._statistics:
+            before, rows = self._task.get_statistic(name), inputs[name]
+            rows = rows.reshape(-1, *before.mean.shape)
+            self._task.set_statistic(name, before.merge(Moments.of(rows)))
+
+    def _scale_rewards(self, data: TrainingData) -> np.ndarray:
+        rewards = data.rollout.rewards
+        if self._reward_scale is None:
+            return rewards
+        sums = self._reward_scale.add(rewards[..., 0], data.rollout.next_alive, data.keys)
+        moments = self._task.get_statistic(RETURN_STATISTIC).merge(Moments.of(sums.ravel()))
+        self._task.set_statistic(RETURN_STATISTIC, moments)
+        return scale_rewards(rewards, moments)
 
     def _set_optimizers(
         self,
