@@ -8,7 +8,9 @@ from relaax_like.computation.actor_critic import Unrolled
 from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.model import Tensors
 from relaax_like.computation.prediction import LOG_PROB
+from relaax_like.config.mirror import Mirror
 from relaax_like.nn.returns import compute_gae
+from relaax_like.wire.spaces import OBSERVATION
 
 from .config import ACTOR, CRITIC, Config
 from .model import PPOModel
@@ -86,10 +88,12 @@ class PPO(Algorithm):
         """Returns the costs of a minibatch, of steps `[B, ...]` or of rollouts `[T, B, ...]`.
 
             actor:  -mean(min(r_t A_t, clip(r_t, 1 - c, 1 + c) A_t)) - c_e mean(H(pi(.|x_t)))
+                    + c_m mean((a(x_t) - m_a(a(m_x(x_t))))^2)
             critic:  c_v mean((G_t - V(x_t))^2)
 
         with r_t = pi(a_t|x_t) / mu(a_t|x_t), mu being the policy that acted (equation 7), and the
-        advantages A_t and returns G_t of `prepare`.
+        advantages A_t and returns G_t of `prepare`; a(x) is what the policy does on average, and
+        m_x, m_a are the mirrors of observations and actions.
         """
         assert extras is not None
         config, alive = self._config, next_alive["alive"]
@@ -113,9 +117,14 @@ class PPO(Algorithm):
         values = tf.reshape(seen.values, shape)
         critic = _mean(self._compute_value_cost(values, extras), mask)
         clipped = tf.cast(tf.abs(ratios - 1.0) > clip, tf.float32)
+        actor = policy - config.entropy_coeff * entropy
+        mirrored = self._compare_with_mirror(seen, inputs, states, alive, mask)
+        if config.mirror:
+            actor += config.mirror * mirrored["mirror"]
         return {
-            ACTOR: policy - config.entropy_coeff * entropy,
+            ACTOR: actor,
             CRITIC: config.value_coeff * critic,
+            **{name: tf.stop_gradient(metric) for name, metric in mirrored.items()},
             "entropy": tf.stop_gradient(entropy),
             "KL": tf.stop_gradient(_mean(kl, mask)),
             "clip fraction": tf.stop_gradient(_mean(clipped, mask)),
@@ -137,6 +146,32 @@ class PPO(Algorithm):
             alive = alive[None]
         ends = tf.concat([tf.zeros_like(alive[:1]), 1.0 - tf.maximum(alive[:-1], 0.0)], 0)
         return self.model.unroll(inputs, states, begins=ends > 0)
+
+    def _compare_with_mirror(
+        self, seen: Unrolled, inputs: Tensors, states: Tensors, alive: tf.Tensor, mask: tf.Tensor
+    ) -> Tensors:
+        """Returns how far the policy is from the same policy in a mirror; {} without mirrors.
+
+        `mirror`: mean over steps and components of the squared difference of the two averages
+        (Abdolhosseini et al. 2019, https://doi.org/10.1145/3359566.3360070, mirror symmetry loss).
+        `asymmetry`: sum(|a - a'|) / sum(|a| + |a'|), 0 to 1.
+
+        A memory has no mirror image: both sides begin without any.
+        """
+        look, act = self._config.observation_mirror, self._config.action_mirror
+        if look is None or act is None:
+            return {}
+        begin = {name: tf.zeros_like(state) for name, state in states.items()}
+        own = self._look(inputs, begin, alive) if states else seen
+        image = {OBSERVATION: _reflect(inputs[OBSERVATION], look)}
+        other = self._look(image, begin, alive)
+        a = self.model.compute_means(own.parameters)
+        b = _reflect(self.model.compute_means(other.parameters), act)
+        shape = tf.shape(alive)
+        error = _mean(tf.reshape(tf.reduce_mean((a - b) ** 2, -1), shape), mask)
+        apart = _mean(tf.reshape(tf.reduce_sum(tf.abs(a - b), -1), shape), mask)
+        size = _mean(tf.reshape(tf.reduce_sum(tf.abs(a) + tf.abs(b), -1), shape), mask)
+        return {"mirror": error, "asymmetry": tf.math.divide_no_nan(apart, size)}
 
     def _compute_clip(self) -> tf.Tensor:
         config = self._config
@@ -162,6 +197,11 @@ class PPO(Algorithm):
 def make_algorithm(config: Config, model: PPOModel, seed: int) -> PPO:
     """Builds the algorithm."""
     return PPO(model, config, seed)
+
+
+def _reflect(x: tf.Tensor, mirror: Mirror) -> tf.Tensor:
+    """Returns the mirror image of vectors `[..., n]`."""
+    return tf.gather(x, mirror.indices, axis=-1) * tf.constant(mirror.signs, tf.float32)
 
 
 def _mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

@@ -5,8 +5,10 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from relaax_like.config.actor_critic import ActorCriticConfig
+from relaax_like.config.mirror import Mirror, parse_mirror
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.update_plan import UpdatePlan
+from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete
 
 ACTOR, CRITIC, SHARED = "actor", "critic", "default"
 
@@ -61,6 +63,14 @@ class Config(ActorCriticConfig):
     update_norm: bool = False
     # Divide rewards by the running deviation of the discounted return, and clip them to +-10.
     normalize_rewards: bool = False
+    # Weight of the mirror loss: what the policy does in a mirrored state is to be the mirror image
+    # of what it does in the state itself. 0: none.
+    mirror: float = Field(default=0.0, ge=0)
+    # What stands where in the mirror image of an observation: at place i component |e|, negated if
+    # e < 0; index 0 is written 0.1 or -0.1. One for each of the state_size numbers.
+    mirror_observation: tuple[float, ...] | None = None
+    # The same of an action, one for each component; discrete: of the probabilities of all choices.
+    mirror_action: tuple[float, ...] | None = None
     # ppo has prenorm and update_norm instead.
     normalize_observations: bool = Field(default=False, exclude=True)
     # ppo has a_lr and c_lr instead.
@@ -88,6 +98,71 @@ class Config(ActorCriticConfig):
                 f"batch_size: {self.batch_size} is more than an iteration has, {what} = {pieces}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _validate_mirror(self) -> Self:
+        given = [self.mirror_observation is not None, self.mirror_action is not None]
+        if any(given) and not all(given):
+            raise ValueError("mirror_observation and mirror_action: set both, or none")
+        if self.mirror and not all(given):
+            raise ValueError(
+                f"mirror: {self.mirror:g} needs mirror_observation and mirror_action, which say "
+                "how the mirror image looks"
+            )
+        if self.image is not None and any(given):
+            raise ValueError("mirror_observation: images cannot be mirrored, only vectors can")
+        _, action = self.observation_mirror, self.action_mirror
+        if action is not None:
+            self._validate_action_mirror(action)
+        return self
+
+    def _validate_action_mirror(self, mirror: Mirror) -> None:
+        space = self.action_space
+        if isinstance(space, Box):
+            if space.low is None or space.high is None:
+                return
+            for place, (index, sign) in enumerate(zip(mirror.indices, mirror.signs, strict=True)):
+                ends = sorted((sign * space.low[index], sign * space.high[index]))
+                if ends != [space.low[place], space.high[place]]:
+                    raise ValueError(
+                        f"mirror_action: component {index} would leave the bounds of component "
+                        f"{place}, {space.low[place]:g} to {space.high[place]:g}, when it is "
+                        "mirrored to there"
+                    )
+            return
+        if -1 in mirror.signs:
+            raise ValueError("mirror_action: probabilities of choices cannot be negated")
+        if isinstance(space, MultiDiscrete):
+            owners = [choice for choice, size in enumerate(space.n) for _ in range(size)]
+            pairs = {(owners[place], owners[index]) for place, index in enumerate(mirror.indices)}
+            if len(pairs) > len(space.n):
+                raise ValueError(
+                    "mirror_action: takes a choice apart; expected all actions of one in one other"
+                )
+
+    @property
+    def observation_mirror(self) -> Mirror | None:
+        """Of what the network sees."""
+        if self.mirror_observation is None:
+            return None
+        mirror = parse_mirror(
+            "mirror_observation", self.mirror_observation, self.state_size, "of state_size"
+        )
+        return mirror.repeat(self.observation_history)
+
+    @property
+    def action_mirror(self) -> Mirror | None:
+        """Of an action's components, or of the probabilities of all choices."""
+        if self.mirror_action is None:
+            return None
+        space = self.action_space
+        if isinstance(space, Discrete):
+            return parse_mirror("mirror_action", self.mirror_action, space.n, "action")
+        if isinstance(space, MultiDiscrete):
+            size = sum(space.n)
+            return parse_mirror("mirror_action", self.mirror_action, size, "action of each choice")
+        size = space.shape[0]
+        return parse_mirror("mirror_action", self.mirror_action, size, "component of an action")
 
     @property
     def has_normalizer(self) -> bool:

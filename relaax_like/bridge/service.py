@@ -178,6 +178,15 @@ class Publisher(abc.ABC):
           ServerUnavailableError: the server closes; nothing took effect.
         """
 
+    @property
+    @abc.abstractmethod
+    def best_score(self) -> float | None:
+        """Best score of the snapshots that are kept; None: none has one."""
+
+    @abc.abstractmethod
+    def keep_next(self, score: float) -> None:
+        """Has the next publish written to a snapshot, with this score."""
+
     @abc.abstractmethod
     def metrics(self) -> "Metrics":
         """Returns the recorder."""

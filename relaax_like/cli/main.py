@@ -19,6 +19,7 @@ from relaax_like.cli.options import (
     make_app,
     make_security,
 )
+from relaax_like.config.flags import flags_to_overrides
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.modes import LogMode, XAxis
 from relaax_like.launch.process import (
@@ -32,6 +33,8 @@ from relaax_like.launch.process import (
 app = make_app("Trains agents, over the network, on environments that cannot be imported.")
 
 PARAMETER_SERVER = "localhost:7000"
+# What a command does not know as an option of its own may be a key of the file.
+KEYS_AS_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 ConfigArgument = Annotated[Path, typer.Argument(help="The experiment's YAML file.")]
 RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run's folder, or an experiment's YAML file.")
@@ -47,8 +50,9 @@ def _root() -> None:
     pass
 
 
-@app.command()
+@app.command(context_settings=KEYS_AS_FLAGS)
 def run(
+    context: typer.Context,
     config: ConfigArgument,
     insecure: InsecureOption = False,
     trace: TraceOption = False,
@@ -56,14 +60,15 @@ def run(
 ) -> None:
     """Run the experiment as processes; those that die are restarted.
 
-    Ends with the training: at its target, at its budget, or with Ctrl-C.
+    Ends with the training: at its target, at its budget, or with Ctrl-C. Any key of the file's
+    algorithm, learner or environment is a flag, too: --a-lr 3e-4.
     """
 
     def start() -> int:
         from relaax_like.launch.manager import Manager
         from relaax_like.launch.run import make_process_specs, validate_servers
 
-        overrides = allow_insecure(insecure, sets)
+        overrides = allow_insecure(insecure, [*flags_to_overrides(config, context.args), *sets])
         experiment = load_experiment(config, overrides)
         setup_logging("INFO")
         manager = Manager(make_process_specs(experiment, overrides, trace))
@@ -81,8 +86,9 @@ def run(
     run_main(start)
 
 
-@app.command()
+@app.command(context_settings=KEYS_AS_FLAGS)
 def train(
+    context: typer.Context,
     config: ConfigArgument,
     trace: TraceOption = False,
     log: Annotated[
@@ -91,17 +97,21 @@ def train(
     ] = LogMode.AUTO,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
-    """Train in one process, without a network: the same objects, the quickest path."""
+    """Train in one process, without a network: the same objects, the quickest path.
+
+    Any key of the file's algorithm, learner or environment is a flag, too: --a-lr 3e-4.
+    """
 
     def start() -> int:
-        experiment = load_experiment(config, sets)
+        overrides = [*flags_to_overrides(config, context.args), *sets]
+        experiment = load_experiment(config, overrides)
         setup_logging("INFO", sys.stderr if log is LogMode.JSON else None)
         if trace:
             clear_traces(experiment)
         start_tracing("train", experiment, trace)
         from relaax_like.launch.trainer import Trainer
 
-        return Trainer(experiment, sets, log).run(Shutdown())
+        return Trainer(experiment, overrides, log).run(Shutdown())
 
     run_main(start)
 

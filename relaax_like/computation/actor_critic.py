@@ -20,7 +20,7 @@ from relaax_like.nn.layers import Parameter, Values
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.networks import Network, make_network
 from relaax_like.nn.normalization import Normalizer
-from relaax_like.wire.spaces import OBSERVATION
+from relaax_like.wire.spaces import OBSERVATION, MultiDiscrete
 
 if TYPE_CHECKING:
     from relaax_like.nn.distributions import Distribution
@@ -132,6 +132,22 @@ class ActorCritic(Model):
     def make_distribution(self, parameters: tf.Tensor) -> Distribution:
         """Returns the distribution of `action` from the parameters of an `Unrolled`, as rows."""
         return make_distribution(self._space, parameters, bounded=self._bounded)
+
+    def compute_means(self, parameters: tf.Tensor) -> tf.Tensor:
+        """Returns what the policy does on average, from the parameters of an `Unrolled`.
+
+        Args:
+          parameters: `[..., n]`.
+
+        Returns:
+          A continuous action's mean `[..., d]`, in its bounds if it has some; of discrete actions
+          the probability of each, choice by choice, `[..., n]`.
+        """
+        if self.log_std is not None:
+            return self.make_distribution(parameters).mode()
+        sizes = self._space.n if isinstance(self._space, MultiDiscrete) else [parameters.shape[-1]]
+        parts = tf.split(parameters, sizes, axis=-1)
+        return tf.concat([tf.nn.softmax(part) for part in parts], axis=-1)
 
     def _look(
         self, inputs: Mapping[str, Values], states: Mapping[str, Values]

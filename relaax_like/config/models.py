@@ -74,7 +74,7 @@ class ParameterServerConfig(Settings):
     checkpoint_global_step_interval: int | None = Field(default=None, ge=1)
     checkpoints_to_keep: int = Field(default=3, ge=1)
     # Older ones that stay as well, those with the largest mean return of a full window of episodes.
-    best_checkpoints_to_keep: int = Field(default=0, ge=0)
+    best_checkpoints_to_keep: int = Field(default=1, ge=0)
     # A copy of each snapshot elsewhere, as an fsspec URL such as s3://bucket/run; null: none. Keys
     # come from the store's own environment variables. An empty checkpoint_dir is filled from there.
     mirror_url: str | None = None
@@ -165,6 +165,17 @@ class LearnerConfig(Settings):
     # Training ends when the mean return of the last target_episodes episodes reaches it.
     target_return: float | None = None
     target_episodes: int = Field(default=100, ge=1)
+    # Placement server: iterations between two tests with greedy episodes; 0: none. The best policy
+    # so far is kept as a snapshot: by its tests, or without them by its training returns.
+    eval_freq: int = Field(default=0, ge=0)
+    # Episodes in one test.
+    num_eval_eps: int = Field(default=10, ge=1)
+    # Placement server: iterations between two copies of policy and optimizers in RUN/ckpt; -1:
+    # none.
+    save_freq: int = Field(default=-1, ge=-1)
+    # A run's folder whose newest weights this one starts from; it stays as it is. Relative to where
+    # the command is started.
+    previous: Path | None = None
     # Hooks of the learner, for placement: server; see config/base_learner.py.
     hook: dict[str, JsonValue] = Field(default_factory=dict)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-# The running statistic of discounted sums of rewards; a model has it where `reward_discount` is set.
+# The running statistic of discounted sums of rewards, of models whose plan has a `reward_discount`.
 RETURN_STATISTIC = "return"
 # What a minibatch is made of: rows, or slots with all their steps.
 Axis = Literal["rows", "slots"]

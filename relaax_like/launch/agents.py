@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
 from relaax_like.bridge.client import make_client_id
-from relaax_like.bridge.service import Metrics, ParameterServerClient, Publisher
+from relaax_like.bridge.service import Metrics, NullMetrics, ParameterServerClient, Publisher
 from relaax_like.computation.data_processor import ComputationDataProcessor
 from relaax_like.computation.prediction import TASK
 from relaax_like.config.algorithm_folder import load_algorithm_module
@@ -19,6 +19,7 @@ from relaax_like.launch.learners import (
     make_learners,
 )
 from relaax_like.launch.process import without_native_stderr
+from relaax_like.learner.fixed_values import FixedValues
 from relaax_like.learner.learner_process import LearnerProcess
 from relaax_like.learner.remote_learner import RemoteLearner
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
@@ -51,6 +52,7 @@ def make_agent_host(
     client_id: str = "",
     beside: BesideLearner | None = None,
     publisher: Publisher | None = None,
+    fixed: FixedValues | None = None,
 ) -> AgentHost:
     """Loads the algorithm.
 
@@ -64,7 +66,8 @@ def make_agent_host(
       beside: batch-native agents learn in its process, which is started, and act on meanwhile;
         None: in this one, and they wait.
       publisher: the parameter server in this process, where a run with `learner.placement: server`
-        learns; None: agents of such a run only act.
+        learns; None: it learns elsewhere.
+      fixed: values that batch-native agents with one task only play with; None: they learn.
 
     Raises:
       ConfigError: the algorithm folder has neither, or they cannot be loaded.
@@ -77,6 +80,10 @@ def make_agent_host(
         if not (isinstance(agent_class, type) and issubclass(agent_class, BatchAgent)):
             return PlainHost(config, agent_class, make_client)
     client_id = client_id or make_client_id("rlx")
+    if fixed is not None and load_model_module(experiment) is not None:
+        actor = _make_actors(experiment, client_id, agent_class)[TASK]
+        processor = ComputationDataProcessor(actor, fixed, NullMetrics())
+        return BatchHost(config, lambda: {TASK: processor}, agent_class)
     if beside is None:
         with without_native_stderr():
             load_algorithm_module(folder, "algorithm")

@@ -1,7 +1,7 @@
 """Greedy evaluation: the best actions of the newest snapshot, in fresh episodes."""
 
 import math
-from collections.abc import Callable
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.bridge.service import NullMetrics
 from relaax_like.client.interactor import EnvironmentSlots, Interactor, SlotEpisode
 from relaax_like.config.models import Experiment
-from relaax_like.launch.local import make_local_agents, open_slots
+from relaax_like.launch.local import LocalAgents, make_local_agents, open_slots
 from relaax_like.launch.video import FilmedSlots, draw_without_screen, validate_video
+from relaax_like.learner.fixed_values import FixedValues
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import read_best, read_latest
 from relaax_like.parameter_server.store import Store
@@ -25,7 +26,7 @@ class Evaluation:
     """What an evaluation found.
 
     Attributes:
-      returns: [n] float64, one per episode, in the order of their ends.
+      returns: [n] float64, one per episode.
       lengths: [n] int64, environment steps.
       global_t: training steps of the evaluated weights.
       version: of the weights.
@@ -83,16 +84,15 @@ def evaluate_snapshot(
         raise SnapshotError(f"{directory}: no snapshot to evaluate; train first")
     store = Store(state.manifest, state.values, experiment.optimizers)
     store.import_state(state)
-    ended: list[SlotEpisode] = []
     filmed = ""
     with ParameterServer(store, metrics=NullMetrics()) as server:
         if video is not None:
             filmed = _film(experiment, server, video)
         with open_slots(experiment, "eval") as slots:
-            _play(experiment, server, slots, episodes, ended.append)
+            ended = _play(experiment, server, slots, episodes)
     return Evaluation(
-        returns=np.array([episode.score for episode in ended[:episodes]]),
-        lengths=np.array([episode.length for episode in ended[:episodes]]),
+        returns=np.array([episode.score for episode in ended]),
+        lengths=np.array([episode.length for episode in ended]),
         global_t=state.global_t,
         version=state.version,
         video=filmed,
@@ -104,16 +104,9 @@ def _film(experiment: Experiment, server: ParameterServer, video: Video) -> str:
     if experiment.environment is not None:  # else open_slots says what is missing
         one = experiment.environment.model_copy(update={"slots": 1})
         experiment = replace(experiment, environment=one)
-    scores: list[str] = []
     draw_without_screen()
     with open_slots(experiment, "video") as slots, FilmedSlots(slots, video.path) as filmed:
-        _play(
-            experiment,
-            server,
-            filmed,
-            video.episodes,
-            lambda episode: scores.append(f"{episode.score:g}"),
-        )
+        scores = [f"{e.score:g}" for e in _play(experiment, server, filmed, video.episodes)]
     return (
         f"{filmed.path}: returns {', '.join(scores)}; {filmed.frames} frames, "
         f"{filmed.fps:g} a second"
@@ -125,25 +118,56 @@ def _play(
     server: ParameterServer,
     slots: EnvironmentSlots,
     episodes: int,
-    on_episode: Callable[[SlotEpisode], None],
-) -> None:
-    environment = experiment.environment
-    assert environment is not None
+) -> list[SlotEpisode]:
+    fixed = FixedValues(server.get_values(), server.version)
     agents = make_local_agents(
-        experiment, slots, lambda name: InProcessClient(server, name), exploit=True
+        experiment, slots, lambda name: InProcessClient(server, name), exploit=True, fixed=fixed
     )
     try:
-        Interactor(
-            slots,
-            agents,
-            rnd=environment.rnd,
-            limit=environment.limit,
-            max_episodes=episodes,
-            on_episode=on_episode,
-            seed=experiment.seed,
-        ).run()
+        return play_greedy(experiment, slots, agents, episodes)
     finally:
         agents.close()
+
+
+def play_greedy(
+    experiment: Experiment, slots: EnvironmentSlots, agents: LocalAgents, episodes: int
+) -> list[SlotEpisode]:
+    """Plays fresh episodes with agents that exploit.
+
+    Each slot plays as many: the first so many to end, of all slots together, would be short ones.
+
+    Args:
+      experiment: names random beginnings and the step limit.
+      slots: environments, which are reset first.
+      agents: of the slots.
+      episodes: to play; a few more are played and left out where slots do not divide them.
+
+    Returns:
+      The episodes, slot by slot.
+    """
+    environment = experiment.environment
+    assert environment is not None
+    each = -(-episodes // slots.slots)
+    played: list[list[SlotEpisode]] = [[] for _ in range(slots.slots)]
+    done = threading.Event()
+
+    def count(episode: SlotEpisode) -> None:
+        if len(played[episode.slot]) < each:
+            played[episode.slot].append(episode)
+        if all(len(own) == each for own in played):
+            done.set()
+
+    Interactor(
+        slots,
+        agents,
+        rnd=environment.rnd,
+        limit=environment.limit,
+        on_episode=count,
+        stop=done,
+        seed=experiment.seed,
+    ).run()
+    rounds = [own[number] for number in range(each) for own in played]
+    return rounds[:episodes]
 
 
 def format_evaluation(evaluation: Evaluation) -> str:

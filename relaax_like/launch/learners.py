@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from relaax_like.bridge.service import ParameterServerClient, Publisher
 from relaax_like.computation.prediction import TASK
 from relaax_like.config.algorithm_folder import load_algorithm_module
-from relaax_like.config.models import Experiment
+from relaax_like.config.models import Experiment, LearnerConfig
 from relaax_like.config.seeds import derive_seed
 from relaax_like.launch.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError
@@ -88,11 +88,35 @@ def make_iteration_learner(experiment: Experiment, publisher: Publisher) -> "Ite
     algorithm = algorithm_module.make_algorithm(config, model, derive_seed(config.seed, "learn"))
     task = LearningTask(algorithm, experiment.optimizers)
     policy = LearningPolicy(task, plan, derive_seed(config.seed, "learn"))
-    hooks = {"save_ckpt_after_run": False, "log_show_after_iter": None, **experiment.learner.hook}
-    base = BaseLearner({"hook": hooks}, exp_dir=experiment.run_dir, metrics=publisher.metrics())
+    base = BaseLearner(
+        {"hook": _make_hooks(experiment.learner)},
+        exp_dir=experiment.run_dir,
+        metrics=publisher.metrics(),
+    )
     base.policy = policy
+    if experiment.learner.eval_freq:
+        _add_tests(experiment, base, policy, publisher)
     collector = Collector(plan.steps, plan.columns, capacity=4 * plan.columns)
     return IterationLearner(base, policy, collector, publisher)
+
+
+def _make_hooks(config: LearnerConfig) -> dict[str, Any]:
+    """Returns the learner's hooks; those of the YAML file come last."""
+    hooks: dict[str, Any] = {"save_ckpt_after_run": False, "log_show_after_iter": None}
+    if config.save_freq > 0:
+        hooks["save_ckpt_after_iter"] = config.save_freq
+    return {**hooks, **config.hook}
+
+
+def _add_tests(experiment: Experiment, base: Any, policy: Any, publisher: Publisher) -> None:
+    from relaax_like.launch.online_tester import CloseHook, OnlineTester, TestHook
+
+    config = experiment.learner
+    if experiment.environment is None:
+        raise ConfigError("learner.eval_freq: there is no section environment to test in")
+    tester = OnlineTester(experiment)
+    base.register_hook(TestHook(tester, policy, publisher, config.eval_freq, config.num_eval_eps))
+    base.register_hook(CloseHook(tester))
 
 
 def load_model_module(experiment: Experiment) -> Any | None:

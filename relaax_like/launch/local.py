@@ -17,6 +17,7 @@ from relaax_like.config.algorithm_folder import load_folder_module
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
 from relaax_like.launch.agents import make_agent_host
+from relaax_like.learner.fixed_values import FixedValues
 from relaax_like.rlx_server.episodes import EpisodeMeter
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.slot_agents import BatchAgents, Decision
@@ -136,11 +137,14 @@ def make_local_agents(
     make_client: Callable[[str], ParameterServerClient],
     exploit: bool = False,
     publisher: Publisher | None = None,
+    fixed: FixedValues | None = None,
 ) -> LocalAgents:
     """Builds the experiment's agents for environments of this process.
 
     Raises:
       ProtocolError: the algorithm cannot use the environments' spaces.
     """
-    host = make_agent_host(experiment, make_client, make_client_id("local"), publisher=publisher)
+    host = make_agent_host(
+        experiment, make_client, make_client_id("local"), publisher=publisher, fixed=fixed
+    )
     return LocalAgents(slots, host, exploit)

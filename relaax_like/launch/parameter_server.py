@@ -14,6 +14,7 @@ from relaax_like.bridge.service import Metrics, Status
 from relaax_like.config.loader import dump_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.launch.learners import make_iteration_learner
+from relaax_like.launch.previous import load_previous
 from relaax_like.launch.process import EXIT_ERROR, Shutdown, validate_port_free
 from relaax_like.launch.runs import EPISODES, MEAN_RETURN
 from relaax_like.launch.security import (
@@ -99,6 +100,7 @@ def make_parameter_server(
             metrics=metrics,
             combine=settings.combine,
             max_global_step=experiment.algorithm.max_global_step,
+            scores_returns=not (publishes and experiment.learner.eval_freq),
             target=target,
             snapshot_every_sec=settings.checkpoint_time_interval,
             snapshot_every_env_steps=settings.checkpoint_global_step_interval,
@@ -292,6 +294,13 @@ def _load_initial_values(experiment: Experiment, overrides: Sequence[str]) -> li
     settings = experiment.parameter_server
     if settings.initial_values is not None:
         return load_variables(settings.initial_values)
+    own = _compute_initial_values(experiment, overrides)
+    previous = experiment.learner.previous
+    return own if previous is None else load_previous(experiment, previous, own)
+
+
+def _compute_initial_values(experiment: Experiment, overrides: Sequence[str]) -> list[Variable]:
+    settings = experiment.parameter_server
     recipe = f"{experiment.algorithm_folder} {experiment.algorithm!r} {experiment.seed}"
     kept = settings.checkpoint_dir / f"initial-{zlib.crc32(recipe.encode()):08x}.npz"
     if kept.exists():

@@ -43,7 +43,9 @@ class LearningPolicy:
         self._updates = 0
         self._names = [variable.name for variable in task.get_variables()]
         self._statistics = [name for name in task.statistics if name != RETURN_STATISTIC]
-        self._reward_scale = None if plan.reward_discount is None else RewardScale(plan.reward_discount)
+        self._reward_scale = (
+            None if plan.reward_discount is None else RewardScale(plan.reward_discount)
+        )
         self._prenormalizes = self._must_prenormalize()
 
     def load(self, lease: Lease) -> None:

@@ -135,6 +135,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         target: Target | None = None,
         snapshot_every_sec: float | None = None,
         snapshot_every_env_steps: int | None = None,
+        scores_returns: bool = True,
         clock: Callable[[], float] = time.monotonic,
         queue_size: int = QUEUE_SIZE,
     ):
@@ -152,6 +153,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
           target: mean return that ends the training; None: none does.
           snapshot_every_sec: seconds between two snapshots; None: not by time.
           snapshot_every_env_steps: environment steps between two; None: not by steps.
+          scores_returns: snapshots are scored by the mean return of the training; False: by what
+            `keep_next` says alone.
           clock: seconds, never going back.
           queue_size: pushes that may wait; one more is refused as busy.
 
@@ -186,6 +189,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._turns: Turns[Push | Publish, Reply] = Turns(self._apply_all, queue_size)
         self._leased = False
         self._publications = None if snapshots is None else PublishedState(snapshots.directory)
+        self._next_score: float | None = None  # used by the learner's thread
+        self._scores_returns = scores_returns
         self._published = 0  # number of the newest publish; written under _record_lock
         self._close_lock = threading.Lock()
         self._closed = False
@@ -308,9 +313,29 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def publish(self, publish: Publish) -> Reply:
         """Has what a learner has come to take effect; see `Publisher`."""
         try:
-            return self._turns.submit(publish, None)
+            reply = self._turns.submit(publish, None)
         except ClosedError:
             raise ServerUnavailableError("the parameter server is closing") from None
+        score, self._next_score = self._next_score, None
+        if score is not None:
+            self._save_best(score)
+        return reply
+
+    @property
+    def best_score(self) -> float | None:
+        """Best score of the snapshots that are kept; None: none has one."""
+        return None if self._snapshots is None else self._snapshots.best_score
+
+    def keep_next(self, score: float) -> None:
+        """Has the next publish written to a snapshot, with this score; see `Publisher`."""
+        self._next_score = score
+
+    def _save_best(self, score: float) -> None:
+        try:
+            self.save_checkpoint(score)
+        except SnapshotError as error:
+            self._snapshot_failures += 1
+            _LOG.error("%s; training goes on", error)
 
     def count_refused(self, reason: str) -> None:
         """Counts a push that was refused before it came to `push`."""
@@ -423,8 +448,11 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     # Checkpoints.
 
-    def save_checkpoint(self) -> Path | None:
+    def save_checkpoint(self, score: float | None = None) -> Path | None:
         """Writes a snapshot, unless the newest one is of this very state; serving goes on.
+
+        Args:
+          score: of the state; None: the mean return of the training, where that is to be its score.
 
         Returns:
           Its directory; None when there is no place for snapshots.
@@ -445,9 +473,11 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 state = replace(state, statistics=statistics, pending=pending)
                 records = self._records
             self._attempted_t = state.global_t
-            if self._saved is None or self._saved.records != records:
+            if score is not None or self._saved is None or self._saved.records != records:
                 with tracing.span("snapshot write"):
-                    path = self._snapshots.save(state, self._get_score())
+                    path = self._snapshots.save(
+                        state, self._get_score() if score is None else score
+                    )
                 self._saved = _Saved(path, state.global_t, records, self._clock())
                 failpoints.hit("ps.after_snapshot_before_drop")
                 if self._journal is not None:
@@ -465,7 +495,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     def _get_score(self) -> float | None:
         """Returns by what the best snapshots are chosen: the mean return over a whole window."""
-        return self._statistics.mean_return if self._statistics.is_window_full else None
+        if not self._scores_returns or not self._statistics.is_window_full:
+            return None
+        return self._statistics.mean_return
 
     def restore_latest_checkpoint(self) -> bool:
         """Goes on from the newest snapshot and the journal. To be called before anything is served.

@@ -179,6 +179,12 @@ class Snapshots:
         # 20 digits hold any uint64, so that names sort as numbers do.
         return self.directory / f"cp-{state.global_t:020d}-{state.version:020d}"
 
+    @property
+    def best_score(self) -> float | None:
+        """The best score of a snapshot in the folder; None: none has one."""
+        found = [self._find_score(name) for name in list_names(self.directory)]
+        return max((score for score in found if score is not None), default=None)
+
     def restore_latest(self, manifest: Manifest) -> State | None:
         """Reads the newest snapshot that is not damaged; damaged ones are named in the log.
 

@@ -1,11 +1,12 @@
 """ppo: its costs against a slow reference, early stop, masks, and a task with a known answer."""
 
-# covers F6, P5, P9, P10, P11, P12
+# covers F6, P5, P9, P10, P11, P12, P13, P14, P19
 
 import numpy as np
 import pytest
 from support.batch import load
 
+from relaax_like.computation.acting import make_actor
 from relaax_like.computation.prediction import LOG_PROB
 from relaax_like.computation.updates import LearningTask, NotFiniteError
 
@@ -110,7 +111,7 @@ def test_actor_and_critic_are_clipped_each_to_its_own_norm():
     config = make_config(grad_clip=0.01)
     task, batch = make_task(config), make_batch()
     gradients, costs = task.compute_gradients(**batch)
-    names = [name for name in values_of(task)]
+    names = list(values_of(task))
     for group, prefix in (("actor", "policy."), ("critic", "value.")):
         own = [g for g, n in zip(gradients, names, strict=True) if n.startswith(prefix)]
         assert np.sqrt(sum((g**2).sum() for g in own)) == pytest.approx(0.01, rel=1e-4)
@@ -207,6 +208,246 @@ def test_settings_that_cannot_be_are_refused_by_name():
         ({"num_steps": 20, "rollout_steps": 6}, "num_steps: 20 is no multiple"),
         ({"batch_size": 19}, "batch_size: 19 is more"),
         ({"batch_size": 4, "layers": [{"lstm": 4}]}, "batch_size: 4 is more"),
+        ({"normalize_observations": True}, "prenorm .* and update_norm"),
     ):
         with pytest.raises(ValueError, match=words):
             make_config(**settings)
+
+
+ACTIONS = {
+    "discrete": {},
+    "several choices": {"num_actions": (3, 2)},
+    "continuous": {"num_actions": None, "action_size": 2},
+    "bounded": {
+        "num_actions": None,
+        "action_size": 2,
+        "bounded": True,
+        "action_low": -1.0,
+        "action_high": (1.0, 3.0),
+    },
+}
+
+
+def act(task, observations, states=None):
+    """Lets the policy answer `[T, k, ...]` observations in NumPy; returns the batch's actions."""
+    actor = make_actor(task._algorithm.model, seed=3)
+    actor.set_values(task.get_values(), 0)
+    predictions = [actor.act({"observation": x}, states or {}) for x in observations]
+    return {
+        "action": np.stack([prediction.actions["action"] for prediction in predictions]),
+        LOG_PROB: np.stack([prediction.log_prob for prediction in predictions]),
+    }
+
+
+@pytest.mark.parametrize("settings", ACTIONS.values(), ids=ACTIONS)
+def test_in_the_first_update_all_ratios_are_1_whatever_the_actions(settings):
+    task, batch = make_task(make_config(clip=1e-4, entropy_coeff=0.01, **settings)), make_batch()
+    batch["actions"] = act(task, batch["inputs"]["observation"])
+    costs = task.update(**batch)
+    assert costs["KL"] == pytest.approx(0, abs=1e-6)
+    assert costs["clip fraction"] == 0
+    assert task.update(**batch)["clip fraction"] > 0  # and then no more
+
+
+# The mirror.
+
+LINEAR = {"layers": (), "state_size": 2, "num_actions": None, "action_size": 1}
+SIGN = {"mirror_observation": (-0.1, 1.0), "mirror_action": (-0.1,)}
+
+
+def make_mirror_batch(observations, actions):
+    """One rollout of one slot."""
+    steps = len(observations)
+    x = np.array(observations, np.float32)[:, None]
+    return {
+        "inputs": {"observation": x},
+        "next_inputs": {"observation": x},
+        "next_alive": {"alive": np.ones((steps, 1), np.float32)},
+        "rewards": {"reward": np.zeros((steps, 1, 1), np.float32)},
+        "actions": {"action": np.array(actions)[:, None], LOG_PROB: np.zeros((steps, 1))},
+    }
+
+
+def set_values(task, **wanted):
+    names = list(values_of(task))
+    values = [
+        wanted.get(name.replace(".", "_"), task.get_values()[i]) for i, name in enumerate(names)
+    ]
+    task.set_values([np.asarray(value, np.float32) for value in values])
+
+
+def compute_gradient_of_mirror(batch, weight, values, **settings):
+    """The gradient with the mirror loss minus that without it, by name; and the costs with it."""
+    found = []
+    for mirror in (weight, 0.0):
+        task = make_task(make_config(mirror=mirror, grad_clip=None, **settings))
+        set_values(task, **values)
+        gradients, costs = task.compute_gradients(**batch)
+        found.append((gradients, costs))
+    (with_it, costs), (without, _) = found
+    return {n: a - b for n, a, b in zip(values_of(task), with_it, without, strict=True)}, costs
+
+
+def test_the_mirror_loss_of_a_linear_policy_worked_by_hand():
+    """a(x) = x0 + 2 x1 + 0.5. Both branches have a gradient."""
+    # a(1, 2) = 5.5, in the mirror a(-1, 2) = 3.5, whose image is -3.5: 9 apart, of 9.
+    # a(3, 0) = 3.5, in the mirror a(-3, 0) = -2.5, whose image is 2.5: 1 apart, of 6.
+    batch = make_mirror_batch([[1, 2], [3, 0]], np.zeros((2, 1), np.float32))
+    values = {"policy_out_W": [[1], [2]], "policy_out_b": [0.5]}
+    moved, costs = compute_gradient_of_mirror(batch, 0.1, values, **LINEAR, **SIGN)
+    assert costs["mirror"] == pytest.approx((81 + 1) / 2)
+    assert costs["asymmetry"] == pytest.approx((9 + 1) / (9 + 6))
+    # d(a - a')/db = 2 in both steps; d(a - a')/dw0 = x0 - x0 = 0, d/dw1 = 2 x1.
+    db = 0.1 * (2 * 9 * 2 + 2 * 1 * 2) / 2
+    dw1 = 0.1 * (2 * 9 * 4) / 2
+    np.testing.assert_allclose(moved["policy.out.b"], [db], rtol=1e-4)
+    np.testing.assert_allclose(moved["policy.out.W"], [[0], [dw1]], rtol=1e-4, atol=1e-4)
+    assert all((moved[name] == 0).all() for name in moved if name.startswith("value."))
+
+
+def test_the_mirror_loss_of_discrete_actions_compares_probabilities():
+    """Left and right change places. Logits (x0 + 1, -x0 - 1)."""
+    settings = {"layers": (), "state_size": 1, "num_actions": 2}
+    mirror = {"mirror_observation": (-0.1,), "mirror_action": (1, 0.1)}
+    batch = make_mirror_batch([[0.5]], np.zeros(1, np.int64))
+    values = {"policy_out_W": [[1, -1]], "policy_out_b": [1, -1]}
+    _, costs = compute_gradient_of_mirror(batch, 1.0, values, **settings, **mirror)
+    p, q = 1 / (1 + np.exp(-3.0)), 1 / (1 + np.exp(-1.0))  # of the first at 0.5 and at -0.5
+    assert costs["mirror"] == pytest.approx((p - (1 - q)) ** 2, rel=1e-5)
+    assert costs["asymmetry"] == pytest.approx(p - (1 - q), rel=1e-5)
+
+
+def test_the_mirror_loss_is_not_what_padding_says():
+    """With a recurrent network, whole rollouts, the second half of which does not count."""
+    config = make_config(
+        layers=[{"lstm": 4}],
+        batch_size=3,
+        mirror=1.0,
+        mirror_action=(1, 0.1),
+        mirror_observation=(-0.1, -1, 3, 2),
+    )
+    batch = make_batch()
+    states = {"policy": np.ones((3, 8), np.float32), "value": np.zeros((3, 8), np.float32)}
+    batch["next_alive"]["alive"][-1] = -1.0
+    padded = {
+        part: {n: _pad(array) for n, array in arrays.items()} for part, arrays in batch.items()
+    }
+    mask = np.concatenate([np.ones((6, 3)), np.zeros((4, 3))]).astype(np.float32)
+    want = make_task(config).update(**batch, states=states)
+    assert want["mirror"] > 0
+    got = make_task(config).update(**padded, states=states, extras={"mask": mask})
+    assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
+
+
+def test_each_observation_of_a_history_is_mirrored():
+    config = make_config(
+        observation_history=2, mirror_observation=(-0.1, 1, -3, -2), mirror_action=(1, 0.1)
+    )
+    mirror = config.observation_mirror
+    assert mirror.indices == (0, 1, 3, 2, 4, 5, 7, 6)
+    assert mirror.signs == (-1, 1, -1, -1) * 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"mirror": 1.0}, "mirror: 1 needs mirror_observation"),
+        ({"mirror_observation": (-0.1, 1)}, "set both"),
+        ({"mirror_observation": (-0.1,), "mirror_action": (0.1,)}, "1 numbers, expected 2"),
+        ({"mirror_observation": (0.0, 1), "mirror_action": (0.1,)}, "0 at place 0.*0.1 or -0.1"),
+        ({"mirror_observation": (0.1, 1.5), "mirror_action": (0.1,)}, "1.5 at place 1"),
+        ({"mirror_observation": (2, 0.1), "mirror_action": (0.1,)}, "largest index is 1"),
+        ({"mirror_observation": (1, 1), "mirror_action": (0.1,)}, "its own inverse"),
+        ({"mirror_observation": (1, -0.1), "mirror_action": (0.1,)}, "its own inverse"),
+        (
+            {**SIGN, "bounded": True, "action_low": -1.0, "action_high": 2.0},
+            "would leave the bounds of component 0",
+        ),
+        (
+            {
+                "mirror_observation": (0.1, 1),
+                "mirror_action": (-0.1, -1),
+                "action_size": None,
+                "num_actions": 2,
+            },
+            "cannot be negated",
+        ),
+        (
+            {
+                "mirror_observation": (0.1, 1),
+                "mirror_action": (0.1, 2, 1, 3),
+                "action_size": None,
+                "num_actions": (2, 2),
+            },
+            "takes a choice apart",
+        ),
+    ],
+)
+def test_mirrors_that_are_none_are_refused_by_name(settings, words):
+    with pytest.raises(ValueError, match=words):
+        make_config(**{**LINEAR, **settings})
+
+
+def test_mirrors_of_several_choices_and_of_bounds_that_fit_are_taken():
+    make_config(**{**LINEAR, **SIGN}, bounded=True, action_low=-1.0, action_high=1.0)
+    settings = {"action_size": None, "num_actions": (2, 1, 2), "mirror_action": (3, 4, 2, 0.1, 1)}
+    with pytest.raises(ValueError, match="own inverse"):  # 3 takes 0, so 0 must take 3
+        make_config(
+            **{
+                **LINEAR,
+                **settings,
+                "mirror_action": (4, 3, 2, 0.1, 1),
+                "mirror_observation": (0.1, 1),
+            }
+        )
+    make_config(**{**LINEAR, **settings, "mirror_observation": (0.1, 1)})
+
+
+def train_on_the_point(mirror, seed, iterations=25):
+    """A point in the plane is pushed to the origin: reward -|x + u|^2, episodes of one step.
+
+    Returns:
+      The asymmetry of what it does on average, left and right, and the mean reward of that.
+    """
+    config = make_config(
+        layers=(16,),
+        state_size=2,
+        num_actions=None,
+        action_size=2,
+        num_steps=256,
+        rollout_steps=256,
+        batch_size=64,
+        a_lr=3e-3,
+        log_std_init=-1.0,
+        mirror=mirror,
+        mirror_observation=(-0.1, 1),
+        mirror_action=(-0.1, 1),
+    )
+    task, random = make_task(config, seed), np.random.default_rng(seed)
+    for iteration in range(iterations):
+        x = random.uniform(-1, 1, (256, 1, 2)).astype(np.float32)
+        actions = act(task, x.swapaxes(0, 1))
+        u = actions["action"].swapaxes(0, 1)
+        batch = {
+            "inputs": {"observation": x},
+            "next_inputs": {"observation": x},
+            "next_alive": {"alive": np.zeros((256, 1), np.float32)},
+            "rewards": {"reward": -((x + u) ** 2).sum(-1, keepdims=True)},
+            "actions": {"action": u, LOG_PROB: actions[LOG_PROB].T},
+        }
+        task.update_epochs(epochs=5, minibatch=64, seed=iteration, **batch)
+    values, x = values_of(task), random.uniform(-1, 1, (500, 2))
+    u, image = (
+        run_network(values, "policy", x),
+        run_network(values, "policy", x * [-1, 1]) * [-1, 1],
+    )
+    asymmetry = np.abs(u - image).sum() / (np.abs(u) + np.abs(image)).sum()
+    return asymmetry, -((x + u) ** 2).sum(-1).mean()
+
+
+def test_a_policy_that_is_trained_with_the_mirror_loss_is_more_symmetric():
+    """Seeds 0 to 2; to do nothing costs 2/3."""
+    plain = np.array([train_on_the_point(0.0, seed) for seed in range(3)])
+    mirrored = np.array([train_on_the_point(4.0, seed) for seed in range(3)])
+    assert (mirrored[:, 0] < 0.5 * plain[:, 0]).all(), (plain, mirrored)
+    assert (mirrored[:, 1] > -0.3).all(), (plain, mirrored)

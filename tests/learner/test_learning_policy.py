@@ -102,7 +102,8 @@ def test_update_norm_moves_the_statistics_after_each_iteration():
 
 def test_an_iteration_sees_the_statistics_that_were_in_force_when_it_was_acted():
     """Its first update equals that of a policy whose statistics never move."""
-    moving, fixed = make_policy(prenorm=True, update_norm=True), make_policy(prenorm=True)
+    settings = {"prenorm": True, "prenormalize_steps": 8}
+    moving, fixed = make_policy(update_norm=True, **settings), make_policy(**settings)
     for seed in range(2):
         first, second = learn(moving, make_data(seed)), learn(fixed, make_data(seed))
     assert first == second

@@ -1,0 +1,80 @@
+"""Keys of an experiment as flags: `--a-lr 3e-4` is `--set algorithm.a_lr=3e-4`."""
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from relaax_like.config.algorithm_folder import find_algorithm, load_config_class
+from relaax_like.config.base import Settings
+from relaax_like.config.models import EnvironmentConfig, LearnerConfig, TopConfig
+from relaax_like.config.yaml_document import read_yaml
+from relaax_like.wire.errors import ConfigError
+
+
+def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
+    """Turns flags that a command does not know itself into overrides of the file.
+
+    `--KEY VALUE` or `--KEY=VALUE`, with dashes for underscores; `--KEY` alone is `--KEY true`. A key
+    is looked for in the sections algorithm, learner and environment, then among the keys that stand
+    in no section.
+
+    Args:
+      file: the experiment's YAML file.
+      arguments: of the command line.
+
+    Raises:
+      ConfigError: an argument is no flag, or there is no such key; names the nearest one.
+    """
+    if not arguments:
+        return []
+    known = _find_keys(file)
+    overrides = []
+    for flag, value in _pair(arguments):
+        name = flag.removeprefix("--").replace("-", "_")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean --{near[0].replace('_', '-')}?" if near else ""
+            raise ConfigError(
+                f"{flag}: no flag of this command, and no key of the file's algorithm, learner or "
+                f"environment{hint}"
+            )
+        overrides.append(f"{known[name]}={value}")
+    return overrides
+
+
+def _pair(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    rest = list(arguments)
+    while rest:
+        flag = rest.pop(0)
+        if not flag.startswith("--") or flag == "--":
+            raise ConfigError(f"{flag!r}: unexpected; flags are --KEY VALUE")
+        flag, equals, value = flag.partition("=")
+        if not equals:
+            value = "true" if not rest or rest[0].startswith("--") else rest.pop(0)
+        pairs.append((flag, value))
+    return pairs
+
+
+def _find_keys(file: Path) -> dict[str, str]:
+    """Returns the names that flags may have -> key with its section."""
+    models: list[tuple[str, type[Settings]]] = [
+        ("", TopConfig),
+        ("environment.", EnvironmentConfig),
+        ("learner.", LearnerConfig),
+        ("algorithm.", _find_config_class(file)),
+    ]
+    keys = {}
+    for section, model in models:
+        for name, field in model.model_fields.items():
+            for spelling in {name, field.alias or name}:
+                keys[spelling] = f"{section}{field.alias or name}"
+    return keys
+
+
+def _find_config_class(file: Path) -> type[Settings]:
+    section: Any = read_yaml(file).data.get("algorithm")
+    section = section if isinstance(section, dict) else {}
+    named = section.get("name") or Path(str(section.get("path") or ""))
+    return load_config_class(find_algorithm(named, file.parent))

@@ -1,0 +1,67 @@
+"""Mirror: how an observation or action looks in a mirror, as settings write it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_FIRST = 0.1  # Zero has no sign.
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A signed permutation that is its own inverse: y[i] = signs[i] * x[indices[i]].
+
+    Attributes:
+      indices: one for each component, 0 ..
+      signs: 1 or -1 each.
+    """
+
+    indices: tuple[int, ...]
+    signs: tuple[int, ...]
+
+    def repeat(self, times: int) -> "Mirror":
+        """Returns the mirror of so many vectors that stand one behind another."""
+        size = len(self.indices)
+        shifted = (index + size * number for number in range(times) for index in self.indices)
+        return Mirror(tuple(shifted), self.signs * times)
+
+
+def parse_mirror(name: str, numbers: Sequence[float], size: int, what: str) -> Mirror:
+    """Reads a signed permutation: entry i tells which component takes place i, and its sign.
+
+        parse_mirror("mirror_action", [-0.1, 2, 1], 3, ...)  # y = (-x[0], x[2], x[1])
+
+    Index 0 is written 0.1 or -0.1.
+
+    Args:
+      name: of the setting.
+      numbers: as they are written.
+      size: how many there must be.
+      what: what that is the number of.
+
+    Raises:
+      ValueError: they are no such permutation; names the entry.
+    """
+    if len(numbers) != size:
+        raise ValueError(f"{name}: {len(numbers)} numbers, expected {size}, one for each {what}")
+    indices: list[int] = []
+    for place, number in enumerate(numbers):
+        index = 0 if abs(number) == _FIRST else int(abs(number))
+        if (index == 0 or index != abs(number)) and abs(number) != _FIRST:
+            raise ValueError(
+                f"{name}: {number:g} at place {place}, expected a whole number, or 0.1 or -0.1 "
+                "for index 0, which has no sign otherwise"
+            )
+        if index >= size:
+            raise ValueError(
+                f"{name}: {number:g} at place {place}, the largest index is {size - 1}"
+            )
+        indices.append(index)
+    signs = [1 if number > 0 else -1 for number in numbers]
+    for place, index in enumerate(indices):
+        if indices[index] != place or signs[index] != signs[place]:
+            raise ValueError(
+                f"{name}: place {place} takes {numbers[place]:g}, but place {index} takes "
+                f"{numbers[index]:g}; expected a mirror, which is its own inverse: what is mirrored "
+                "twice is as it was"
+            )
+    return Mirror(tuple(indices), tuple(signs))

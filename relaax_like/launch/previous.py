@@ -1,0 +1,73 @@
+"""Starts a run from the weights of another one, which stays as it is."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from relaax_like.bridge.manifest import Variable, make_manifest
+from relaax_like.config.base import Settings
+from relaax_like.config.loader import ALGORITHM, ENVIRONMENT, load_experiment
+from relaax_like.config.models import Experiment
+from relaax_like.launch.runs import find_experiment
+from relaax_like.parameter_server.snapshots import read_latest
+from relaax_like.wire.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+def load_previous(
+    experiment: Experiment, previous: Path, variables: Sequence[Variable]
+) -> list[Variable]:
+    """Returns this run's variables with the newest values of another run.
+
+    Settings of the algorithm and the environment that differ are named in the log.
+
+    Args:
+      experiment: of this run.
+      previous: folder of the other one.
+      variables: of this run.
+
+    Raises:
+      ConfigError: there is no such run, or its model is another one.
+    """
+    other = load_experiment(*find_experiment(previous))
+    checkpoints = other.parameter_server.checkpoint_dir
+    state = read_latest(checkpoints)
+    if state is None:
+        raise ConfigError(
+            f"learner.previous: {checkpoints} holds no snapshot; train that run first"
+        )
+    own = make_manifest(variables)
+    if state.manifest.fingerprint != own.fingerprint:
+        raise ConfigError(
+            f"learner.previous: {previous} has another model: "
+            f"{len(state.manifest.segments)} variables, {state.manifest.gradient_bytes // 4} "
+            f"weights, here {len(own.segments)} and {own.gradient_bytes // 4}; use that run's "
+            "network, spaces and normalisation"
+        )
+    _tell_differences(ALGORITHM, experiment.algorithm, other.algorithm)
+    _tell_differences(ENVIRONMENT, experiment.environment, other.environment)
+    logger.info("starting from %s, its step %s", previous, f"{state.global_t:,}")
+    values = dict(
+        zip(
+            (segment.name for segment in own.segments),
+            state.manifest.unpack(state.values),
+            strict=True,
+        )
+    )
+    return [replace(variable, value=values[variable.name].copy()) for variable in variables]
+
+
+def _tell_differences(section: str, ours: Settings | None, theirs: Settings | None) -> None:
+    here = {} if ours is None else ours.model_dump(mode="json")
+    there = {} if theirs is None else theirs.model_dump(mode="json")
+    for key in sorted({*here, *there}):
+        if here.get(key) != there.get(key):
+            logger.warning(
+                "%s.%s is %r, in the previous run it was %r",
+                section,
+                key,
+                here.get(key),
+                there.get(key),
+            )

@@ -1,0 +1,55 @@
+"""Keys of an experiment as flags."""
+
+import pytest
+
+from relaax_like.config.flags import flags_to_overrides
+from relaax_like.config.loader import load_experiment
+from relaax_like.wire.errors import ConfigError
+
+FILE = """
+algorithm: {name: ppo, num_actions: 2}
+environment: {program: OpenAI_Gym, env: CartPole-v1}
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "ppo.yaml"
+    path.write_text(FILE)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "want"),
+    [
+        ([], []),
+        (["--a-lr", "1e-4"], ["algorithm.a_lr=1e-4"]),
+        (["--a_lr=1e-4", "--eval-freq", "5"], ["algorithm.a_lr=1e-4", "learner.eval_freq=5"]),
+        (["--save-freq", "-1", "--seed=3"], ["learner.save_freq=-1", "seed=3"]),
+        (
+            ["--shared-network", "--slots", "4"],
+            ["algorithm.shared_network=true", "environment.slots=4"],
+        ),
+    ],
+    ids=str,
+)
+def test_flags_become_overrides_of_the_section_that_has_the_key(file, arguments, want):
+    overrides = flags_to_overrides(file, arguments)
+    assert overrides == want
+    load_experiment(file, overrides)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--a-lrr", "1"], "did you mean --a-lr?"),
+        (["--bogus"], "--bogus: no flag of this command"),
+        (["stray"], "'stray': unexpected"),
+        (["--"], "'--': unexpected"),
+    ],
+    ids=str,
+)
+def test_what_is_no_flag_is_refused_by_name(file, arguments, words):
+    with pytest.raises(ConfigError) as caught:
+        flags_to_overrides(file, arguments)
+    assert words in str(caught.value)
