@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 
 from relaax_like.wire.errors import ConfigError
 
+from . import gym_masked
 from .gym_repeat import ActionRepeat
 from .gym_slots import (
     EnvListSlots,
@@ -26,6 +27,8 @@ from .gym_slots import (
     autoreset_mode,
     find_masked_reset,
 )
+
+gym_masked.register()
 
 MODES = ("auto", "sync", "vector_entry_point")
 

@@ -1,4 +1,4 @@
-"""`relaax`: run, train, eval, plot, compare, status, save, stop, trace, fsck, doctor."""
+"""`relaax`: run, train, eval, plot, compare, status, save, stop, trace, fsck, diagnose, doctor."""
 
 import sys
 from pathlib import Path
@@ -286,6 +286,22 @@ def fsck(
         from relaax_like.cli.fsck import check_folder
 
         return check_folder(folder, to_last_good)
+
+    run_main(start)
+
+
+@app.command()
+def diagnose(
+    path: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="The run's folder, or its training_error.npz.")
+    ],
+) -> None:
+    """Tell what led to a training that ended with numbers that are not finite."""
+
+    def start() -> int:
+        from relaax_like.cli.diagnose import show_diagnosis
+
+        return show_diagnosis(path)
 
     run_main(start)
 

@@ -29,16 +29,16 @@ Step = Callable[..., tuple[tf.Tensor, tf.Tensor]]
 
 
 class NotFiniteError(RelaaxError):
-    """A gradient had NaN or infinity; the update was not made.
+    """What is to be learned from, or a gradient, has NaN or infinity; the update was not made.
 
     Attributes:
-      metrics: the costs by name; those that are not finite tell where it came from.
+      metrics: the costs by name, as far as it came to them; those that are not finite tell where it
+        came from.
     """
 
-    def __init__(self, metrics: Mapping[str, float]):
-        self.metrics = dict(metrics)
-        costs = ", ".join(f"{name} {value:g}" for name, value in metrics.items())
-        super().__init__(f"a gradient is not finite: {costs}; the update was not made")
+    def __init__(self, message: str, metrics: Mapping[str, float] | None = None):
+        self.metrics = dict(metrics or {})
+        super().__init__(message)
 
 
 class Arguments(TypedDict):
@@ -475,7 +475,8 @@ def _name_metrics(names: Sequence[str], numbers: np.ndarray) -> dict[str, float]
     """
     metrics = dict(zip(names, numbers[:-1].tolist(), strict=True))
     if numbers[-1]:
-        raise NotFiniteError(metrics)
+        costs = ", ".join(f"{name} {value:g}" for name, value in metrics.items())
+        raise NotFiniteError(f"a gradient is not finite: {costs}; the update was not made", metrics)
     return metrics
 
 

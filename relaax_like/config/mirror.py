@@ -61,7 +61,7 @@ def parse_mirror(name: str, numbers: Sequence[float], size: int, what: str) -> M
         if indices[index] != place or signs[index] != signs[place]:
             raise ValueError(
                 f"{name}: place {place} takes {numbers[place]:g}, but place {index} takes "
-                f"{numbers[index]:g}; expected a mirror, which is its own inverse: what is mirrored "
-                "twice is as it was"
+                f"{numbers[index]:g}; expected a mirror, which is its own inverse: what is "
+                "mirrored twice is as it was"
             )
     return Mirror(tuple(indices), tuple(signs))

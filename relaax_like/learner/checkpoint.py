@@ -4,39 +4,21 @@ A file holds the policy's state as plain arrays, under their names, and how far 
 `numpy.load(path, allow_pickle=False)` reads it, too. It is whole or absent.
 """
 
-import io
 import json
-import os
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from relaax_like.wire.array_file import DAMAGE, read_arrays, write_arrays
 from relaax_like.wire.errors import InvalidInputError, SnapshotError
 from relaax_like.wire.ndarray import DTYPES
 
 _FORMAT = 1
 # Entry with all that is no array of the policy: JSON as a uint8 array.
 _METADATA = "relaax_learner_checkpoint"
-_SUFFIX = ".npy"
-# What zipfile, NumPy and json raise for a file that is something else.
-_DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    NotImplementedError,
-    MemoryError,
-    RuntimeError,  # an encrypted entry
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,21 +63,12 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "last_step": checkpoint.last_step,
         "dtypes": {name: array.dtype.name for name, array in arrays.items()},
     }
-    temporary = path.with_name(f".tmp-{path.name}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            _write_archive(file, arrays, metadata)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_directory(path.parent)
+        write_arrays(path, {**arrays, _METADATA: _pack_metadata(metadata)})
     except OSError as error:
         raise SnapshotError(
             f"{path}: the checkpoint was not written ({error.strerror or error})"
         ) from error
-    finally:
-        _remove(temporary)
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -105,17 +78,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
       SnapshotError: there is none, it is damaged, or no checkpoint of a learner; names the file.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            arrays = {
-                name.removesuffix(_SUFFIX): _read_entry(archive, name)
-                for name in archive.namelist()
-            }
+        arrays = read_arrays(path)
         metadata = json.loads(arrays.pop(_METADATA).tobytes()) if _METADATA in arrays else None
         if metadata is not None and metadata["format"] == _FORMAT:
             return _make_checkpoint(arrays, metadata)
     except FileNotFoundError:
         raise SnapshotError(f"{path}: there is no such checkpoint") from None
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise SnapshotError(
             f"{path}: damaged, or no checkpoint of a learner ({error}); use another one"
         ) from error
@@ -141,23 +110,8 @@ def _check_array(name: str, array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
-def _write_archive(
-    file: IO[bytes], arrays: Mapping[str, np.ndarray], metadata: dict[str, Any]
-) -> None:
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            _write_entry(archive, name, array)
-        _write_entry(archive, _METADATA, np.frombuffer(json.dumps(metadata).encode(), np.uint8))
-
-
-def _write_entry(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
-    with archive.open(name + _SUFFIX, "w", force_zip64=True) as file:
-        np.lib.format.write_array(file, array, allow_pickle=False)
-
-
-def _read_entry(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    # Read whole, so that zipfile compares the entry's checksum.
-    return np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
+def _pack_metadata(metadata: dict[str, Any]) -> np.ndarray:
+    return np.frombuffer(json.dumps(metadata).encode(), np.uint8)
 
 
 def _make_checkpoint(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> Checkpoint:
@@ -173,18 +127,3 @@ def _make_checkpoint(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) ->
     if min(counts) < 0:
         raise ValueError(f"last_iter and last_step are {counts}")
     return Checkpoint(policy=arrays, last_iter=counts[0], last_step=counts[1])
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:  # its folder is none
-        pass

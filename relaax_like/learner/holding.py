@@ -1,20 +1,29 @@
 """Holding: which agents wait for the next iteration, and when waiting would be in vain."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-# An agent that has sent nothing for so long is not waited for.
-_ACTIVE_SEC = 2.0
+# An agent that has sent nothing for so long is not waited for: twice as long as its newest rollout
+# took, within these bounds.
+_MIN_SILENCE_SEC, _MAX_SILENCE_SEC = 2.0, 10.0
+# And is forgotten after so long.
+_FORGET_SEC = 60.0
 
 
 @dataclass
 class _Agent:
-    """One agent: slots of its rollouts, when it was heard, rollouts of it that are held."""
+    """One agent: slots of its rollouts, when it was heard, how long it played, rollouts held."""
 
     columns: int
     heard: float
+    took_sec: float = 0.0
     held: int = 0
+
+    def plays(self, now: float) -> bool:
+        """Tells whether a rollout of it is to come."""
+        patience = min(max(2 * self.took_sec, _MIN_SILENCE_SEC), _MAX_SILENCE_SEC)
+        return not self.held and now - self.heard <= patience
 
 
 class Holding:
@@ -39,21 +48,23 @@ class Holding:
 
     def add(self, agent: str, ticket: int, columns: int) -> None:
         """Notes that an agent has sent a rollout and waits."""
-        known = self._agents.get(agent)
-        held = 0 if known is None else known.held
-        self._agents[agent] = _Agent(columns, self._clock(), held + 1)
+        now = self._clock()
+        known = self._agents.setdefault(agent, _Agent(columns, heard=now))
+        known.took_sec, known.heard = now - known.heard, now
+        known.columns = columns
+        known.held += 1
         self._held[ticket] = agent
 
     def leave(self, agent: str) -> None:
         """Notes that an agent sends nothing more."""
         self._agents.pop(agent, None)
 
-    def release(self, tickets: tuple[int, ...] | list[int]) -> None:
+    def release(self, tickets: Iterable[int]) -> None:
         """Notes that agents act on."""
         now = self._clock()
         for ticket in tickets:
             agent = self._agents.get(self._held.pop(ticket, ""))
-            if agent is not None:
+            if agent is not None and agent.held:
                 agent.held -= 1
                 agent.heard = now  # from here on it plays
 
@@ -63,8 +74,9 @@ class Holding:
         Args:
           missing_columns: to a whole one, 1 or more.
         """
-        limit = self._clock() - _ACTIVE_SEC
+        now = self._clock()
+        limit = now - _FORGET_SEC
         for name in [n for n, a in self._agents.items() if not a.held and a.heard < limit]:
             del self._agents[name]
-        to_come = sum(agent.columns for agent in self._agents.values() if not agent.held)
+        to_come = sum(agent.columns for agent in self._agents.values() if agent.plays(now))
         return [] if to_come >= missing_columns else list(self._held)

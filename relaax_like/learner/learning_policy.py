@@ -1,7 +1,7 @@
 """LearningPolicy: what a BaseLearner trains, as a whole iteration in one compiled call."""
 
-import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,13 +9,16 @@ import numpy as np
 from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import Lease
 from relaax_like.computation.prediction import LOG_PROB
-from relaax_like.computation.updates import LearningTask, OptimizerState
+from relaax_like.computation.updates import LearningTask, NotFiniteError, OptimizerState
 from relaax_like.config.seeds import derive_seed
 from relaax_like.config.update_plan import RETURN_STATISTIC, UpdatePlan
 from relaax_like.experience.collector import TrainingData
 from relaax_like.learner.reward_scale import RewardScale, scale_rewards
-
-logger = logging.getLogger(__name__)
+from relaax_like.learner.training_error import (
+    describe_place,
+    find_not_finite,
+    save_training_error,
+)
 
 
 class LearningPolicy:
@@ -33,13 +36,23 @@ class LearningPolicy:
     (`prenormalize_steps`), and each later one feeds them after its updates (`update_norm`): in
     those the networks see inputs as they were seen when it was acted, and log-probabilities fit.
     Statistics that a run starts from take the place of the former.
+
+    Args:
+      task: owns model and optimizers.
+      plan: of an iteration.
+      seed: of the orders of minibatches.
+      run_dir: folder for `training_error.npz`, which is written when numbers are not finite; None:
+        it is not.
     """
 
-    def __init__(self, task: LearningTask, plan: UpdatePlan, seed: int):
+    def __init__(
+        self, task: LearningTask, plan: UpdatePlan, seed: int, run_dir: Path | None = None
+    ):
         self.global_t = 0
         self._task = task
         self._plan = plan
         self._seed = seed
+        self._run_dir = run_dir
         self._updates = 0
         self._names = [variable.name for variable in task.get_variables()]
         self._statistics = [name for name in task.statistics if name != RETURN_STATISTIC]
@@ -60,34 +73,50 @@ class LearningPolicy:
         self._prenormalizes = self._must_prenormalize()
 
     def data_preprocess(self, data: TrainingData) -> dict[str, Any]:
-        """Returns the arguments of an update; rewards are scaled where the plan says so."""
+        """Returns the arguments of an update; rewards are scaled where the plan says so.
+
+        Raises:
+          NotFiniteError: the iteration has NaN or infinity; nothing has changed.
+        """
         rollout = data.rollout
-        return {
+        arguments = {
             "inputs": rollout.inputs,
             "next_inputs": rollout.next_inputs,
             "next_alive": {"alive": rollout.next_alive},
-            "rewards": {"reward": self._scale_rewards(data)},
+            "rewards": {"reward": rollout.rewards},
             # With the probability under the policy that acted, which may be an older one.
             "actions": {**rollout.actions, LOG_PROB: rollout.log_prob},
             "states": rollout.states,
         }
+        if find_not_finite(_name_arrays(arguments)):
+            raise self._explain(
+                "an iteration has NaN or infinity; it was not learned from", arguments
+            )
+        return {**arguments, "rewards": {"reward": self._scale_rewards(data)}}
 
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Makes the updates of one iteration; returns the means of costs and metrics."""
+        """Makes the updates of one iteration; returns the means of costs and metrics.
+
+        Raises:
+          NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
+        """
         plan = self._plan
         if self._prenormalizes:
             self._feed_statistics(arguments["inputs"])
             self.global_t += plan.env_steps
             self._prenormalizes = self._must_prenormalize()
             return {"updates": 0}
-        costs, updates = self._task.update_epochs(
-            epochs=plan.epochs,
-            minibatch=plan.minibatch,
-            seed=derive_seed(self._seed, "minibatches", self._updates),
-            axis=plan.axis,
-            global_t=self.global_t,
-            **arguments,
-        )
+        try:
+            costs, updates = self._task.update_epochs(
+                epochs=plan.epochs,
+                minibatch=plan.minibatch,
+                seed=derive_seed(self._seed, "minibatches", self._updates),
+                axis=plan.axis,
+                global_t=self.global_t,
+                **arguments,
+            )
+        except NotFiniteError as error:
+            raise self._explain(str(error), arguments, error.metrics) from None
         self._updates += updates
         self.global_t += plan.env_steps
         if plan.update_norm:
@@ -148,6 +177,32 @@ class LearningPolicy:
         self._task.set_statistic(RETURN_STATISTIC, moments)
         return scale_rewards(rewards, moments)
 
+    def _explain(
+        self, what: str, arguments: Mapping[str, Any], metrics: Mapping[str, float] | None = None
+    ) -> NotFiniteError:
+        """Writes all down, and returns an error that names the file and where the first number is.
+
+        Args:
+          what: went wrong.
+          arguments: of the update.
+          metrics: its costs, if it came to them.
+        """
+        arrays = {
+            **_name_arrays(arguments),
+            **self.state_dict(),
+            **{f"cost/{name}": np.array(value) for name, value in (metrics or {}).items()},
+        }
+        first = next(iter(find_not_finite(arrays).items()), None)
+        where = "none of the arrays" if first is None else describe_place(*first)
+        message = f"{what}; first among all arrays: {where}"
+        if self._run_dir is not None:
+            try:
+                path = save_training_error(self._run_dir, arrays)
+                message += f"; for more: relaax diagnose {path}"
+            except OSError as error:
+                message += f"; it could not be written down: {error}"
+        return NotFiniteError(message, metrics)
+
     def _set_optimizers(
         self,
         slots: Mapping[str, np.ndarray],
@@ -157,3 +212,12 @@ class LearningPolicy:
         names = {group: tuple(one) for group, one in slot_names.items()}
         self._task.import_optimizers(OptimizerState(updates, slots, names))
         self._updates = updates
+
+
+def _name_arrays(arguments: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Returns the arrays of an update under the names that they have in `training_error.npz`."""
+    return {
+        f"batch/{part}/{name}": array
+        for part, arrays in arguments.items()
+        for name, array in arrays.items()
+    }

@@ -228,11 +228,11 @@ ACTIONS = {
 }
 
 
-def act(task, observations, states=None):
+def act(task, observations, seed=3):
     """Lets the policy answer `[T, k, ...]` observations in NumPy; returns the batch's actions."""
-    actor = make_actor(task._algorithm.model, seed=3)
+    actor = make_actor(task._algorithm.model, seed)
     actor.set_values(task.get_values(), 0)
-    predictions = [actor.act({"observation": x}, states or {}) for x in observations]
+    predictions = [actor.act({"observation": x}, {}) for x in observations]
     return {
         "action": np.stack([prediction.actions["action"] for prediction in predictions]),
         LOG_PROB: np.stack([prediction.log_prob for prediction in predictions]),
@@ -403,11 +403,13 @@ def test_mirrors_of_several_choices_and_of_bounds_that_fit_are_taken():
     make_config(**{**LINEAR, **settings, "mirror_observation": (0.1, 1)})
 
 
-def train_on_the_point(mirror, seed, iterations=25):
+def train_on_the_point(mirror, seed, iterations=15):
     """A point in the plane is pushed to the origin: reward -|x + u|^2, episodes of one step.
 
+    It is only ever seen on the right half.
+
     Returns:
-      The asymmetry of what it does on average, left and right, and the mean reward of that.
+      The asymmetry of what is done on average, and the mean reward of that on the left half.
     """
     config = make_config(
         layers=(16,),
@@ -425,8 +427,8 @@ def train_on_the_point(mirror, seed, iterations=25):
     )
     task, random = make_task(config, seed), np.random.default_rng(seed)
     for iteration in range(iterations):
-        x = random.uniform(-1, 1, (256, 1, 2)).astype(np.float32)
-        actions = act(task, x.swapaxes(0, 1))
+        x = random.uniform((0, -1), (1, 1), (256, 1, 2)).astype(np.float32)
+        actions = act(task, x.swapaxes(0, 1), seed=iteration)
         u = actions["action"].swapaxes(0, 1)
         batch = {
             "inputs": {"observation": x},
@@ -436,18 +438,15 @@ def train_on_the_point(mirror, seed, iterations=25):
             "actions": {"action": u, LOG_PROB: actions[LOG_PROB].T},
         }
         task.update_epochs(epochs=5, minibatch=64, seed=iteration, **batch)
-    values, x = values_of(task), random.uniform(-1, 1, (500, 2))
-    u, image = (
-        run_network(values, "policy", x),
-        run_network(values, "policy", x * [-1, 1]) * [-1, 1],
-    )
+    values, x = values_of(task), random.uniform((-1, -1), (0, 1), (500, 2))
+    u = run_network(values, "policy", x)
+    image = run_network(values, "policy", x * [-1, 1]) * [-1, 1]
     asymmetry = np.abs(u - image).sum() / (np.abs(u) + np.abs(image)).sum()
     return asymmetry, -((x + u) ** 2).sum(-1).mean()
 
 
 def test_a_policy_that_is_trained_with_the_mirror_loss_is_more_symmetric():
-    """Seeds 0 to 2; to do nothing costs 2/3."""
-    plain = np.array([train_on_the_point(0.0, seed) for seed in range(3)])
-    mirrored = np.array([train_on_the_point(4.0, seed) for seed in range(3)])
-    assert (mirrored[:, 0] < 0.5 * plain[:, 0]).all(), (plain, mirrored)
-    assert (mirrored[:, 1] > -0.3).all(), (plain, mirrored)
+    """To do nothing costs 2/3. The left half is learned from its image alone."""
+    plain, mirrored = train_on_the_point(0.0, seed=0), train_on_the_point(4.0, seed=0)
+    assert mirrored[0] < 0.5 * plain[0]
+    assert mirrored[1] > 0.5 * plain[1]

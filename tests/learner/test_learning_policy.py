@@ -1,6 +1,6 @@
-"""LearningPolicy: input normalisation, reward scaling, and going on from what was saved."""
+"""LearningPolicy: normalisation, reward scaling, going on from what was saved, bad numbers."""
 
-# covers P15, P16, P19
+# covers P15, P16, P19, P25
 
 import numpy as np
 import pytest
@@ -9,15 +9,17 @@ from support.batch import load
 from relaax_like.bridge.manifest import make_manifest
 from relaax_like.bridge.service import Lease
 from relaax_like.computation.model import get_variables
-from relaax_like.computation.updates import LearningTask
+from relaax_like.computation.updates import LearningTask, NotFiniteError
 from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learner.learning_policy import LearningPolicy
+from relaax_like.learner.training_error import load_training_error
+from relaax_like.wire.errors import ConfigError
 
 STEPS, SLOTS = 4, 2
 
 
-def make_policy(**settings):
+def make_policy(run_dir=None, **settings):
     config = load("config", "ppo").Config(
         network={"layers": (4,)},
         state_size=3,
@@ -30,7 +32,8 @@ def make_policy(**settings):
     )
     model = load("model", "ppo").make_model(config, 0)
     algorithm = load("algorithm", "ppo").make_algorithm(config, model, 0)
-    return LearningPolicy(LearningTask(algorithm, config.optimizers), config.update_plan, seed=1)
+    task = LearningTask(algorithm, config.optimizers)
+    return LearningPolicy(task, config.update_plan, seed=1, run_dir=run_dir)
 
 
 def make_data(seed, rewards=None):
@@ -175,3 +178,64 @@ def test_rewards_are_what_they_are_without_it():
     policy, data = make_policy(), make_data(0)
     arguments = policy.data_preprocess(data)
     np.testing.assert_array_equal(arguments["rewards"]["reward"], data.rollout.rewards)
+
+
+# Numbers that are not finite.
+
+
+def make_infinite(policy, name):
+    """Makes a weight infinite."""
+    names = policy._names
+    values = policy.get_values()
+    values[names.index(name)][0] = np.inf
+    policy._task.set_values(values)
+
+
+def test_an_iteration_that_is_not_finite_is_written_down_and_named(tmp_path):
+    policy, data = make_policy(tmp_path, normalize_rewards=True), make_data(0)
+    data.rollout.rewards[2, 1] = np.nan
+    (tmp_path / "config.yaml").write_text("algorithm: {name: ppo}")
+    with pytest.raises(NotFiniteError, match="batch/rewards/reward at step 2, column 1") as caught:
+        policy.data_preprocess(data)
+    assert f"relaax diagnose {tmp_path / 'training_error.npz'}" in str(caught.value)
+    arrays = load_training_error(tmp_path)
+    np.testing.assert_array_equal(arrays["batch/rewards/reward"], data.rollout.rewards)
+    np.testing.assert_array_equal(
+        arrays["batch/inputs/observation"], data.rollout.inputs["observation"]
+    )
+    for name, array in policy.state_dict().items():  # before anything was changed
+        np.testing.assert_array_equal(arrays[name], array)
+    assert arrays["value/return.count"] == 0
+    assert str(arrays["settings"]) == "algorithm: {name: ppo}"
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
+
+
+def test_an_update_that_is_not_finite_is_written_down_with_its_costs(tmp_path):
+    policy = make_policy(tmp_path)
+    make_infinite(policy, "value.out.b")
+    with pytest.raises(NotFiniteError, match=r"critic nan.*value/value.out.b at \[0\]") as caught:
+        learn(policy, make_data(0))
+    arrays = load_training_error(tmp_path / "training_error.npz")
+    assert np.isnan(arrays["cost/critic"])
+    assert np.isnan(caught.value.metrics["critic"])
+    assert arrays["updates"] == 0
+    assert "settings" not in arrays
+
+
+def test_without_a_folder_and_without_room_it_is_still_told(tmp_path):
+    for folder in (None, tmp_path / "file"):
+        (tmp_path / "file").touch()
+        policy = make_policy(folder)
+        make_infinite(policy, "policy.out.b")
+        with pytest.raises(NotFiniteError, match=r"policy\.out\.b") as caught:
+            learn(policy, make_data(0))
+        assert ("could not be written down" in str(caught.value)) == (folder is not None)
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04 nonsense"])
+def test_files_that_are_none_are_refused(tmp_path, content):
+    if content is not None:
+        (tmp_path / "training_error.npz").write_bytes(content)
+    with pytest.raises(ConfigError, match="no such file" if content is None else "damaged"):
+        load_training_error(tmp_path)

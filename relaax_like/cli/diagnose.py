@@ -1,0 +1,175 @@
+"""`relaax diagnose`: what led to an update that was not finite, from a run's training_error.npz."""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from relaax_like.config.algorithm_folder import load_algorithm_module
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.process import without_native_stderr
+from relaax_like.learner.training_error import (
+    describe_place,
+    find_not_finite,
+    load_training_error,
+)
+
+# Beginning of an array's name -> what it usually means that it is not finite; the first that fits.
+_CAUSES = {
+    "batch/inputs/": "The environment sent it: look there, at the step named above.",
+    "batch/next_inputs/": "The environment sent it: look there, at the step named above.",
+    "batch/rewards/": "The environment sent it: look for a division by zero or a log of 0 there.",
+    "batch/actions/": "The policy that acted had run away: a deviation near 0, or weights that are "
+    "not finite. Lower the learning rates, or set entropy_coeff.",
+    "value/": "An earlier update has spoiled the weights: lower the learning rates, set grad_clip.",
+    "slots/": "An earlier gradient was too large for the optimizer: set grad_clip.",
+}
+# Above these an array is worth a word, though it is finite.
+_LARGE_INPUT, _LARGE_REWARD, _LARGE_WEIGHT = 1e3, 1e3, 1e3
+_SMALL_LOG_STD = -6.0
+
+
+def show_diagnosis(path: Path) -> int:
+    """Prints what is not finite and where, the ranges of all else, and what usually causes it.
+
+    Args:
+      path: a run's folder, or the file in it.
+
+    Raises:
+      ConfigError: there is no such file, or it is damaged.
+    """
+    arrays = load_training_error(path)
+    found = find_not_finite(arrays)
+    print(f"after {int(arrays['updates']):,} updates and {int(arrays['global_t']):,} steps")
+    for name, array in arrays.items():
+        if name.startswith("cost/"):
+            print(f"{name.removeprefix('cost/')}: {float(array):g}")
+    _print_not_finite(arrays, found)
+    _print_ranges(arrays, found)
+    _print_gradients(arrays)
+    for line in find_causes(arrays):
+        print(f"- {line}")
+    return 0
+
+
+def find_causes(arrays: Mapping[str, np.ndarray]) -> list[str]:
+    """Returns what usually leads to such arrays; at least one line."""
+    found = [name for name in find_not_finite(arrays) if not name.startswith("cost/")]
+    lines = [text for start, text in _CAUSES.items() if found and found[0].startswith(start)]
+    for name, array in arrays.items():
+        if array.dtype.kind != "f" or not array.size or name in found:
+            continue
+        largest = float(np.abs(array).max())
+        if name.startswith("batch/inputs/") and largest > _LARGE_INPUT:
+            lines.append(f"{name} goes up to {largest:g}: set update_norm, or scale it yourself.")
+        elif name.startswith("batch/rewards/") and largest > _LARGE_REWARD:
+            lines.append(f"{name} goes up to {largest:g}: set normalize_rewards, or scale it.")
+        elif name == "value/log_std" and array.min() < _SMALL_LOG_STD:
+            lines.append(
+                f"log_std is down at {array.min():g}: the policy hardly explores, and ratios of "
+                "probabilities overflow; raise entropy_coeff, or lower a_lr."
+            )
+        elif name.startswith("value/") and not _is_statistic(name) and largest > _LARGE_WEIGHT:
+            lines.append(f"{name} goes up to {largest:g}: lower the learning rates.")
+    if not lines:
+        lines.append(
+            "All that went in is finite and of ordinary size; the update itself overflowed: lower "
+            "the learning rates, set grad_clip, or set kl, which ends an iteration early."
+        )
+    return lines
+
+
+def _is_statistic(name: str) -> bool:
+    return name.endswith((".count", ".mean", ".m2"))
+
+
+def _print_not_finite(
+    arrays: Mapping[str, np.ndarray], found: Mapping[str, tuple[int, ...]]
+) -> None:
+    table = Table(title="not finite")
+    for column in ("first", "NaN", "infinite", "of"):
+        table.add_column(column, justify="left" if column == "first" else "right")
+    for name, index in found.items():
+        array = arrays[name]
+        counts = (np.isnan(array).sum(), np.isinf(array).sum(), array.size)
+        table.add_row(describe_place(name, index), *(f"{count:,}" for count in counts))
+    Console().print(table if found else "all arrays are finite")
+
+
+def _print_ranges(arrays: Mapping[str, np.ndarray], found: Mapping[str, Any]) -> None:
+    table = Table(title="finite")
+    for column in ("array", "shape", "min", "mean", "max"):
+        table.add_column(column, justify="left" if column == "array" else "right")
+    for name, array in arrays.items():
+        if name in found or array.dtype.kind not in "fiub" or array.ndim == 0 or not array.size:
+            continue
+        numbers = (array.min(), array.mean(dtype=np.float64), array.max())
+        shape = " x ".join(map(str, array.shape))
+        table.add_row(name, shape, *(f"{float(number):.4g}" for number in numbers))
+    Console().print(table)
+
+
+def _print_gradients(arrays: Mapping[str, np.ndarray]) -> None:
+    """Prints the norm of each variable's gradient, of the whole iteration at once."""
+    if "settings" not in arrays:
+        print("gradients: not computed, as the file has no settings")
+        return
+    try:
+        norms, costs = compute_gradient_norms(arrays)
+    except Exception as error:  # the rest of the diagnosis is worth having without it
+        print(f"gradients: not computed: {error}")
+        return
+    table = Table(title="gradients of the whole iteration")
+    table.add_column("variable")
+    table.add_column("norm", justify="right")
+    for name, norm in norms.items():
+        table.add_row(name, f"{norm:.4g}")
+    Console().print(table)
+    print("costs: " + ", ".join(f"{name} {cost:.4g}" for name, cost in costs.items()))
+
+
+def compute_gradient_norms(
+    arrays: Mapping[str, np.ndarray],
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Computes the gradient anew, with the weights of the file, unclipped.
+
+    Loads TensorFlow, and the algorithm folder that the settings name.
+
+    Returns:
+      The norm of each variable's gradient, and the costs.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.yaml"
+        file.write_text(str(arrays["settings"]))
+        experiment = load_experiment(file)
+    config, folder_of_code = experiment.algorithm, experiment.algorithm_folder
+    with without_native_stderr():
+        from relaax_like.computation.computation_task import ComputationTask
+
+        model = load_algorithm_module(folder_of_code, "model").make_model(config, config.seed)
+        module = load_algorithm_module(folder_of_code, "algorithm")
+        algorithm = module.make_algorithm(config, model, config.seed)
+        algorithm.max_gradient_norm = None
+        algorithm.global_t = int(arrays["global_t"])
+        task = ComputationTask(algorithm)
+        names = [variable.name for variable in task.get_variables()]
+        task.set_values([arrays[f"value/{name}"] for name in names])
+        gradients, costs = task.compute_gradients(**_unpack_batch(arrays))
+    # Trainable variables come first.
+    return {
+        name: float(np.linalg.norm(gradient))
+        for name, gradient in zip(names, gradients, strict=False)
+    }, costs
+
+
+def _unpack_batch(arrays: Mapping[str, np.ndarray]) -> Any:
+    batch: dict[str, dict[str, np.ndarray]] = {}
+    for key, array in arrays.items():
+        if key.startswith("batch/"):
+            _, part, name = key.split("/", 2)
+            batch.setdefault(part, {})[name] = array
+    return batch

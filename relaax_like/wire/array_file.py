@@ -1,0 +1,87 @@
+"""Files of named arrays, `.npz` as NumPy reads it, that are whole or absent."""
+
+import io
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+_SUFFIX = ".npy"
+# What zipfile, NumPy and json raise for a file that is something else.
+DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    NotImplementedError,
+    MemoryError,
+    RuntimeError,  # an encrypted entry
+)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes a file; one of that name is replaced. Returns when the disk has it.
+
+    Raises:
+      OSError: it could not be written; a file of that name is as it was.
+    """
+    temporary = path.with_name(f".tmp-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+                for name, array in arrays.items():
+                    _write_entry(archive, name, array)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_directory(path.parent)
+    finally:
+        _remove(temporary)
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Reads a file whole, and compares checksums.
+
+    Arrays come back in their order of memory; those of bfloat16 as nameless bytes.
+
+    Raises:
+      FileNotFoundError: there is none.
+      *DAMAGE: it is something else.
+    """
+    with zipfile.ZipFile(path) as archive:
+        return {
+            name.removesuffix(_SUFFIX): _read_entry(archive, name) for name in archive.namelist()
+        }
+
+
+def _write_entry(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
+    with archive.open(name + _SUFFIX, "w", force_zip64=True) as file:
+        np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _read_entry(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    # Read whole, so that zipfile compares the entry's checksum.
+    return np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:  # its folder is none
+        pass
