@@ -31,6 +31,7 @@ EPISODES = 100
 _RELAAX = [sys.executable, "-u", "-m", "relaax_like.cli.main"]
 # Lines of `relaax run` and `relaax eval`.
 _FIRST_EPISODE = re.compile(r"\| Score = ")
+_RESUMED = re.compile(r"global_t is (\d+)")
 _ENDED = re.compile(r"training has finished: (.*)")
 _FINISHED = re.compile(r" finished: (.*)")
 _LAST = re.compile(r"step ([\d,]+) \| .* mean return (\S+) \(last (\d+)\) .* (\d+) episodes")
@@ -39,9 +40,10 @@ _EVALUATION = re.compile(r"mean return (\S+) \+- (\S+) .* (\d+) greedy episodes"
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What `relaax run` printed, and when.
+    """What `relaax run` or `relaax train` printed, and when.
 
     Attributes:
+      resumed_at: environment steps of the snapshot that it went on from; 0 without one.
       finished: what ended the training; "" when it did not end by itself.
       steps: environment steps.
       mean_return: of the last `return_episodes` training episodes; None without an episode.
@@ -52,6 +54,7 @@ class Run:
       finish_sec: the rest: clients are told, the weights are saved, processes end.
     """
 
+    resumed_at: int
     finished: str
     steps: int
     mean_return: float | None
@@ -63,15 +66,20 @@ class Run:
 
 
 def run_experiment(
-    config: Path, run_dir: Path, overrides: Sequence[str], limit_sec: float | None = None
+    config: Path,
+    run_dir: Path,
+    overrides: Sequence[str],
+    limit_sec: float | None = None,
+    command: Sequence[str] = ("run",),
 ) -> Run:
-    """Runs an experiment over the network, on free ports.
+    """Runs an experiment, over the network on free ports.
 
     Args:
       config: the YAML file.
       run_dir: of the run.
       overrides: "section.key=value" each.
       limit_sec: after which the run is ended.
+      command: of `relaax`, with flags; "train" runs it in one process.
 
     Raises:
       RuntimeError: it failed; its last lines are in the message.
@@ -83,11 +91,11 @@ def run_experiment(
         f"relaax-rlx-server.bind=localhost:{ports[1]}",
         *overrides,
     ]
-    command = [*_RELAAX, "run", str(config), *(f"--set={override}" for override in sets)]
+    arguments = [*command, str(config), *(f"--set={override}" for override in sets)]
     began = time.perf_counter()
     lines: list[tuple[float, str]] = []
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*_RELAAX, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         assert process.stdout is not None
         with _terminating(process, limit_sec):
@@ -114,6 +122,7 @@ def _read_run(lines: Sequence[tuple[float, str]], wall_sec: float) -> Run:
     first = _find(_FIRST_EPISODE, lines)
     ended = _find(_ENDED, lines)
     finished = _find(_FINISHED, lines)
+    resumed = _find(_RESUMED, lines)
     last = _find(_LAST, lines)
     if last is None:
         tail = "\n".join(line for _, line in lines[-20:])
@@ -122,6 +131,7 @@ def _read_run(lines: Sequence[tuple[float, str]], wall_sec: float) -> Run:
     ended_sec = ended[0] if ended else wall_sec
     steps, mean, episodes, _ = last[1].groups()
     return Run(
+        resumed_at=int(resumed[1].group(1)) if resumed else 0,
         finished=finished[1].group(1) if finished else "",
         steps=int(steps.replace(",", "")),
         mean_return=None if mean == "-" else float(mean),

@@ -6,8 +6,12 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
+
+# Of the table at most, whatever the terminal: broken lines are easier to paste than broken cells.
+_WIDTH = 200
 
 
 def describe_machine() -> str:
@@ -16,13 +20,13 @@ def describe_machine() -> str:
 
 
 def report(benchmark: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Prints rows of the same keys as one table, and each row as a JSON line."""
-    table = Table(title=f"{benchmark} ({describe_machine()})")
+    """Prints rows of the same keys as one table in Markdown, and each row as a JSON line."""
+    table = Table(title=f"{benchmark} ({describe_machine()})", box=box.MARKDOWN)
     for key in rows[0]:
         table.add_column(key, justify="right")
     for row in rows:
         table.add_row(*(_format(value) for value in row.values()))
-    Console().print(table)
+    Console(width=_WIDTH).print(table)
     for row in rows:
         print(json.dumps({"benchmark": benchmark, **row}))
 

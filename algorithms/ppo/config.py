@@ -55,7 +55,7 @@ class Config(ActorCriticConfig):
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
     # Normalise observations by mean and deviation of those of the run's first steps. Nothing is
     # learned from these, and they count for max_global_step. A run that starts from a policy with
-    # statistics of its own (initial_values) keeps those instead.
+    # statistics of its own (learner.previous) keeps those instead.
     prenorm: bool = False
     # Such steps, rounded up to whole iterations.
     prenormalize_steps: int = Field(default=100, ge=1)

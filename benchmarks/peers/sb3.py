@@ -1,17 +1,15 @@
-"""Stable-Baselines3 on CartPole-v1; run by `benchmarks.peers.run` with the peers' own Python.
+"""A training with Stable-Baselines3; run by the programs beside it with the peers' own Python.
 
-    .venv-peers/bin/python -m benchmarks.peers.sb3 a2c SEED STARTED LIMIT_SEC
+    .venv-peers/bin/python -m benchmarks.peers.sb3 < settings.json
 
-Trains with the hyperparameters of rl-baselines3-zoo (hyperparams/a2c.yml and ppo.yml) on one torch
-thread, until the mean return of the last 100 training episodes is 475. Prints a JSON line. STARTED
-is the monotonic time of the process's start, for what imports cost.
+Reads `benchmarks.peers.peer.Settings`, trains on one torch thread, prints `Result` as JSON.
 """
 
-import argparse
 import json
+import statistics
+import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -19,82 +17,134 @@ import stable_baselines3  # type: ignore[import-not-found]
 import torch  # type: ignore[import-not-found]
 from stable_baselines3.common.callbacks import BaseCallback  # type: ignore[import-not-found]
 from stable_baselines3.common.env_util import make_vec_env  # type: ignore[import-not-found]
+from stable_baselines3.common.evaluation import evaluate_policy  # type: ignore[import-not-found]
+from stable_baselines3.common.vec_env import (  # type: ignore[import-not-found]
+    VecNormalize,
+    sync_envs_normalization,
+)
 
-TARGET, EPISODES = 475.0, 100
+from benchmarks.peers.peer import Evaluation, Result, Settings
 
-
-def _linear(initial: float) -> Callable[[float], float]:
-    """The zoo's `lin_` schedule: from the initial value to 0 at the end of the budget."""
-    return lambda remaining: remaining * initial
-
-
-STEPS = {"a2c": 500_000, "ppo": 100_000}
-HYPERPARAMETERS: dict[str, dict[str, Any]] = {
-    "a2c": {"ent_coef": 0.0},
-    "ppo": {
-        "n_steps": 32,
-        "batch_size": 256,
-        "gae_lambda": 0.8,
-        "gamma": 0.98,
-        "n_epochs": 20,
-        "ent_coef": 0.0,
-        "learning_rate": _linear(0.001),
-        "clip_range": _linear(0.2),
-    },
-}
+EPISODES = 100
+# Added to the seed of environments in which nothing is learned.
+_EVALUATION_SEED = 1_000_000
 
 
-class StopAtTarget(BaseCallback):
+class Watch(BaseCallback):
     """Ends the training at the target, or when its time is over.
 
     Attributes:
-      mean_return: of the last 100 episodes, or of all while there are fewer.
+      returns: of the last 100 episodes.
       reached: whether it ended at the target.
     """
 
-    def __init__(self, deadline: float):
+    def __init__(self, target: float | None, deadline: float):
         super().__init__()
-        self.mean_return = 0.0
+        self.returns: deque[float] = deque(maxlen=EPISODES)
         self.reached = False
+        self._target = target
         self._deadline = deadline
-        self._returns: deque[float] = deque(maxlen=EPISODES)
 
     def _on_step(self) -> bool:
         ended = [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
-        if ended:
-            self._returns.extend(ended)
-            self.mean_return = sum(self._returns) / len(self._returns)
-            self.reached = len(self._returns) == EPISODES and self.mean_return >= TARGET
+        self.returns.extend(ended)
+        if ended and self._target is not None and len(self.returns) == EPISODES:
+            self.reached = sum(self.returns) / EPISODES >= self._target
         return not self.reached and time.monotonic() < self._deadline
 
 
-def main() -> None:
-    """Trains once."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("algorithm", choices=STEPS)
-    parser.add_argument("seed", type=int)
-    parser.add_argument("started", type=float)
-    parser.add_argument("limit_sec", type=float)
-    args = parser.parse_args()
-    began = time.monotonic()
-    torch.set_num_threads(1)
-    env = make_vec_env("CartPole-v1", n_envs=8, seed=args.seed)
-    algorithm = {"a2c": stable_baselines3.A2C, "ppo": stable_baselines3.PPO}[args.algorithm]
-    model = algorithm(
-        "MlpPolicy", env, seed=args.seed, device="cpu", **HYPERPARAMETERS[args.algorithm]
+def make_environment(settings: Settings, seed: int) -> Any:
+    """Makes the environments, normalised where the settings say so."""
+    env = make_vec_env(
+        settings["env"], n_envs=settings["n_envs"], seed=seed, env_kwargs=settings["env_args"]
     )
-    stop = StopAtTarget(args.started + args.limit_sec)
-    model.learn(STEPS[args.algorithm], callback=stop)
-    result = {
-        "reached": stop.reached,
-        "env_steps": model.num_timesteps,
-        "mean_return": stop.mean_return,
-        "start_up_sec": began - args.started,
-        "learning_sec": time.monotonic() - began,
-        "versions": {m.__name__: m.__version__ for m in (stable_baselines3, torch, gymnasium)},
+    look, scale = settings["normalize_observations"], settings["normalize_rewards"]
+    if not look and not scale:
+        return env
+    gamma = settings["hyperparameters"].get("gamma", 0.99)
+    return VecNormalize(env, norm_obs=look, norm_reward=scale, gamma=gamma)
+
+
+def make_model(settings: Settings, env: Any) -> Any:
+    """Makes the algorithm."""
+    hyperparameters = dict(settings["hyperparameters"])
+    for name in settings["falling"]:
+        initial = hyperparameters[name]
+        hyperparameters[name] = lambda remaining, initial=initial: remaining * initial
+    policy = dict(settings["policy"])
+    if "activation_fn" in policy:
+        policy["activation_fn"] = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}[
+            policy["activation_fn"]
+        ]
+    algorithm = {"a2c": stable_baselines3.A2C, "ppo": stable_baselines3.PPO}[settings["algorithm"]]
+    return algorithm(
+        "MlpPolicy",
+        env,
+        seed=settings["seed"],
+        device="cpu",
+        policy_kwargs=policy,
+        **hyperparameters,
+    )
+
+
+def record_updates(model: Any) -> list[tuple[float, float]]:
+    """Has the model note when each of its updates begins and ends, in monotonic seconds."""
+    train, moments = model.train, []
+
+    def train_and_note() -> None:
+        began = time.monotonic()
+        train()
+        moments.append((began, time.monotonic()))
+
+    model.train = train_and_note
+    return moments
+
+
+def evaluate(settings: Settings, model: Any, env: Any) -> Evaluation:
+    """Plays fresh episodes with the best actions."""
+    fresh = make_environment(settings, settings["seed"] + _EVALUATION_SEED)
+    if isinstance(fresh, VecNormalize):
+        sync_envs_normalization(env, fresh)
+        fresh.training = fresh.norm_reward = False
+    returns, _ = evaluate_policy(
+        model,
+        fresh,
+        n_eval_episodes=settings["eval_episodes"],
+        deterministic=True,
+        return_episode_rewards=True,
+    )
+    half = 1.96 * statistics.stdev(returns) / len(returns) ** 0.5
+    return {
+        "greedy_mean": round(statistics.mean(returns), 2),
+        "greedy_half_95": round(half, 2),
+        "greedy_episodes": len(returns),
     }
-    print(json.dumps(result))
+
+
+def run(settings: Settings) -> Result:
+    """Trains once."""
+    imported = time.monotonic()
+    torch.set_num_threads(1)
+    started = settings["started"]
+    env = make_environment(settings, settings["seed"])
+    model = make_model(settings, env)
+    moments = record_updates(model)
+    watch = Watch(settings["target"], started + settings["limit_sec"])
+    model.learn(settings["steps"], callback=watch)
+    ended = time.monotonic()
+    modules = (stable_baselines3, torch, gymnasium)
+    return {
+        "reached": watch.reached,
+        "env_steps": model.num_timesteps,
+        "training_mean": statistics.mean(watch.returns) if watch.returns else None,
+        "training_episodes": len(watch.returns),
+        "imported_sec": imported - started,
+        "ended_sec": ended - started,
+        "updates": [(begin - started, end - started) for begin, end in moments],
+        "versions": {module.__name__: module.__version__ for module in modules},
+        "evaluation": evaluate(settings, model, env) if settings["eval_episodes"] else None,
+    }
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(run(json.load(sys.stdin))))

@@ -108,6 +108,10 @@ def _make(
         if made is not None:
             return made
     envs = [gym.make(name, disable_env_checker=True, **env_args) for _ in range(slots)]
+    for env in envs:
+        # Some add decorations at each step that only `render` takes away: LunarLander's sparks make
+        # it a hundred times slower. `EnvListSlots.render` sets the mode while it draws.
+        env.unwrapped.render_mode = None
     if actrep > 1:
         envs = [ActionRepeat(env, actrep) for env in envs]
     return EnvListSlots(envs, seed)

@@ -8,6 +8,7 @@ the other slots cannot wait for it; so it is taken away: the slots that ended ar
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -17,11 +18,13 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from relaax_like.client.interactor import Transition
 from relaax_like.client.values import UserSpace, Values
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 from .gym_spaces import SpaceCodec
 
 _SUCCESS_KEYS = ("is_success", "success")
+# Longer episodes cannot be replayed, and so not be saved: their actions are memory and time.
+_MAX_REPLAYED = 100_000
 
 
 class GymSlots(Protocol):
@@ -48,10 +51,29 @@ class GymSlots(Protocol):
         """Closes the environments."""
 
 
+@dataclass
+class _Episode:
+    """How an episode came to where it is: what it began with, and the actions since.
+
+    Attributes:
+      seed: of its reset; None: without one.
+      generator: state of the environment's random generator before it; None: not known.
+      actions: rows without a slot axis.
+    """
+
+    seed: int | None
+    generator: Any
+    actions: list[Any] = field(default_factory=list)
+
+
 class EnvListSlots:
     """k environments, stepped one after another. Each can also be stepped alone.
 
     Seeded once, slot i with seed + i; later resets go on in each environment's random stream.
+
+    An environment has no way to say what it holds. So its state is how it got there: the state of
+    `np_random` before the reset, and the actions since, which are replayed. What draws from another
+    generator is noticed where the last observation differs.
 
         slots = EnvListSlots([gym.make("CartPole-v1") for _ in range(8)], seed=1)
         observations = slots.reset()
@@ -76,6 +98,7 @@ class EnvListSlots:
         self.action_space = self._actions.space
         # Nested observation of each slot now.
         self._now: list[Any] = [None] * self.slots
+        self._episodes: list[_Episode | None] = [None] * self.slots
 
     def reset(self, mask: np.ndarray | None = None) -> Values:
         """Begins new episodes in the slots in `mask`, `[k]` bool; None: in all."""
@@ -91,6 +114,54 @@ class EnvListSlots:
         """Steps the slots in `mask`, `[k]` bool, only; the others get reward 0."""
         return self._step(actions, np.flatnonzero(mask).tolist())
 
+    def get_state(self) -> dict[str, Any] | None:
+        """Returns how all slots got where they are; None: that cannot be said."""
+        episodes = [_export_episode(episode) for episode in self._episodes]
+        generators = [_get_generator(env) for env in self._envs]
+        if None in episodes or None in generators:
+            return None
+        return {
+            "episodes": episodes,
+            "observations": self._pack_now(),
+            "generators": generators,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Brings all slots to where those were whose `get_state` this is.
+
+        Raises:
+          InvalidInputError: it leads somewhere else; names the slot.
+        """
+        if len(state["episodes"]) != self.slots:
+            raise InvalidInputError(f"{len(state['episodes'])} slots, expected {self.slots}")
+        for slot, episode in enumerate(state["episodes"]):
+            self._replay(slot, episode)
+        now = self._pack_now()
+        for slot, env in enumerate(self._envs):
+            same = _equal(_get_row(now, slot), _get_row(state["observations"], slot))
+            if not same or not _equal(_get_generator(env), state["generators"][slot]):
+                raise InvalidInputError(
+                    f"slot {slot}: the actions of its episode, replayed, led to another state: "
+                    f"{env} draws from more than np_random, or is another version"
+                )
+
+    def _replay(self, slot: int, episode: Mapping[str, Any]) -> None:
+        env, actions = self._envs[slot], episode["actions"]
+        self._seeds[slot] = episode["seed"]
+        if episode["generator"] is not None:
+            env.unwrapped.np_random.bit_generator.state = episode["generator"]
+        self._reset_slot(slot)
+        if actions is None:
+            return
+        for index, row in enumerate(self._actions.unpack_rows(actions)):
+            self._keep(slot, _get_row(actions, index))
+            self._now[slot], *_ = env.step(row)
+
+    def _keep(self, slot: int, action: Any) -> None:
+        episode = self._episodes[slot]
+        if episode is not None and len(episode.actions) < _MAX_REPLAYED:
+            episode.actions.append(action)
+
     def _step(self, actions: Values, chosen: Sequence[int]) -> Transition:
         rows = self._actions.unpack_rows(actions)
         rewards = np.zeros(self.slots)
@@ -98,6 +169,7 @@ class EnvListSlots:
         truncated = np.zeros(self.slots, np.bool_)
         infos: dict[int, Mapping[str, Any]] = {}
         for slot in chosen:
+            self._keep(slot, _get_row(actions, slot))
             self._now[slot], rewards[slot], terminated[slot], cut, info = self._envs[slot].step(
                 rows[slot]
             )
@@ -118,7 +190,9 @@ class EnvListSlots:
         )
 
     def _reset_slot(self, slot: int) -> None:
-        self._now[slot], _ = self._envs[slot].reset(seed=self._seeds[slot])
+        env, seed = self._envs[slot], self._seeds[slot]
+        self._episodes[slot] = _Episode(seed, _get_generator(env) if seed is None else None)
+        self._now[slot], _ = env.reset(seed=seed)
         # The same seed again would replay the same episode for ever.
         self._seeds[slot] = None
 
@@ -172,6 +246,42 @@ class VectorEnvSlots:
         self._actions = SpaceCodec(env.single_action_space)
         self.observation_space = self._observations.space
         self.action_space = self._actions.space
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Returns arrays, numbers and random generator; None: they are not known to be all.
+
+        They are of gymnasium's cart poles, where nobody has wrapped them.
+        """
+        env = self._env
+        if type(env) is not CartPoleVectorEnv or env.state is None:
+            return None
+        return {
+            "attributes": _get_plain_attributes(env),
+            "generator": _get_generator(env),
+            "observations": self._observations.pack(env.state.T),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Brings all slots to where those were whose `get_state` this is.
+
+        Raises:
+          InvalidInputError: it is of other environments.
+        """
+        env, saved = self._env, state["attributes"]
+        self.reset()  # makes all of its arrays
+        own = _get_plain_attributes(env)
+        arrays = {name: value for name, value in saved.items() if isinstance(value, np.ndarray)}
+        for name in sorted({*saved, *own}):
+            there, here = saved.get(name), own.get(name)
+            if name in arrays and isinstance(here, np.ndarray):
+                there, here = there.shape, here.shape
+            if there != here:
+                raise InvalidInputError(f"{env}: {name} was {there!r}, here it is {here!r}", name)
+        for name, array in arrays.items():
+            setattr(env, name, array.copy())
+        env.np_random.bit_generator.state = state["generator"]
+        if not _equal(self._observations.pack(env.state.T), state["observations"]):
+            raise InvalidInputError(f"{env}: what was saved leads to another observation")
 
     def reset(self, mask: np.ndarray | None = None) -> Values:
         """Begins new episodes in the slots in `mask`, `[k]` bool; None: in all.
@@ -270,6 +380,23 @@ class JoinedSlots:
         self.action_space = parts[0].action_space
         self._now: list[Values] = []
 
+    def get_state(self) -> dict[str, Any] | None:
+        """Returns the states of all parts; None: one of them has none."""
+        parts = [part.get_state() for part in self._parts]
+        return None if None in parts else {"parts": parts}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Brings all slots to where those were whose `get_state` this is.
+
+        Raises:
+          InvalidInputError: it is of other environments.
+        """
+        if len(state["parts"]) != self.slots:
+            raise InvalidInputError(f"{len(state['parts'])} slots, expected {self.slots}")
+        for part, its_state in zip(self._parts, state["parts"], strict=True):
+            part.set_state(its_state)
+        self._now = [its_state["observations"] for its_state in state["parts"]]
+
     def reset(self, mask: np.ndarray | None = None) -> Values:
         """Begins new episodes in the slots in `mask`, `[k]` bool; None: in all."""
         if mask is None:
@@ -364,6 +491,52 @@ def _reset_cart_poles(env: CartPoleVectorEnv, mask: np.ndarray) -> np.ndarray:
     return env.state.T.astype(np.float32)
 
 
+def _get_generator(env: gym.Env | VectorEnv) -> Any:
+    """Returns the state of an environment's random generator; None: it has none that we know."""
+    generator = getattr(env.unwrapped, "np_random", None)
+    return getattr(getattr(generator, "bit_generator", None), "state", None)
+
+
+def _get_plain_attributes(env: VectorEnv) -> dict[str, Any]:
+    """Returns copies of arrays, numbers and texts that it holds, but for its first seed."""
+    return {
+        name: value.copy() if isinstance(value, np.ndarray) else value
+        for name, value in vars(env).items()
+        if isinstance(value, np.ndarray | int | float | str) and name != "_np_random_seed"
+    }
+
+
+def _export_episode(episode: _Episode | None) -> dict[str, Any] | None:
+    if episode is None or len(episode.actions) >= _MAX_REPLAYED:
+        return None
+    if episode.seed is None and episode.generator is None:
+        return None
+    actions = _stack(episode.actions) if episode.actions else None
+    return {"seed": episode.seed, "generator": episode.generator, "actions": actions}
+
+
+def _get_row(values: Values, slot: int) -> Any:
+    """Returns a copy of a slot's values, without the slot axis."""
+    if isinstance(values, dict):
+        return {name: leaf[slot].copy() for name, leaf in values.items()}
+    return values[slot].copy()
+
+
+def _stack(rows: Sequence[Any]) -> Values:
+    if isinstance(rows[0], dict):
+        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    return np.stack(rows)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Compares nested values; NaN is equal to itself."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[k], other[k]) for k in one)
+    if isinstance(one, np.ndarray | np.generic):
+        return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    return bool(one == other)
+
+
 def _infos_to_success(infos: Mapping[int, Mapping[str, Any]], slots: int) -> np.ndarray | None:
     success = np.full(slots, -1, np.int8)
     for slot, info in infos.items():
@@ -384,9 +557,14 @@ def _batched_success(infos: Mapping[str, Any], ended: np.ndarray) -> np.ndarray 
 
 
 def _render(env: gym.Env) -> np.ndarray | None:
-    if env.render_mode != "rgb_array":
+    if "rgb_array" not in env.metadata.get("render_modes", ()):
         return None
-    frame = env.render()
+    core = env.unwrapped
+    mode, core.render_mode = core.render_mode, "rgb_array"
+    try:
+        frame = env.render()
+    finally:
+        core.render_mode = mode
     return None if frame is None else np.asarray(frame)
 
 

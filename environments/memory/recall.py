@@ -7,7 +7,7 @@ import numpy as np
 
 from relaax_like.client import Transition
 from relaax_like.client.values import UserSpace
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete
 
 DELAY = 8
@@ -85,6 +85,22 @@ class RecallSlots:
             final_observations=np.zeros((self.slots, self._cues + 1), np.float32) if over else None,
             success=np.where(ended, right, -1).astype(np.int8) if over else None,
         )
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns cues, times and the state of the random generator."""
+        generator = dict(self._rng.bit_generator.state)
+        return {"cue": self._cue.copy(), "time": self._time.copy(), "generator": generator}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Brings all games to where those were whose `get_state` this is.
+
+        Raises:
+          InvalidInputError: there were more or fewer of them.
+        """
+        if len(state["cue"]) != self.slots:
+            raise InvalidInputError(f"{len(state['cue'])} slots, expected {self.slots}")
+        self._cue[:], self._time[:] = state["cue"], state["time"]
+        self._rng.bit_generator.state = state["generator"]
 
     def close(self) -> None:
         """Lets go of nothing."""

@@ -239,6 +239,31 @@ class BatchAgent(abc.ABC):
             return actions
         return None
 
+    def take_state(self) -> dict[str, Any] | None:
+        """Takes away all that an agent of another process needs to go on, after `observe`.
+
+        Nothing is left to be reported by `close`. An agent that keeps more, outside of its memory
+        and its helpers, adds that here and in `set_state`.
+
+        Returns:
+          Arrays and JSON types, nested; None, and nothing is taken: one is being learned from.
+        """
+        if any(helper.under_way for helper in self._storing):
+            return None
+        assert self._request is None, "a request waits for its answer"
+        return {
+            "observations": dict(self._observations),
+            "states": {task: dict(arrays) for task, arrays in self._states.items()},
+            "helpers": [helper.take_state() for helper in self._storing],
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `take_state` returned, with `request`."""
+        self._observations = state["observations"]
+        self._states = state["states"]
+        for helper, part in zip(self._storing, state["helpers"], strict=True):
+            helper.set_state(part)
+
     def close(self) -> None:
         """Forgets unfinished rollouts; episodes that ended in them are still reported."""
         for helper in self._storing:

@@ -1,6 +1,7 @@
 """Observation history: the last observations of each slot, joined into one."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -91,6 +92,16 @@ class ObservationHistory:
         for array in joined.values():
             array.flags.writeable = False
         return joined
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the observations that are kept, name -> `[k, ..., length * d]`."""
+        return dict(self._joined)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `get_state` returned."""
+        self._joined = dict(state)
+        for array in self._joined.values():
+            array.flags.writeable = False
 
     def _validate(self, name: str, array: np.ndarray) -> None:
         if array.ndim < 2 or len(array) != self._slots:

@@ -4,6 +4,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -75,6 +76,11 @@ class OnlineHelper:
     def waiting(self) -> bool:
         """True while so many rollouts are under way that the agent should not act on."""
         return self._submitted - self._learned > self._ahead and time.monotonic() < self._wait_until
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a rollout has been submitted and not been learned from yet."""
+        return self._submitted > self._learned
 
     @property
     def unfinished_steps(self) -> int:
@@ -163,6 +169,23 @@ class OnlineHelper:
     def add_episodes(self, episodes: Sequence[Episode]) -> None:
         """Has episodes reported that end with the step whose outcome is added next."""
         self._episodes.extend(episodes)
+
+    def take_state(self) -> dict[str, Any]:
+        """Takes the unfinished rollout away, to be given to `set_state` of another helper."""
+        state = {
+            "buffer": self._buffer.get_state(),
+            "episodes": [[episode.episode_return, episode.length] for episode in self._episodes],
+            "discarded_rollouts": self.discarded_rollouts,
+        }
+        self._buffer.discard()
+        self._episodes = []
+        return state
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `take_state` returned; with nothing stored before."""
+        self._buffer.set_state(state["buffer"])
+        self._episodes = [Episode(*episode) for episode in state["episodes"]]
+        self.discarded_rollouts = int(state["discarded_rollouts"])
 
     def refresh(self) -> None:
         """Asks for newer values without waiting for them; for agents that do not learn."""

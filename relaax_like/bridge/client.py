@@ -64,7 +64,7 @@ class BufferingClient(ParameterServerClient):
         self._away = False
         self._dropped = 0
         self._next_dropped_line = 0.0
-        self._last_exchange = time.monotonic()
+        self._steps_since = 0.0
 
     @abc.abstractmethod
     def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
@@ -96,8 +96,12 @@ class BufferingClient(ParameterServerClient):
 
     def increment_global_t(self, n: int = 1) -> int:
         """Counts steps; see `ParameterServerClient`."""
+        now = time.monotonic()
+        if not self._env_steps:
+            # Not since the newest push: steps that a gradient follows are to be sent with it.
+            self._steps_since = now
         self._env_steps += n
-        if time.monotonic() - self._last_exchange >= FLUSH_SEC:
+        if now - self._steps_since >= FLUSH_SEC:
             self._exchange(None, want_values=False)
         return self.global_t
 
@@ -200,7 +204,6 @@ class BufferingClient(ParameterServerClient):
         if reply.values is not None:
             self._values = reply.values
             self._values_epoch = reply.epoch
-        self._last_exchange = time.monotonic()
 
     def _note_dropped(self, reason: str) -> None:
         self._dropped += 1
@@ -217,7 +220,6 @@ class BufferingClient(ParameterServerClient):
             self._take(self._call_pull(None))
 
     def _note_away(self, error: ServerUnavailableError) -> None:
-        self._last_exchange = time.monotonic()
         if not self._away:
             logger.warning(
                 "%s: %s; going on with version %d of the values, pushes are discarded until it is "

@@ -1,6 +1,7 @@
 """The `relaax.v1.Experience` service: rollouts come in, progress and values go out."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 import grpc
@@ -43,19 +44,38 @@ class ExperienceServicer:
         try:
             sink = self._get_sink()
             first = _get_header(next(request_iterator, None))
-            self._backend.pull(first.client_id, first.have_version)  # refuses names that are none
+            if not first.client_id:
+                raise InvalidInputError("client_id: empty, expected a name", "client_id")
+            self._backend.pull(first.client_id, first.have_version)  # refuses bad names
+            stream = _Stream(sink, self._receiving, first, request_iterator, context)
+            stream.start()
+            yield from self._tell(sink, first, stream, context)
         except Exception as error:
+            if isinstance(error, InvalidInputError):
+                self._backend.count_refused("malformed")
             errors.abort(context, error)
-        stream = _Stream(sink, self._receiving, first, request_iterator, context)
-        stream.start()
+
+    def _tell(
+        self,
+        sink: ExperienceSink,
+        first: experience_pb2.ExperienceHeader,
+        stream: "_Stream",
+        context: grpc.ServicerContext,
+    ) -> Iterator[frames.ExperienceReply]:
+        """Yields progress and values, until the stream ends.
+
+        Raises:
+          ServerUnavailableError: the server closes, or had no room for a long time.
+          InvalidInputError: what came last is malformed.
+        """
+        name, incarnation = first.client_id, first.incarnation
         have = first.have_version if first.have_any else None
-        seen, finished = Progress(-1, -1), ""
+        seen = Progress(-1, -1)
         while context.is_active():
-            if stream.error is not None:
-                errors.abort(context, stream.error)
+            ended = stream.ended  # before the look at how far it has come
             # In this order: who acts on does so with values at least as new.
-            progress = sink.wait(first.client_id, first.incarnation, seen, -1, 0.0)
-            reply = self._backend.pull(first.client_id, have)
+            progress = sink.wait(name, incarnation, seen, -1, 0.0)
+            reply = self._backend.pull(name, have)
             parts = messages.reply_to_messages(reply)
             header = next(parts).header  # type: ignore[union-attr]
             yield experience_pb2.ExperienceReply(
@@ -66,14 +86,15 @@ class ExperienceServicer:
                 )
             )
             yield from parts  # type: ignore[misc]  # chunks alone
-            have, seen, finished = reply.version, progress, reply.finished
-            if stream.ended or finished:
-                # The client ends the stream when it has read this, and sends nothing more.
+            have, seen = reply.version, progress
+            if stream.error is not None:
+                raise stream.error
+            if ended:
+                return
+            if reply.finished:  # there is nothing to wait for but the end of the stream
                 stream.wait_ended(_HEARTBEAT_SEC)
-                if stream.ended:
-                    return
-                continue
-            sink.wait(first.client_id, first.incarnation, seen, have, _HEARTBEAT_SEC)
+            else:
+                sink.wait(name, incarnation, seen, have, _HEARTBEAT_SEC, lambda: stream.ended)
 
     def _get_sink(self) -> ExperienceSink:
         if self._sink is None:
@@ -133,6 +154,7 @@ class _Stream:
                 self.error = error
         finally:
             self._ended.set()
+            self._sink.wake()
 
     def _continue(self, message: frames.ExperienceRequest) -> experience_pb2.ExperienceHeader:
         header = _get_header(message)
@@ -160,12 +182,17 @@ class _Stream:
                 "rollout_bytes",
             )
         rollout = None
-        if header.rollout_bytes:
-            with self._receiving.admit(header.rollout_bytes, self._context):
+        if 0 < header.rollout_bytes <= len(header.first_chunk):  # as small ones are
+            assembler = chunks.Assembler(header.rollout_bytes, "rollout")
+            assembler.add(header.first_chunk)
+            rollout = assembler.finish()
+        elif header.rollout_bytes:
+            with self._receiving.admit(header.rollout_bytes, self._context) as reception:
                 assembler = chunks.Assembler(header.rollout_bytes, "rollout")
                 assembler.add(header.first_chunk)
                 while not assembler.complete:
                     assembler.add(_get_chunk(next(self._requests, None)))
+                    reception.heard = time.monotonic()
                 rollout = assembler.finish()
         return Experience(
             client_id=header.client_id,

@@ -1,7 +1,7 @@
 """The parameter server as agents see it: one interface, remote (stub) or in process (twin)."""
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -157,9 +157,31 @@ class ExperienceSink(abc.ABC):
 
     @abc.abstractmethod
     def wait(
-        self, client_id: str, incarnation: int, seen: Progress, version: int, timeout_sec: float
+        self,
+        client_id: str,
+        incarnation: int,
+        seen: Progress,
+        version: int,
+        timeout_sec: float,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> Progress:
-        """Waits until something has changed for a client: its progress, the version, the end."""
+        """Waits until a client's progress, or the version, has changed; returns the progress.
+
+        Args:
+          client_id: of the client.
+          incarnation: of the client.
+          seen: its progress as it is known.
+          version: that is known.
+          timeout_sec: longest wait.
+          is_over: ends the wait when it is true; asked at each change, and at `wake`.
+
+        Raises:
+          ServerUnavailableError: the server closes: there will be no more news.
+        """
+
+    @abc.abstractmethod
+    def wake(self) -> None:
+        """Has all who wait ask their `is_over`."""
 
 
 class Publisher(abc.ABC):

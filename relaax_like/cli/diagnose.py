@@ -90,20 +90,20 @@ def _is_statistic(name: str) -> bool:
 def _print_not_finite(
     arrays: Mapping[str, np.ndarray], found: Mapping[str, tuple[int, ...]]
 ) -> None:
-    table = Table(title="not finite")
-    for column in ("first", "NaN", "infinite", "of"):
-        table.add_column(column, justify="left" if column == "first" else "right")
+    print("not finite, the first of each:" if found else "all arrays are finite")
     for name, index in found.items():
         array = arrays[name]
-        counts = (np.isnan(array).sum(), np.isinf(array).sum(), array.size)
-        table.add_row(describe_place(name, index), *(f"{count:,}" for count in counts))
-    Console().print(table if found else "all arrays are finite")
+        nan, infinite = np.isnan(array).sum(), np.isinf(array).sum()
+        print(
+            f"  {describe_place(name, index)}: {nan:,} NaN, {infinite:,} infinite of {array.size:,}"
+        )
 
 
 def _print_ranges(arrays: Mapping[str, np.ndarray], found: Mapping[str, Any]) -> None:
     table = Table(title="finite")
-    for column in ("array", "shape", "min", "mean", "max"):
-        table.add_column(column, justify="left" if column == "array" else "right")
+    table.add_column("array", overflow="fold")
+    for column in ("shape", "min", "mean", "max"):
+        table.add_column(column, justify="right")
     for name, array in arrays.items():
         if name in found or array.dtype.kind not in "fiub" or array.ndim == 0 or not array.size:
             continue
@@ -161,7 +161,7 @@ def compute_gradient_norms(
         gradients, costs = task.compute_gradients(**_unpack_batch(arrays))
     # Trainable variables come first.
     return {
-        name: float(np.linalg.norm(gradient))
+        name: float(np.linalg.norm(gradient.astype(np.float64)))
         for name, gradient in zip(names, gradients, strict=False)
     }, costs
 

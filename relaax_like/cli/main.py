@@ -1,4 +1,4 @@
-"""`relaax`: run, train, eval, plot, compare, status, save, stop, trace, fsck, diagnose, doctor."""
+"""`relaax`: run, train, resume, eval, plot, compare, status, save, stop, trace, fsck, ..."""
 
 import sys
 from pathlib import Path
@@ -22,13 +22,7 @@ from relaax_like.cli.options import (
 from relaax_like.config.flags import flags_to_overrides
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.modes import LogMode, XAxis
-from relaax_like.launch.process import (
-    Shutdown,
-    clear_traces,
-    run_main,
-    setup_logging,
-    start_tracing,
-)
+from relaax_like.launch.process import run_main, setup_logging
 
 app = make_app("Trains agents, over the network, on environments that cannot be imported.")
 
@@ -43,6 +37,14 @@ RunsArgument = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Runs' folders, or the config.yaml in each.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+ForceOption = Annotated[
+    bool,
+    typer.Option("--force", help="Move an older run in the folder aside, to NAME.old-N."),
+]
+LogOption = Annotated[
+    LogMode,
+    typer.Option(help="A live table in a terminal, else lines (auto); or lines; or JSON."),
+]
 
 
 @app.callback()
@@ -56,32 +58,20 @@ def run(
     config: ConfigArgument,
     insecure: InsecureOption = False,
     trace: TraceOption = False,
+    force: ForceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Run the experiment as processes; those that die are restarted.
 
-    Ends with the training: at its target, at its budget, or with Ctrl-C. Any key of the file's
-    algorithm, learner or environment is a flag, too: --a-lr 3e-4.
+    Ends with the training: at its target, at its budget, or with Ctrl-C; `relaax resume` goes on.
+    Any key of the file's algorithm, learner or environment is a flag, too: --a-lr 3e-4.
     """
 
     def start() -> int:
-        from relaax_like.launch.manager import Manager
-        from relaax_like.launch.run import make_process_specs, validate_servers
+        from relaax_like.cli.training import begin_processes
 
         overrides = allow_insecure(insecure, [*flags_to_overrides(config, context.args), *sets])
-        experiment = load_experiment(config, overrides)
-        setup_logging("INFO")
-        manager = Manager(make_process_specs(experiment, overrides, trace))
-        validate_servers(experiment)
-        if trace:
-            clear_traces(experiment)
-        shutdown = Shutdown()
-        shutdown.on_request(manager.stop)
-        shutdown.on_repeat(manager.kill)
-        status = manager.run()
-        if trace:
-            print(f"where the time went: relaax trace {experiment.run_dir}")
-        return status or shutdown.exit_status
+        return begin_processes(config, overrides, trace, force)
 
     run_main(start)
 
@@ -91,27 +81,45 @@ def train(
     context: typer.Context,
     config: ConfigArgument,
     trace: TraceOption = False,
-    log: Annotated[
-        LogMode,
-        typer.Option(help="A live table in a terminal, else lines (auto); or lines; or JSON."),
-    ] = LogMode.AUTO,
+    force: ForceOption = False,
+    log: LogOption = LogMode.AUTO,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Train in one process, without a network: the same objects, the quickest path.
 
-    Any key of the file's algorithm, learner or environment is a flag, too: --a-lr 3e-4.
+    After Ctrl-C `relaax resume` goes on as if it had never stopped. Any key of the file's
+    algorithm, learner or environment is a flag, too: --a-lr 3e-4.
     """
 
     def start() -> int:
-        overrides = [*flags_to_overrides(config, context.args), *sets]
-        experiment = load_experiment(config, overrides)
-        setup_logging("INFO", sys.stderr if log is LogMode.JSON else None)
-        if trace:
-            clear_traces(experiment)
-        start_tracing("train", experiment, trace)
-        from relaax_like.launch.trainer import Trainer
+        from relaax_like.cli.training import begin_training
 
-        return Trainer(experiment, overrides, log).run(Shutdown())
+        overrides = [*flags_to_overrides(config, context.args), *sets]
+        return begin_training(config, overrides, trace, force, log)
+
+    run_main(start)
+
+
+@app.command(context_settings=KEYS_AS_FLAGS)
+def resume(
+    context: typer.Context,
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The run's folder, or the config.yaml in it.")
+    ],
+    trace: TraceOption = False,
+    log: LogOption = LogMode.AUTO,
+    sets: SetOption = [],  # noqa: B006 - typer wants a list
+) -> None:
+    """Go on with a run, in one process or as processes, as it was started.
+
+    Settings are those of the folder's config.yaml; keys may be changed as in `relaax train`, such
+    as --max-global-step 2e6.
+    """
+
+    def start() -> int:
+        from relaax_like.cli.training import resume
+
+        return resume(folder, context.args, sets, trace, log)
 
     run_main(start)
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -43,6 +43,11 @@ class EnvironmentSlots(Protocol):
     Arrays that it returns are the caller's to keep. It may also have `partial_step(actions, mask)
     -> Transition`, which steps the slots in `mask` only and leaves the others as they are.
 
+    So that a serial run goes on as if it had never stopped, it may have `get_state() -> dict`, of
+    nested arrays and JSON types, or None where that cannot be said now; and `set_state(state)`,
+    for slots made with the same arguments in another process, which raises InvalidInputError where
+    they cannot go on from there. After that they may be anywhere, and are to be reset.
+
     Attributes:
       slots: environments, k.
       observation_space: a leaf, or a dict name -> leaf.
@@ -71,7 +76,8 @@ class SteppingAgent(Protocol):
     """What acts for all slots: an `RlxClient`, or an agent in the same process.
 
     `step` takes and returns what `RlxClient.step` does. An agent that can be lost raises
-    ServerUnavailableError and has `reconnect(error, stop) -> bool`.
+    ServerUnavailableError and has `reconnect(error, stop) -> bool`. One that can go on from a state
+    has `go_on()`, which returns what the `step` would have returned that came before the state.
     """
 
     def step(
@@ -196,6 +202,7 @@ class Interactor:
         self._actions = SpaceValues(env_slots.action_space, ACTION)
         self._scores = np.zeros(env_slots.slots)  # [k] float64
         self._lengths = np.zeros(env_slots.slots, np.int64)  # [k]
+        self._goes_on = False
         self._finished = ""
         self._losses = 0
         self._environment_sec = 0.0
@@ -220,6 +227,24 @@ class Interactor:
                     break
         return self._summary()
 
+    def get_state(self) -> dict[str, Any]:
+        """Returns the counts and the state of the random generator, after `run`."""
+        return {
+            "episodes": self.episodes,
+            "steps": self.steps,
+            "scores": self._scores.copy(),
+            "lengths": self._lengths.copy(),
+            "generator": dict(self._rng.bit_generator.state),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Has the next `run` go on from there, without a reset: both sides are in place."""
+        self.episodes, self.steps = int(state["episodes"]), int(state["steps"])
+        self._scores[:] = state["scores"]
+        self._lengths[:] = state["lengths"]
+        self._rng.bit_generator.state = state["generator"]
+        self._goes_on = True
+
     def _summary(self) -> RunSummary:
         return RunSummary(
             episodes=self.episodes,
@@ -240,9 +265,13 @@ class Interactor:
 
     def _run_session(self) -> None:
         """Runs from a reset of all slots to the end, or to the loss of the server."""
-        self._scores[:] = 0
-        self._lengths[:] = 0
-        actions = self._ask(observations=self._begin(None))
+        if self._goes_on:
+            self._goes_on = False
+            actions = self._take(self._agent.go_on())  # type: ignore[attr-defined]  # optional
+        else:
+            self._scores[:] = 0
+            self._lengths[:] = 0
+            actions = self._ask(observations=self._begin(None))
         while not self._finished and not self._done():
             transition = self._advance(actions)
             # Counted before it is told, so that the last transition of a run is told too.
@@ -260,6 +289,9 @@ class Interactor:
         start = time.perf_counter()
         result = self._agent.step(observations, *outcome)
         self._agent_sec += time.perf_counter() - start
+        return self._take(result)
+
+    def _take(self, result: Any) -> Any:
         self._finished = result.finished
         return result.actions
 

@@ -40,12 +40,17 @@ class NumpyActor:
         """Sets the values of all variables, in manifest order; the arrays must not change later."""
         self._given = (values, version)
 
+    def get_state(self) -> dict[str, Any]:
+        """Returns what `act` has left behind: the state of the random generator."""
+        return {"generator": dict(self._random.bit_generator.state)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `get_state` returned."""
+        self._random.bit_generator.state = state["generator"]
+
     def act(self, inputs: Arrays, states: Arrays, exploit: bool = False) -> Prediction:
         """Chooses actions for `[B, ...]` inputs and states; the best ones when `exploit`."""
-        given = self._given
-        if given is not self._bound:
-            self._bind(given[0])
-            self._bound = given
+        version = self._take_up()
         distributions, next_states = self.model.policy(inputs, states)
         actions: dict[str, np.ndarray] = {}
         log_prob: Any = 0.0
@@ -57,7 +62,23 @@ class NumpyActor:
                 action, part = distribution.sample_with_log_prob(self._random)
             actions[name] = action
             log_prob = log_prob + part
-        return Prediction(actions, next_states, log_prob, given[1])
+        return Prediction(actions, next_states, log_prob, version)
+
+    def value(self, inputs: Arrays, states: Arrays) -> np.ndarray:
+        """Returns V, `[B] float32`, for `[B, ...]` inputs and the memory before them.
+
+        Needs a model with a `value`, as `ActorCritic` has it.
+        """
+        self._take_up()
+        return self.model.value(inputs, states)  # type: ignore[attr-defined]
+
+    def _take_up(self) -> int:
+        """Has the layers compute with the newest values; returns their version."""
+        given = self._given
+        if given is not self._bound:
+            self._bind(given[0])
+            self._bound = given
+        return given[1]
 
     def _bind(self, values: Sequence[np.ndarray]) -> None:
         arrays = dict(zip(self._names, values, strict=True))
@@ -90,6 +111,14 @@ class CompiledActor:
             for variable, value in zip(self._variables, values, strict=True):
                 variable.assign(value)
             self._version = version
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns what `act` has left behind: the state of the random generator."""
+        return {"generator": self._generator.state.numpy()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `get_state` returned."""
+        self._generator.state.assign(state["generator"])
 
     def act(self, inputs: Arrays, states: Arrays, exploit: bool = False) -> Prediction:
         """Chooses actions for `[B, ...]` inputs and states; the best ones when `exploit`."""

@@ -109,6 +109,19 @@ class ComputationTask:
         """Inputs whose running statistics the model normalises with; each names its statistic."""
         return tuple(n.statistic for n in get_normalizers(self._algorithm.model))
 
+    def get_seen(self) -> list[list[Any]]:
+        """Returns the forms and shapes that have come, and how often: what was compiled for them.
+
+        A gradient that is compiled for its shape may differ in the last bit from one that is not.
+        """
+        return [[list(key), count] for key, count in self._seen.items()]
+
+    def set_seen(self, seen: Sequence[Sequence[Any]]) -> None:
+        """Has the same shapes compiled as where `get_seen` was called, when they come next."""
+        for key, count in seen:
+            form, *shapes = key
+            self._seen[(form, *map(tuple, shapes))] = min(count, _WORTH_COMPILING - 1)
+
     def get_variables(self) -> list[Variable]:
         """Returns the model's variables with their present values, in manifest order."""
         return get_variables(self._algorithm.model)

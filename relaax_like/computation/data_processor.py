@@ -4,7 +4,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -82,6 +82,15 @@ class ComputationDataProcessor:
     def stop(self) -> None:
         """Ends the learning after the work at hand; may be called twice."""
         self._learner.stop()
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns what actor and learner hold; while nothing is under way."""
+        return {"actor": self._actor.get_state(), "learner": self._learner.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `get_state` returned; after `start`."""
+        self._actor.set_state(state["actor"])
+        self._learner.set_state(state["learner"])
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
         """Chooses actions for all requests in one call each for acting and exploiting ones."""

@@ -1,8 +1,9 @@
 """What agents hand to a learner and hear from it: plain data, wherever the learner runs."""
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +71,13 @@ class Learner(abc.ABC):
 
     def leave(self, agent: str) -> None:  # noqa: B027 - optional
         """Hears that an agent submits nothing more: nobody needs to wait for it."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns what it holds that no parameter server does; while no work is under way."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
+        """Goes on from what `get_state` returned; before the first work."""
 
     @abc.abstractmethod
     def stop(self) -> None:

@@ -129,6 +129,7 @@ class LearningTask(ComputationTask):
         seed: int,
         axis: Axis = "rows",
         global_t: int = 0,
+        count: int | None = None,
         **batch: Unpack[Arguments],
     ) -> tuple[dict[str, float], int]:
         """Makes one update per minibatch, for some epochs, in one call.
@@ -148,6 +149,8 @@ class LearningTask(ComputationTask):
             rollouts `[T, k, ...]` are cut along k, their steps stay together, and so does the
             memory before them; `learn` gets `[T, minibatch, ...]`.
           global_t: environment steps of all clients together; schedules go by it.
+          count: rows or slots that minibatches are made of, the first ones; those behind them fill
+            the batch up to a shape that is compiled already. None: all.
           batch: as for `compute_gradients`; all of the same length.
 
         Returns:
@@ -159,7 +162,13 @@ class LearningTask(ComputationTask):
         """
         tensors = self._make_batch(**batch)
         leading_axes = self._count_leading_axes(tensors)
-        _validate_lengths(tensors, _plan_cut(tensors, leading_axes, axis), minibatch)
+        length = _validate_lengths(tensors, _plan_cut(tensors, leading_axes, axis), minibatch)
+        count = length if count is None else count
+        if not minibatch <= count <= length:
+            raise InvalidInputError(
+                f"count: {count}, expected {minibatch} (one minibatch) to {length} (the batch)",
+                "count",
+            )
         if epochs < 1:
             raise InvalidInputError(f"epochs: {epochs}, expected 1 or more", "epochs")
 
@@ -168,7 +177,7 @@ class LearningTask(ComputationTask):
 
         form = ("epochs", axis, minibatch)
         call = self._get_compiled(form, tensors, compile_epochs, worth=1)
-        numbers = [_to_int64(number) for number in (epochs, seed, global_t)]
+        numbers = [_to_int64(number) for number in (epochs, seed, global_t, count)]
         with self._lock:
             return call(*numbers, *flatten(tensors))
 
@@ -267,20 +276,25 @@ class LearningTask(ComputationTask):
         step = self._trace(self._make_step(whole_batch, names), signature).get_concrete_function()
 
         def flat(
-            epochs: tf.Tensor, seed: tf.Tensor, global_t: tf.Tensor, *tensors: tf.Tensor
+            epochs: tf.Tensor,
+            seed: tf.Tensor,
+            global_t: tf.Tensor,
+            count: tf.Tensor,
+            *tensors: tf.Tensor,
         ) -> tuple[tf.Tensor, tf.Tensor]:
             whole = cut.flatten(flatten(prepare(*tensors)))
             sums, updates = _trace_epochs(
                 lambda chosen: step(global_t, *cut.take(whole, chosen)),
                 len(names) + 1,
                 cut.count(whole),
+                tf.cast(count, tf.int32),
                 epochs,
                 minibatch,
                 seed,
             )
             return sums / tf.cast(updates, tf.float32), updates
 
-        signature = [tf.TensorSpec([], tf.int64)] * 3 + list(specs)
+        signature = [tf.TensorSpec([], tf.int64)] * 4 + list(specs)
         function = self._trace(flat, signature, xla)
         concrete = function.get_concrete_function()
 
@@ -388,8 +402,8 @@ def _plan_cut(batch: Batch, leading_axes: int, axis: Axis) -> _Cut:
     return _Cut(tuple(axes), rows=axis == "rows" and leading_axes > 1)
 
 
-def _validate_lengths(batch: Batch, cut: _Cut, minibatch: int) -> None:
-    """Checks what a gather compiled by XLA would not notice."""
+def _validate_lengths(batch: Batch, cut: _Cut, minibatch: int) -> int:
+    """Checks what a gather compiled by XLA would not notice; returns the rows or slots."""
     names = [f"{part}[{name}]" for part, tensors in batch.items() for name in tensors]
     sizes = [
         tuple(tensor.shape[:2] if cut.rows else tensor.shape[axis : axis + 1])
@@ -407,12 +421,14 @@ def _validate_lengths(batch: Batch, cut: _Cut, minibatch: int) -> None:
             f"minibatch: {minibatch}, expected 1 to {length}, as many as there are in the batch",
             "minibatch",
         )
+    return length
 
 
 def _trace_epochs(
     step: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
     num_metrics: int,
     length: tf.Tensor,
+    count: tf.Tensor,
     epochs: tf.Tensor,
     minibatch: int,
     seed: tf.Tensor,
@@ -422,11 +438,11 @@ def _trace_epochs(
     Returns:
       The sum of its metrics `[m] float32`, and how often it was called, `[] int64`.
     """
-    minibatches = length // minibatch
+    most, minibatches = length // minibatch, count // minibatch
 
     def run_epoch(epoch: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        order = shuffle(length, tf.stack([seed, epoch]))
-        order = tf.reshape(order[: minibatches * minibatch], [minibatches, minibatch])
+        order = shuffle(length, tf.stack([seed, epoch]), count)
+        order = tf.reshape(order[: most * minibatch], [most, minibatch])
 
         def run_minibatch(
             i: tf.Tensor, sums: tf.Tensor, updates: tf.Tensor, stopped: tf.Tensor
@@ -453,13 +469,21 @@ def _loop(times: tf.Tensor, body: Callable[..., Any], start: Sequence[Any]) -> A
     return tf.while_loop(goes_on, body, start, parallel_iterations=1)
 
 
-def shuffle(length: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+def shuffle(length: tf.Tensor, seed: tf.Tensor, count: tf.Tensor | None = None) -> tf.Tensor:
     """Returns 0 .. length - 1 in an order that depends on the seed alone, `[length] int32`.
 
     Sorted by random keys: XLA does not know TensorFlow's stateless shuffle.
+
+    Args:
+      length: how many.
+      seed: two numbers.
+      count: those below it come first; None: all are equal.
     """
     keys = tf.random.stateless_uniform([length], seed, None, None, tf.int32, alg="philox")
-    return tf.argsort(keys)
+    if count is not None:
+        # A real key as large as that stands before them, too: the sort is stable.
+        keys = tf.where(tf.range(length) < count, keys, tf.int32.max)
+    return tf.argsort(keys, stable=True)
 
 
 def _is_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

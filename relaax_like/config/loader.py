@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
@@ -27,6 +27,7 @@ from relaax_like.config.models import (
     TopConfig,
 )
 from relaax_like.config.problems import Problems, describe_value
+from relaax_like.config.run_folder import find_run_dir, fix_run_dir
 from relaax_like.config.yaml_document import Loc, YamlDocument, read_yaml, write_yaml
 from relaax_like.wire.errors import ConfigError
 
@@ -55,7 +56,9 @@ _log = logging.getLogger(__name__)
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
-def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+def load_experiment(
+    path: str | Path, overrides: Sequence[str] = (), new_run: bool = False
+) -> Experiment:
     """Reads and validates an experiment's file. Runs the `config.py` of its algorithm's folder.
 
     Relative paths of what is read (`algorithm.path`, `environment.path`, `initial_values`, the
@@ -65,18 +68,34 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     Args:
       path: the YAML file.
       overrides: "section.key=value" each, as `--set` takes them.
+      new_run: where there is a `logdir`, `run_dir` is a new folder in it; False: the newest run's.
 
     Raises:
-      ConfigError: one line per problem, all of them at once.
+      ConfigError: one line per problem, all of them at once; or there is no run in `logdir`.
     """
+    document = _read(path, overrides)
+    experiment = _ExperimentLoader(document).load()
+    logdir, run_name = document.data.get("logdir"), document.data.get("run_name")
+    if logdir is None:
+        return experiment
+    run_dir = find_run_dir(Path(logdir), run_name, export_experiment(experiment), new_run)
+    return _ExperimentLoader(_read(path, [*overrides, *fix_run_dir(run_dir)])).load()
+
+
+def _read(path: str | Path, overrides: Sequence[str]) -> YamlDocument:
     document = read_yaml(Path(path))
     for flag in overrides:
         document.override(flag)
-    return _ExperimentLoader(document).load()
+    return document
 
 
 def dump_experiment(experiment: Experiment) -> str:
     """Returns the resolved experiment as YAML; loading it gives the same experiment."""
+    return write_yaml(export_experiment(experiment))
+
+
+def export_experiment(experiment: Experiment) -> dict[str, Any]:
+    """Returns the resolved experiment as nested JSON types."""
     sections: list[tuple[str, Settings | None]] = [
         (PARAMETER_SERVER, experiment.parameter_server),
         (RLX_SERVER, experiment.rlx_server),
@@ -88,7 +107,7 @@ def dump_experiment(experiment: Experiment) -> str:
     ]
     data: dict[str, Any] = {"seed": experiment.seed, "run_dir": str(experiment.run_dir)}
     data.update((name, _dump_section(section)) for name, section in sections if section is not None)
-    return write_yaml(data)
+    return data
 
 
 def _dump_section(section: Settings) -> dict[str, Any]:
@@ -120,6 +139,7 @@ class _ExperimentLoader:
         security = self._load_security()
         learner = self._load_section(LEARNER, LearnerConfig, {})
         folder, algorithm = self._load_algorithm()
+        learner = self._place_learner(learner, algorithm)
         program, environment = self._load_environment()
         servers = (parameter_server, rlx_server, metrics_server)
         self._validate_binds([server.bind if server else None for server in servers])
@@ -151,7 +171,15 @@ class _ExperimentLoader:
     # Sections.
 
     def _load_top(self) -> TopConfig | None:
-        data = {key: self._data[key] for key in _TOP_KEYS if key in self._data}
+        data = {key: self._data[key] for key in _TOP_KEYS if self._data.get(key) is not None}
+        if "logdir" in data and "run_dir" in data:
+            self._problems.add(
+                ("logdir",),
+                "run_dir stands here, too; expected one of them: `--set run_dir=null` or "
+                "`--set logdir=null` takes the other",
+            )
+        if "run_name" in data and "logdir" not in data:
+            self._problems.add(("run_name",), "names a folder in logdir, which is missing")
         return self._validate((), TopConfig, {"run_dir": str(self._default_run_dir()), **data})
 
     def _load_parameter_server(self, run_dir: Path) -> ParameterServerConfig | None:
@@ -255,6 +283,23 @@ class _ExperimentLoader:
             return None
 
     # Contradictions.
+
+    def _place_learner(
+        self, learner: LearnerConfig | None, algorithm: AlgorithmConfig | None
+    ) -> LearnerConfig | None:
+        """Fills in where the run learns; the algorithm decides where it can."""
+        if learner is None or algorithm is None:
+            return learner
+        possible: Literal["agent", "server"] = "agent"
+        if algorithm.update_plan is not None:
+            possible = "server"
+        if learner.placement not in (None, possible):
+            what = "makes whole updates" if possible == "server" else "makes single gradients"
+            self._problems.add(
+                (LEARNER, "placement"),
+                f"{learner.placement!r}, but this algorithm {what}: expected {possible!r}",
+            )
+        return learner.model_copy(update={"placement": possible})
 
     def _validate_optimizers(self, algorithm: AlgorithmConfig) -> None:
         try:

@@ -60,6 +60,11 @@ class TopConfig(Settings):
     seed: int = Field(default=0, ge=0, lt=2**63)
     # Folder of all that the run writes; relative to where the command is started.
     run_dir: Path
+    # Instead of run_dir: each start of `relaax train` or `relaax run` makes a folder of its own,
+    # LOGDIR/ENVIRONMENT/RUN_NAME/TIMESTAMP.
+    logdir: Path | None = None
+    # Null: a hash of all settings but seed, folders and addresses, and the seed.
+    run_name: str | None = Field(default=None, pattern=r"^[^/.][^/]*$")
 
 
 class ParameterServerConfig(Settings):
@@ -156,8 +161,8 @@ class LearnerConfig(Settings):
     """Section `learner`."""
 
     # Where the learner runs. agent: in the rlx server, beside its agents; server: in the parameter
-    # server, which gets experience instead of gradients.
-    placement: Literal["agent", "server"] = "agent"
+    # server, which gets experience instead of gradients. null: where the algorithm can learn.
+    placement: Literal["agent", "server"] | None = None
     # Rollouts that an agent may have under way while it acts on, over the network. 0: it waits
     # until each has been learned from, or is known not to complete an iteration; null: 1 with
     # placement agent, 0 with server.
@@ -184,7 +189,7 @@ class LearnerConfig(Settings):
         """What `max_rollouts_ahead` comes to."""
         if self.max_rollouts_ahead is not None:
             return self.max_rollouts_ahead
-        return 1 if self.placement == "agent" else 0
+        return 0 if self.placement == "server" else 1
 
     @field_validator("placement", mode="before")
     @classmethod

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -79,6 +80,7 @@ class Buffer:
         self._values = GrowingArray("value", np.float32)
         self._returns = GrowingArray("return", np.float32)
         self._traj_idx = [0]
+        self._terminal_values: list[float] = []
         self._length = 0
         self._num_extras = 0
 
@@ -90,6 +92,11 @@ class Buffer:
     def traj_idx(self) -> list[int]:
         """Borders of the n trajectories, n + 1 numbers: 0, and of the step behind each."""
         return list(self._traj_idx)
+
+    @property
+    def terminal_values(self) -> list[float]:
+        """Of the n trajectories: V of the state behind the last step, 0 where it terminated."""
+        return list(self._terminal_values)
 
     def push(
         self,
@@ -150,13 +157,15 @@ class Buffer:
                 "additional info",
             )
         rewards, values = self._rewards.view(stop)[start:], self._values.view(stop)[start:]
-        next_values = np.append(values[1:], np.float32(_to_number(terminal_value, "value")))
+        terminal_value = _to_number(terminal_value, "value")
+        next_values = np.append(values[1:], np.float32(terminal_value))
         # Never terminated: behind a termination the value is 0 anyway.
         advantages = compute_gae(
             rewards, values, next_values, np.ones(stop - start), self.discount, self.gae_lambda
         )
         self._returns.write(start, advantages + values)
         self._traj_idx.append(stop)
+        self._terminal_values.append(terminal_value)
 
     def push_trajectory(
         self,
@@ -252,6 +261,41 @@ class Buffer:
             )
         return self._pad(chosen, self._compute_advantages())
 
+    def rows(self) -> Minibatch:
+        """Returns all steps `[B, ...]`, trajectory after trajectory.
+
+        Raises:
+          InvalidInputError: the buffer is empty, or a trajectory has not ended.
+        """
+        self._require_trajectories()
+        everything = np.arange(self._length)
+        return self._gather(everything, everything >= 0, self._compute_advantages())
+
+    @classmethod
+    def join(cls, buffers: Sequence["Buffer"]) -> "Buffer":
+        """Returns a new buffer with the trajectories of all; of several it is quicker than `+`.
+
+        Args:
+          buffers: at least one.
+
+        Raises:
+          InvalidInputError: extras, shapes, dtypes, discount or gae_lambda differ, or a trajectory
+            has not ended.
+        """
+        first = buffers[0]
+        joined = cls(first.discount, first.gae_lambda)
+        for buffer in buffers:
+            for name in ("discount", "gae_lambda"):
+                mine, theirs = getattr(first, name), getattr(buffer, name)
+                if mine != theirs:
+                    raise InvalidInputError(
+                        f"buffers with {name} {mine} and {theirs}: their returns mean different "
+                        "things; make both with the same",
+                        name,
+                    )
+            joined._extend(buffer)
+        return joined
+
     def __add__(self, other: "Buffer") -> "Buffer":
         """Returns a new buffer with the trajectories of both, this one's first.
 
@@ -261,18 +305,46 @@ class Buffer:
         """
         if not isinstance(other, Buffer):
             return NotImplemented
-        for name in ("discount", "gae_lambda"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs:
-                raise InvalidInputError(
-                    f"buffers with {name} {mine} and {theirs}: their returns mean different "
-                    "things; make both with the same",
-                    name,
-                )
-        joined = Buffer(self.discount, self.gae_lambda)
-        joined._extend(self)
-        joined._extend(other)
-        return joined
+        return Buffer.join([self, other])
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns all whole trajectories: arrays, and dicts of them, in the buffer's own memory.
+
+        Raises:
+          InvalidInputError: the buffer is empty, or a trajectory has not ended.
+        """
+        self._require_trajectories()
+        length = self._length
+        return {
+            "states": self._states.map(_keep, length),
+            "actions": self._actions.map(_keep, length),
+            "rewards": self._rewards.view(length),
+            "values": self._values.view(length),
+            "returns": self._returns.view(length),
+            "extras": self._extras.map(_keep, length),
+            "traj_idx": np.array(self._traj_idx),
+            "terminal_values": np.array(self._terminal_values),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `get_state` returned; empty before. The arrays are copied."""
+        length = int(state["traj_idx"][-1])
+        for tree, elements in (
+            (self._states, state["states"]),
+            (self._actions, state["actions"]),
+            (self._extras, state["extras"]),
+        ):
+            tree.write(0, elements, length)
+        for array, name in (
+            (self._rewards, "rewards"),
+            (self._values, "values"),
+            (self._returns, "returns"),
+        ):
+            array.write(0, state[name])
+        self._traj_idx = [int(border) for border in state["traj_idx"]]
+        self._terminal_values = [float(value) for value in state["terminal_values"]]
+        self._length = length
+        self._num_extras = length if state["extras"] else 0
 
     def _extend(self, other: "Buffer") -> None:
         other._require_ended()
@@ -295,6 +367,7 @@ class Buffer:
         ):
             target.write(row, source.view(number))
         self._traj_idx += [row + stop for stop in other._traj_idx[1:]]
+        self._terminal_values += other._terminal_values
         self._length += number
         self._num_extras += other._num_extras
 
@@ -339,11 +412,9 @@ class Buffer:
 
     def _pad(self, trajectories: np.ndarray, advantages: np.ndarray) -> Minibatch:
         borders = np.array(self._traj_idx)
-        starts = borders[trajectories]
-        lengths = borders[trajectories + 1] - starts
-        steps = np.arange(lengths.max())[:, None]
-        is_step = steps < lengths  # [T, N]
-        return self._gather(np.where(is_step, starts + steps, 0), is_step, advantages)
+        starts, lengths = borders[trajectories], np.diff(borders)[trajectories]
+        rows, is_step = lay_side_by_side(starts, lengths, lengths.max())
+        return self._gather(rows, is_step, advantages)
 
     def _gather(self, rows: np.ndarray, is_step: np.ndarray, advantages: np.ndarray) -> Minibatch:
         """Copies rows, and zeros where there is no step; both `[B]` or `[T, N]`."""
@@ -368,6 +439,25 @@ class Buffer:
             mask=is_step.astype(np.float32),
             extras=extras,
         )
+
+
+def lay_side_by_side(
+    starts: np.ndarray, lengths: np.ndarray, steps: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Finds which rows make trajectories `[T, N]`.
+
+    Args:
+      starts: row of the first step of each trajectory, `[N]`.
+      lengths: steps of each, `[N]`.
+      steps: T, at least the longest.
+
+    Returns:
+      Rows `[T, N] int64`, row 0 behind the end of a trajectory; and whether it is a step of it,
+      `[T, N] bool`.
+    """
+    t = np.arange(steps)[:, None]
+    is_step = t < lengths
+    return np.where(is_step, starts + t, 0), is_step
 
 
 def _keep(array: np.ndarray) -> np.ndarray:

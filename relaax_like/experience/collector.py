@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -238,6 +238,35 @@ class Collector:
                 "policy_data",
             )
         self._data_handler.after_learn(self._latest, policy_data)
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns what waits, and the counts."""
+        with self._changed:
+            waiting = [
+                {**part._asdict(), "rollout": dict(vars(part.rollout))} for part in self._waiting
+            ]
+            return {
+                "waiting": waiting,
+                "last_ticket": self._last_ticket,
+                "num_added": self._num_added,
+                "num_taken": self._num_taken,
+            }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `get_state` returned; empty before.
+
+        Raises:
+          InvalidInputError: rollouts of another length.
+        """
+        parts = [
+            _Part(**{**part, "rollout": Rollout(**part["rollout"])}) for part in state["waiting"]
+        ]
+        layouts = [_find_layout(part.rollout, self._steps) for part in parts]
+        with self._changed:
+            self._layout = layouts[0] if layouts else None
+            self._waiting.extend(parts)
+            self._last_ticket = int(state["last_ticket"])
+            self._num_added, self._num_taken = int(state["num_added"]), int(state["num_taken"])
 
     def close(self) -> None:
         """Takes nothing more; whoever waits is woken. Whole batches can still be taken. Idempotent.

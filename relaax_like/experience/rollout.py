@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -128,6 +129,45 @@ class RolloutBuffer:
         self._length = t + 1
         self._waiting = False
         return self._take(next_inputs) if self._length == self._steps else None
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the unfinished rollout, between an outcome and the next actions."""
+        assert not self._waiting, "actions without their outcome cannot be saved"
+        if not self._length:
+            return {}
+        stop = self._length
+        return {
+            "inputs": {name: array[:stop] for name, array in self._inputs.items()},
+            "actions": {name: array[:stop] for name, array in self._actions.items()},
+            "log_prob": self._log_prob[:stop],
+            "next_alive": self._next_alive[:stop],
+            "rewards": self._rewards[:stop],
+            "versions": self._versions[:stop],
+            "states": self._states,
+            "finals": [[t, finals] for t, finals in self._finals.items()],
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `get_state` returned; empty before."""
+        if not state:
+            return
+        inputs, actions, rewards = state["inputs"], state["actions"], state["rewards"]
+        self._allocate(
+            {name: array[0] for name, array in inputs.items()},
+            {name: array[0] for name, array in actions.items()},
+        )
+        self._rewards = np.empty((self._steps, *rewards.shape[1:]), np.float32)
+        stop = self._length = len(rewards)
+        for name, array in inputs.items():
+            self._inputs[name][:stop] = array
+        for name, array in actions.items():
+            self._actions[name][:stop] = array
+        self._rewards[:stop] = rewards
+        self._log_prob[:stop] = state["log_prob"]
+        self._next_alive[:stop] = state["next_alive"]
+        self._versions[:stop] = state["versions"]
+        self._states = dict(state["states"])
+        self._finals = {int(t): dict(finals) for t, finals in state["finals"]}
 
     def discard(self) -> int:
         """Forgets the unfinished rollout; returns how many whole steps of a slot it had."""

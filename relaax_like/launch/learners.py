@@ -10,6 +10,7 @@ from relaax_like.config.models import Experiment, LearnerConfig
 from relaax_like.config.seeds import derive_seed
 from relaax_like.launch.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.spaces import ACTION
 
 if TYPE_CHECKING:  # They import TensorFlow.
     from relaax_like.learner.gradient_learner import GradientLearner
@@ -82,12 +83,14 @@ def make_iteration_learner(experiment: Experiment, publisher: Publisher) -> "Ite
         from relaax_like.learner.base_learner import BaseLearner
         from relaax_like.learner.iteration_learner import IterationLearner
         from relaax_like.learner.learning_policy import LearningPolicy
+        from relaax_like.learner.rollout_layout import RolloutLayout
 
         algorithm_module = load_algorithm_module(folder, "algorithm")
     model = model_module.make_model(config, config.seed)
     algorithm = algorithm_module.make_algorithm(config, model, derive_seed(config.seed, "learn"))
     task = LearningTask(algorithm, experiment.optimizers)
-    policy = LearningPolicy(task, plan, derive_seed(config.seed, "learn"))
+    seed = derive_seed(config.seed, "learn")
+    policy = LearningPolicy(task, plan, seed, experiment.run_dir)
     base = BaseLearner(
         {"hook": _make_hooks(experiment.learner)},
         exp_dir=experiment.run_dir,
@@ -96,8 +99,13 @@ def make_iteration_learner(experiment: Experiment, publisher: Publisher) -> "Ite
     base.policy = policy
     if experiment.learner.eval_freq:
         _add_tests(experiment, base, policy, publisher)
-    collector = Collector(plan.steps, plan.columns, capacity=4 * plan.columns)
-    return IterationLearner(base, policy, collector, publisher)
+    # Any client's rollout finds room as soon as all whole iterations have been taken.
+    largest = plan.columns + experiment.rlx_server.max_slots_per_client
+    collector = Collector(plan.steps, plan.columns, capacity=max(4 * plan.columns, largest))
+    # Not all algorithms know their actions' range; those with networks of ours do.
+    space = getattr(config, "action_space", None)
+    layout = RolloutLayout(model, plan.steps, {} if space is None else {ACTION: space})
+    return IterationLearner(base, policy, collector, publisher, layout)
 
 
 def _make_hooks(config: LearnerConfig) -> dict[str, Any]:

@@ -3,12 +3,11 @@
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.service import ParameterServerClient, Publisher
 from relaax_like.client.client import StepResult
 from relaax_like.client.interactor import EnvironmentSlots
@@ -18,6 +17,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
 from relaax_like.launch.agents import make_agent_host
 from relaax_like.learner.fixed_values import FixedValues
+from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.episodes import EpisodeMeter
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.slot_agents import BatchAgents, Decision
@@ -28,13 +28,31 @@ from relaax_like.wire.spaces import ACTION, OBSERVATION
 
 
 class LocalAgents:
-    """Agents with the `step` of an `RlxClient`; what `Interactor` runs environments against."""
+    """Agents with the `step` of an `RlxClient`; what `Interactor` runs environments against.
 
-    def __init__(self, slots: EnvironmentSlots, host: AgentHost, exploit: bool = False):
+    Args:
+      slots: environments.
+      host: of the agents.
+      exploit: best actions, nothing learned.
+      stop: once it is set, batch-native agents take what happened, but act no more; then their
+        state can be taken.
+
+    Attributes:
+      has_state: whether these agents are batch-native ones.
+    """
+
+    def __init__(
+        self,
+        slots: EnvironmentSlots,
+        host: AgentHost,
+        exploit: bool = False,
+        stop: threading.Event | None = None,
+    ):
         self._observations = SpaceValues(slots.observation_space, OBSERVATION)
         self._actions = SpaceValues(slots.action_space, ACTION)
         self._slots = slots.slots
         self._host = host
+        self._stop = stop
         self._meter = EpisodeMeter(slots.slots)
         self._ready = threading.Event()
         if isinstance(host, BatchHost):
@@ -46,6 +64,7 @@ class LocalAgents:
             client_id="local",
             exploit=exploit,
         )
+        self.has_state = isinstance(self._agents, BatchSlots)
 
     def step(
         self,
@@ -69,7 +88,54 @@ class LocalAgents:
         if transition.rewards is not None:
             episodes = self._meter.add(transition.rewards, transition.ended)
             transition = dataclasses.replace(transition, episodes=episodes)
-        decision = self._decide(transition)
+        agents = self._agents
+        if not isinstance(agents, BatchAgents):
+            return self._answer(agents.step(transition))
+        self._ready.clear()
+        agents.observe(transition)
+        return self.go_on()
+
+    def go_on(self) -> StepResult:
+        """Returns the next actions of batch-native agents, after `step` or `set_state`."""
+        agents = self._agents
+        assert isinstance(agents, BatchAgents)
+        with tracing.span("wait for gradients"):
+            while not agents.ready:
+                self._ready.wait(1.0)
+        if self._stop is not None and self._stop.is_set():
+            return StepResult(actions=None, finished="stopped", version=0)
+        decision = None
+        while decision is None:
+            request = agents.request()
+            prediction = None if request is None else self._host.predict([request])[0]
+            decision = agents.decide(prediction)
+        return self._answer(decision)
+
+    def take_state(self) -> dict[str, Any] | None:
+        """Takes away what agents of another process need to go on, after the last `step`.
+
+        Returns:
+          Arrays and JSON types, nested; None: a rollout is being learned from, or these are not
+          batch-native agents.
+        """
+        agents, host = self._agents, self._host
+        if not isinstance(agents, BatchSlots) or not isinstance(host, BatchHost):
+            return None
+        taken = agents.take_state()
+        if taken is None:
+            return None
+        return {"agents": taken, "tasks": host.get_state(), "episodes": self._meter.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `take_state` returned, with `go_on`; before the first `step`."""
+        agents, host = self._agents, self._host
+        assert isinstance(agents, BatchSlots)
+        assert isinstance(host, BatchHost)
+        agents.set_state(state["agents"])
+        host.set_state(state["tasks"])
+        self._meter.set_state(state["episodes"])
+
+    def _answer(self, decision: Decision) -> StepResult:
         actions = None
         if decision.actions is not None:
             actions = self._actions.from_leaves(dict(decision.actions))
@@ -79,22 +145,6 @@ class LocalAgents:
         """Closes the agents and what they share."""
         self._agents.close()
         self._host.close()
-
-    def _decide(self, transition: Transition) -> Decision:
-        agents = self._agents
-        if not isinstance(agents, BatchAgents):
-            return agents.step(transition)
-        self._ready.clear()
-        agents.observe(transition)
-        with tracing.span("wait for gradients"):
-            while not agents.ready:
-                self._ready.wait(1.0)
-        decision = None
-        while decision is None:
-            request = agents.request()
-            prediction = None if request is None else self._host.predict([request])[0]
-            decision = agents.decide(prediction)
-        return decision
 
     def _to_leaves(self, values: Any, field: str) -> dict[str, np.ndarray] | None:
         if values is None:
@@ -138,13 +188,15 @@ def make_local_agents(
     exploit: bool = False,
     publisher: Publisher | None = None,
     fixed: FixedValues | None = None,
+    stop: threading.Event | None = None,
 ) -> LocalAgents:
     """Builds the experiment's agents for environments of this process.
+
+    Their name is always the same, and so are the seeds that are derived from it: two runs of one
+    seed act alike.
 
     Raises:
       ProtocolError: the algorithm cannot use the environments' spaces.
     """
-    host = make_agent_host(
-        experiment, make_client, make_client_id("local"), publisher=publisher, fixed=fixed
-    )
-    return LocalAgents(slots, host, exploit)
+    host = make_agent_host(experiment, make_client, "local", publisher=publisher, fixed=fixed)
+    return LocalAgents(slots, host, exploit, stop)

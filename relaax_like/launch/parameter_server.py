@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import sys
 import time
 import zlib
@@ -11,11 +12,11 @@ from pathlib import Path
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.manifest import Variable, make_manifest
 from relaax_like.bridge.service import Metrics, Status
-from relaax_like.config.loader import dump_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.launch.learners import make_iteration_learner
 from relaax_like.launch.previous import load_previous
-from relaax_like.launch.process import EXIT_ERROR, Shutdown, validate_port_free
+from relaax_like.launch.process import EXIT_ERROR, EXIT_USAGE, Shutdown, validate_port_free
+from relaax_like.launch.run_folder import SERVERS, describe_start, is_described, write_config
 from relaax_like.launch.runs import EPISODES, MEAN_RETURN
 from relaax_like.launch.security import (
     make_client_security,
@@ -120,7 +121,7 @@ def make_parameter_server(
     if server.finished:
         logger.info(
             "this run had finished before: raise its target and algorithm.max_global_step to go "
-            "on, or begin anew in another run_dir"
+            "on (relaax resume RUN --max-global-step N), or begin anew in another run_dir"
         )
     return server
 
@@ -153,7 +154,9 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             page.enter_context(numbers)
             host = settings.prometheus_bind.host
             logger.info("metrics for Prometheus on http://%s:%d/metrics", host, numbers.port)
-        (experiment.run_dir / "config.yaml").write_text(dump_experiment(experiment))
+        write_config(experiment)
+        if not is_described(experiment):
+            describe_start(experiment, SERVERS)
         service = _make_experience_service(experiment, server, shutdown)
         grpc_server, port = BridgeControl().create_server(
             str(settings.bind), server, security, service
@@ -168,13 +171,21 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             _save_finished(server, shutdown)
             server.wait_told(_FINISH_GRACE_SEC)
             shutdown.requested.wait(_TOLD_SEC)
+        if service is not None:
+            service.stop()  # ends its streams, which would use up the grace
         grpc_server.stop(grace=1.0).wait()
     finally:
         page.close()
         server.close(save=True)
         metrics.close()
     print_summary(experiment, server.status())
-    return 0 if server.status().finished else shutdown.exit_status
+    status = 0 if server.status().finished else shutdown.exit_status
+    if service is not None and service.running:
+        # An iteration that takes too long is still being computed: Python's end would abort in it.
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(status)
+    return status
 
 
 def _make_experience_service(
@@ -188,7 +199,9 @@ def _make_experience_service(
         lambda: make_iteration_learner(experiment, server),
         plan.columns,
         _MAX_ROLLOUT_BYTES,
-        on_failure=lambda error: shutdown.request(EXIT_ERROR),
+        on_failure=lambda error: shutdown.request(
+            EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR
+        ),
     )
 
 
@@ -324,6 +337,8 @@ def print_summary(experiment: Experiment, status: Status) -> None:
     logger.info("curves      tensorboard --logdir %s", _relative(settings.metrics_dir))
     logger.info("picture     relaax plot %s", _relative(experiment.run_dir))
     logger.info("config      %s", _relative(experiment.run_dir / "config.yaml"))
+    if not status.finished:
+        logger.info("go on       relaax resume %s", _relative(experiment.run_dir))
     if experiment.environment is not None:
         logger.info("evaluate    relaax eval %s", _relative(experiment.run_dir / "config.yaml"))
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from relaax_like.config.run_folder import CONFIG_NAME, PLACES, flatten_settings
 from relaax_like.config.yaml_document import read_yaml
 from relaax_like.metrics.curves import Curve, read_curves
 from relaax_like.wire.errors import ConfigError
 
-CONFIG_NAME = "config.yaml"
 PARAMETER_SERVER = "relaax-parameter-server"
 METRICS_SERVER = "relaax-metrics-server"
 # Of these curves the first one that a run has shows how well it does. The parameter server records
@@ -19,17 +19,6 @@ METRICS_SERVER = "relaax-metrics-server"
 MEAN_RETURN = "Train/Return"
 EPISODES = "Train/Episodes"
 EPISODE_REWARD = "episode reward"
-# What says where a run lies and how it is watched, not what is learned.
-_PLACES = {
-    "seed",
-    "run_dir",
-    *(f"{PARAMETER_SERVER}.{key}" for key in ("bind", "checkpoint_dir", "metrics_dir")),
-    *(f"{PARAMETER_SERVER}.{key}" for key in ("mirror_url", "prometheus_bind", "log_level")),
-    f"{PARAMETER_SERVER}.progress_interval_sec",
-    *(f"relaax-rlx-server.{key}" for key in ("bind", "parameter_server", "score_lines")),
-    "relaax-rlx-server.log_level",
-    *(f"{METRICS_SERVER}.{key}" for key in ("bind", "metrics_dir", "log_level")),
-}
 _DEFAULTS = {"checkpoint_dir": "checkpoints", "metrics_dir": "metrics"}
 _MAX_SEEDS_SHOWN = 6
 
@@ -71,7 +60,7 @@ class Run:
     @property
     def learned_from(self) -> dict[str, Any]:
         """The settings that decide what is learned, but for the seed."""
-        return {key: value for key, value in self.settings.items() if key not in _PLACES}
+        return {key: value for key, value in self.settings.items() if key not in PLACES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +176,7 @@ def _load_run(folder: Path, name: str) -> Run:
         name=name,
         folder=folder,
         seed=data.get("seed", 0),
-        settings=_flatten(data),
+        settings=flatten_settings(data),
         checkpoint_dir=_find_folder(data, PARAMETER_SERVER, "checkpoint_dir", folder),
         curves=read_curves(_find_folder(data, section, "metrics_dir", folder)),
     )
@@ -206,16 +195,6 @@ def _find_folder(data: dict[str, Any], section: str, key: str, folder: Path) -> 
 def _get(data: dict[str, Any], section: str, key: str) -> Any:
     keys = data.get(section)
     return keys.get(key) if isinstance(keys, dict) else None
-
-
-def _flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, dict):
-            flat.update(_flatten(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _name_group(runs: Sequence[Run]) -> str:

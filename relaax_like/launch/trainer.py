@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.client.interactor import Interactor, SlotEpisode
-from relaax_like.config.loader import dump_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.launch.live import JsonProgress, NewestScalars, Progress, open_progress
 from relaax_like.launch.local import make_local_agents, open_slots
@@ -19,6 +18,8 @@ from relaax_like.launch.parameter_server import (
     watch_progress,
 )
 from relaax_like.launch.process import Shutdown
+from relaax_like.launch.run_folder import TRAIN, describe_start, write_config
+from relaax_like.launch.serial_state import SerialState
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire import tracing
 
@@ -47,7 +48,6 @@ class Trainer:
         """Trains until the target, the budget or a signal; returns the exit status."""
         experiment = self._experiment
         make_run_dir(experiment)
-        (experiment.run_dir / "config.yaml").write_text(dump_experiment(experiment))
         serving: list[ParameterServer] = []
         with make_recorder(experiment, lambda: serving[0].global_t if serving else 0) as recorder:
             newest = NewestScalars(recorder)
@@ -55,6 +55,9 @@ class Trainer:
                 server = make_parameter_server(experiment, self._overrides, newest)
             serving.append(server)
             with server, open_progress(self._log, experiment, newest, shutdown) as progress:
+                # Not before: now nobody else works in the folder.
+                write_config(experiment)
+                describe_start(experiment, TRAIN)
                 watching = threading.Thread(
                     target=watch_progress,
                     args=(server, shutdown, progress.interval_sec, progress.show),
@@ -72,6 +75,8 @@ class Trainer:
 
     def _interact(self, server: ParameterServer, stop: threading.Event, progress: Progress) -> None:
         experiment = self._experiment
+        if server.finished:
+            return
 
         def take_episode(episode: SlotEpisode) -> None:
             progress.lengths.append(episode.length)
@@ -87,17 +92,23 @@ class Trainer:
                     slots,
                     lambda client_id: InProcessClient(server, client_id),
                     publisher=server if experiment.learner.placement == "server" else None,
-                )
-            try:
-                Interactor(
-                    slots,
-                    agents,
-                    rnd=environment.rnd,
-                    limit=environment.limit,
                     stop=stop,
-                    on_episode=take_episode,
-                    seed=experiment.seed,
-                ).run()
+                )
+            interactor = Interactor(
+                slots,
+                agents,
+                rnd=environment.rnd,
+                limit=environment.limit,
+                # Agents with a state end where it can be taken.
+                stop=None if agents.has_state else stop,
+                on_episode=take_episode,
+                seed=experiment.seed,
+            )
+            state = SerialState(experiment, server, slots, agents, interactor)
+            try:
+                state.restore()
+                interactor.run()
+                state.save()
             finally:
                 agents.close()
 

@@ -1,16 +1,17 @@
 """ExperienceService: the learner of `placement: server`, in the parameter server's process."""
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from relaax_like.bridge.service import Experience, ExperienceSink, Progress
+from relaax_like.bridge.service import Episode, Experience, ExperienceSink, Progress
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learner.holding import Holding
 from relaax_like.learner.messages import message_to_rollout
@@ -31,10 +32,15 @@ logger = logging.getLogger(__name__)
 # How long a client's rollout waits for room; then its stream ends, and it may try again.
 _ROOM_SEC = 10.0
 _POLL_SEC = 0.5
-_STOP_SEC = 5.0
-# Clients that are remembered; the one that was heard of the longest ago is forgotten first.
+# For the iteration at hand; what runs a process may kill it some seconds after its SIGTERM.
+_STOP_SEC = 2.0
+# Clients that are remembered; of those with nothing under way, the one that was heard of the
+# longest ago is forgotten first.
 _MAX_CLIENTS = 1_000
 _NAME_LENGTH = 200
+_MAX_ARRAYS = 1_000
+_MAX_EPISODE_LENGTH = 1 << 40
+_CLOSING = "the parameter server is closing; reconnect later"
 
 
 @dataclass
@@ -59,8 +65,9 @@ class ExperienceService(ExperienceSink):
         BridgeControl().create_server(address, parameter_server, experience=service)
         service.stop()
 
-    A rollout takes effect once, however often it is sent. What was received but not learned from is
-    lost with the process.
+    A rollout takes effect once in the life of the process, however often it is sent. What was
+    received but not learned from is lost with the process; what is sent again to the next one has
+    effect there.
 
     Args:
       make_learner: called in the thread, as it may import TensorFlow.
@@ -85,6 +92,7 @@ class ExperienceService(ExperienceSink):
         self._holding = Holding()
         self._clients: dict[str, _Client] = {}
         self._by_ticket: dict[int, tuple[_Client, int]] = {}
+        self._learned_columns = 0
         self._version = 0
         self._finished = False
         self._stopping = False
@@ -95,32 +103,53 @@ class ExperienceService(ExperienceSink):
         """Longest serialised rollout that is taken."""
         return self._max_rollout_bytes
 
+    @property
+    def running(self) -> bool:
+        """Whether the thread runs, be it that `stop` did not wait for it any longer."""
+        return self._thread.is_alive()
+
     def start(self) -> None:
         """Loads the learner, and begins to learn; returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends after the iteration at hand, and tells what was not learned from. Idempotent."""
+        """Ends after the iteration at hand, and tells what was not learned from. Idempotent.
+
+        It waits for two seconds at most: what has not been published by then is lost.
+        """
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        self._thread.join(_STOP_SEC)
+        if self._thread.ident is not None:
+            self._thread.join(_STOP_SEC)
 
     def add(self, experience: Experience) -> None:
         """Takes experience; see `ExperienceSink`."""
         _validate_name(experience.agent)
+        _validate_episodes(experience.episodes)
+        learner = self._wait_for_learner()
         rollout = None
-        if experience.rollout is not None:
-            rollout = _read_rollout(experience.rollout, experience.columns)
+        if experience.rollout is not None and not self._is_known(experience):
+            rollout = learner.conform(_read_rollout(experience.rollout))
+            if rollout.slots != experience.columns:
+                raise InvalidInputError(
+                    f"columns: {experience.columns}, but the rollout has {rollout.slots} slots",
+                    "columns",
+                )
         deadline = time.monotonic() + _ROOM_SEC
-        while not self._try_to_add(experience, rollout):
-            with self._changed:
-                if self._stopping or time.monotonic() > deadline:
-                    raise ServerUnavailableError("experience: there is no room; try again later")
-                self._changed.wait(_POLL_SEC)
+        while not self._try_to_add(learner, experience, rollout):
+            self._wait_for_change()
+            if time.monotonic() > deadline:
+                raise ServerUnavailableError("experience: there is no room; try again later")
 
     def wait(
-        self, client_id: str, incarnation: int, seen: Progress, version: int, timeout_sec: float
+        self,
+        client_id: str,
+        incarnation: int,
+        seen: Progress,
+        version: int,
+        timeout_sec: float,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> Progress:
         """Waits for news of a client; see `ExperienceSink`."""
 
@@ -132,13 +161,39 @@ class ExperienceService(ExperienceSink):
 
         with self._changed:
             self._changed.wait_for(
-                lambda: progress() != seen or self._version > version or self._stopping,
+                lambda: (
+                    progress() != seen or self._version > version or self._stopping or is_over()
+                ),
                 timeout_sec,
             )
+            if self._stopping:
+                raise ServerUnavailableError(_CLOSING)
             return progress()
 
-    def _try_to_add(self, experience: Experience, rollout: Rollout | None) -> bool:
-        """Adds experience, unless it was added before; False: there is no room, or no learner."""
+    def wake(self) -> None:
+        """Has all who wait look again; see `ExperienceSink`."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _wait_for_learner(self) -> "IterationLearner":
+        while (learner := self._learner) is None:
+            self._wait_for_change()
+        return learner
+
+    def _wait_for_change(self) -> None:
+        with self._changed:
+            if self._stopping:
+                raise ServerUnavailableError(_CLOSING)
+            self._changed.wait(_POLL_SEC)
+
+    def _is_known(self, experience: Experience) -> bool:
+        with self._changed:
+            return experience.sequence <= self._get_client(experience).received
+
+    def _try_to_add(
+        self, learner: "IterationLearner", experience: Experience, rollout: Rollout | None
+    ) -> bool:
+        """Adds experience, unless it was added before; False: there is no room."""
         with self._changed:
             client = self._get_client(experience)
             if experience.sequence <= client.received:
@@ -147,17 +202,15 @@ class ExperienceService(ExperienceSink):
             if experience.leaves:
                 self._holding.leave(agent)
             if rollout is not None and not self._finished:
-                if self._learner is None:
-                    return False
                 try:
-                    ticket = self._learner.add(rollout, experience.episodes)
+                    ticket = learner.add(rollout, experience.episodes)
                 except (CollectorFullError, CollectorClosedError):
                     return False
                 self._holding.add(agent, ticket, experience.columns)
                 self._by_ticket[ticket] = (client, experience.sequence)
                 client.pending[experience.sequence] = ticket
-            elif self._learner is not None:
-                self._learner.add_episodes(experience.episodes)
+            elif not self._finished:
+                learner.add_episodes(experience.episodes)
             client.received = experience.sequence
             self._release_vain()
             self._changed.notify_all()
@@ -175,19 +228,21 @@ class ExperienceService(ExperienceSink):
                 "incarnation",
             )
         if len(self._clients) > _MAX_CLIENTS:
-            del self._clients[next(iter(self._clients))]
+            idle = (name for name, known in self._clients.items() if not known.pending)
+            del self._clients[next(idle, next(iter(self._clients)))]
         return client
 
     def _release_vain(self) -> None:
         """Lets those act on who would wait for ever."""
-        assert self._learner is not None or not self._by_ticket
         if self._learner is None:
             return
-        missing = self._columns - self._learner.waiting_columns
+        # Those of the iteration that is being learned from are not to come once more: until it is
+        # over, its agents wait for its values, and nobody waits in vain.
+        missing = self._columns - (self._learner.added_columns - self._learned_columns)
         if missing > 0:
             self._release(self._holding.find_released(missing))
 
-    def _release(self, tickets: list[int] | tuple[int, ...]) -> None:
+    def _release(self, tickets: Sequence[int]) -> None:
         self._holding.release(tickets)
         for ticket in tickets:
             client, sequence = self._by_ticket.pop(ticket, (None, 0))
@@ -219,9 +274,10 @@ class ExperienceService(ExperienceSink):
             with self._changed:
                 if learned is not None:
                     self._version, self._finished = learned.version, bool(learned.finished)
+                    self._learned_columns += self._columns
                     # A rollout that reaches into the next iteration was sent by an agent that waits
                     # for that one.
-                    self._release(learned.numbers)  # type: ignore[arg-type]
+                    self._release(learned.numbers)
                 self._release_vain()
                 if self._finished:
                     self._release(list(self._by_ticket))
@@ -234,33 +290,40 @@ class ExperienceService(ExperienceSink):
             )
 
 
-def _read_rollout(data: np.ndarray, columns: int) -> Rollout:
+def _read_rollout(data: np.ndarray) -> Rollout:
     """Reads a rollout that came over the network.
 
     Raises:
-      InvalidInputError: it is none, or has numbers that are not finite.
+      InvalidInputError: it is none.
     """
     try:
         message = learner_pb2.Rollout.FromString(data.tobytes())
     except DecodeError:
         raise InvalidInputError("rollout: these bytes are none", "rollout") from None
-    rollout = message_to_rollout(message)
-    if rollout.slots != columns:
-        raise InvalidInputError(
-            f"columns: {columns}, but the rollout has {rollout.slots} slots", "columns"
-        )
-    arrays = {
-        **rollout.inputs,
-        **rollout.next_inputs,
-        **rollout.states,
-        "rewards": rollout.rewards,
-        "log_prob": rollout.log_prob,
-        "next_alive": rollout.next_alive,
-    }
-    for name, array in arrays.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise InvalidInputError(f"rollout: {name} has NaN or infinity", name)
-    return rollout
+    for arrays in (message.inputs, message.next_inputs, message.actions, message.states):
+        # Errors name arrays: a name of a megabyte is not to come back as one.
+        if len(arrays) > _MAX_ARRAYS or max(map(len, arrays), default=0) > _NAME_LENGTH:
+            raise InvalidInputError(
+                f"rollout: {len(arrays)} arrays of a kind, expected at most {_MAX_ARRAYS} with "
+                f"names of at most {_NAME_LENGTH} characters",
+                "rollout",
+            )
+    return message_to_rollout(message)
+
+
+def _validate_episodes(episodes: Sequence[Episode]) -> None:
+    # A single NaN would spoil the mean return for good, and no snapshot could be written any more.
+    for index, episode in enumerate(episodes):
+        if not math.isfinite(episode.episode_return):
+            raise InvalidInputError(
+                f"episodes[{index}]: return {episode.episode_return}, expected a finite number",
+                "episodes",
+            )
+        if not 1 <= episode.length <= _MAX_EPISODE_LENGTH:
+            raise InvalidInputError(
+                f"episodes[{index}].length: {episode.length}, expected an integer in 1..2^40",
+                "episodes",
+            )
 
 
 def _validate_name(agent: str) -> None:

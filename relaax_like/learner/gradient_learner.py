@@ -4,7 +4,8 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -83,6 +84,14 @@ class GradientLearner(Learner):
     def submit(self, work: Work) -> None:
         """Puts work in the queue."""
         self._queue.put(work)
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns which shapes have come to be compiled; see `Learner`."""
+        return {"seen": self._task.get_seen()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there; see `Learner`."""
+        self._task.set_seen(state["seen"])
 
     def stop(self) -> None:
         """Ends the training loop after the work at hand; may be called twice."""

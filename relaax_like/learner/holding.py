@@ -8,7 +8,7 @@ from dataclasses import dataclass
 # took, within these bounds.
 _MIN_SILENCE_SEC, _MAX_SILENCE_SEC = 2.0, 10.0
 # And is forgotten after so long.
-_FORGET_SEC = 60.0
+_FORGET_SEC = 2 * _MAX_SILENCE_SEC
 
 
 @dataclass

@@ -6,16 +6,14 @@ sending of the rollout.
 
 import logging
 import queue
-import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO
 
 from relaax_like.computation.learning import Learned, Learner, OnLearned, Work
 from relaax_like.learner.channel import Channel
+from relaax_like.learner.child import start_child
 from relaax_like.learner.messages import message_to_learned, work_to_message
 from relaax_like.v1 import learner_pb2
 from relaax_like.wire import tracing
@@ -138,31 +136,11 @@ class LearnerProcess:
 
     def _start_process(self) -> _Channel | None:
         try:
-            ours, theirs = socket.socketpair()
+            process, stream = start_child(self._argv, self._environment, "learner")
         except OSError as error:
             logger.error("the learner's process cannot be started: %s; trying again", error)
             return None
-        with theirs:
-            number = theirs.fileno()
-            try:
-                process = subprocess.Popen(
-                    [*self._argv, str(number)],
-                    stdin=subprocess.DEVNULL,
-                    # Not ours: a runner waits until nobody holds the output of what it started.
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=[number],
-                    env=self._environment,
-                )
-            except OSError as error:
-                ours.close()
-                logger.error("the learner's process cannot be started: %s; trying again", error)
-                return None
-        assert process.stdout is not None
-        threading.Thread(
-            target=_copy_lines, args=(process.stdout,), name="learner output", daemon=True
-        ).start()
-        channel: _Channel = Channel(ours, learner_pb2.Learned)
+        channel: _Channel = Channel(stream, learner_pb2.Learned)
         with self._lock:
             self._process, self._channel, self._loaded = process, channel, False
         return channel
@@ -254,14 +232,6 @@ class LearnerProcess:
             channel.send(message)
         except OSError:  # it has gone: the receiver notices, too, and sees to what was under way
             pass
-
-
-def _copy_lines(output: IO[bytes]) -> None:
-    """Prints what the process prints, until it ends."""
-    with output:
-        for line in output:
-            sys.stdout.write(line.decode(errors="replace"))
-            sys.stdout.flush()
 
 
 class _RemoteLearner(Learner):

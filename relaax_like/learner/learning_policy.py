@@ -12,7 +12,7 @@ from relaax_like.computation.prediction import LOG_PROB
 from relaax_like.computation.updates import LearningTask, NotFiniteError, OptimizerState
 from relaax_like.config.seeds import derive_seed
 from relaax_like.config.update_plan import RETURN_STATISTIC, UpdatePlan
-from relaax_like.experience.collector import TrainingData
+from relaax_like.experience.rollout import Rollout
 from relaax_like.learner.reward_scale import RewardScale, scale_rewards
 from relaax_like.learner.training_error import (
     describe_place,
@@ -72,13 +72,16 @@ class LearningPolicy:
         self.global_t = lease.global_t
         self._prenormalizes = self._must_prenormalize()
 
-    def data_preprocess(self, data: TrainingData) -> dict[str, Any]:
+    def data_preprocess(self, data: Any) -> dict[str, Any]:
         """Returns the arguments of an update; rewards are scaled where the plan says so.
+
+        Args:
+          data: a `TrainingData`.
 
         Raises:
           NotFiniteError: the iteration has NaN or infinity; nothing has changed.
         """
-        rollout = data.rollout
+        rollout: Rollout = data.rollout
         arguments = {
             "inputs": rollout.inputs,
             "next_inputs": rollout.next_inputs,
@@ -88,22 +91,26 @@ class LearningPolicy:
             "actions": {**rollout.actions, LOG_PROB: rollout.log_prob},
             "states": rollout.states,
         }
-        if find_not_finite(_name_arrays(arguments)):
-            raise self._explain(
-                "an iteration has NaN or infinity; it was not learned from", arguments
-            )
-        return {**arguments, "rewards": {"reward": self._scale_rewards(data)}}
+        self._validate_finite(arguments)
+        rewards = self._scale_rewards(rollout.rewards, rollout.next_alive, data.keys)
+        return {**arguments, "rewards": {"reward": rewards}}
 
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Makes the updates of one iteration; returns the means of costs and metrics.
+
+        Args:
+          arguments: of `data_preprocess`. Where they have an extra `mask`, `[T, k]`, it is 1 at
+            steps and 0 at padding; columns of padding alone, or rows of one column, come last.
 
         Raises:
           NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
         """
         plan = self._plan
+        mask = arguments.get("extras", {}).get("mask")
+        env_steps = plan.env_steps if mask is None else int(mask.sum())
         if self._prenormalizes:
-            self._feed_statistics(arguments["inputs"])
-            self.global_t += plan.env_steps
+            self._feed_statistics(arguments["inputs"], mask)
+            self.global_t += env_steps
             self._prenormalizes = self._must_prenormalize()
             return {"updates": 0}
         try:
@@ -113,14 +120,15 @@ class LearningPolicy:
                 seed=derive_seed(self._seed, "minibatches", self._updates),
                 axis=plan.axis,
                 global_t=self.global_t,
+                count=None if mask is None else self._count(mask),
                 **arguments,
             )
         except NotFiniteError as error:
             raise self._explain(str(error), arguments, error.metrics) from None
         self._updates += updates
-        self.global_t += plan.env_steps
+        self.global_t += env_steps
         if plan.update_norm:
-            self._feed_statistics(arguments["inputs"])
+            self._feed_statistics(arguments["inputs"], mask)
         return {**costs, "updates": updates}
 
     def get_values(self) -> list[np.ndarray]:
@@ -154,6 +162,15 @@ class LearningPolicy:
         self.global_t = int(state["global_t"])
         self._prenormalizes = self._must_prenormalize()
 
+    def get_sums(self) -> np.ndarray:
+        """Returns the discounted sums of rewards of the slots, `[slots]`; empty without scaling."""
+        return np.zeros(0) if self._reward_scale is None else self._reward_scale.sums.copy()
+
+    def set_sums(self, sums: np.ndarray) -> None:
+        """Goes on from what `get_sums` returned."""
+        if self._reward_scale is not None:
+            self._reward_scale.sums = sums.copy()
+
     def _must_prenormalize(self) -> bool:
         """Returns whether the next iteration only feeds the statistics."""
         if not self._plan.prenormalize_steps or self._updates:
@@ -162,17 +179,38 @@ class LearningPolicy:
         # What is there before the first step has come with the policy that the run starts from.
         return seen < self._plan.prenormalize_steps and (self.global_t > 0 or not seen)
 
-    def _feed_statistics(self, inputs: Mapping[str, np.ndarray]) -> None:
+    def _count(self, mask: np.ndarray) -> int:
+        """Returns how many rows or columns minibatches are made of.
+
+        Of rows those that count; what is left behind the last whole minibatch is another part in
+        each epoch. Of columns as many more as fill the last minibatch: none is left out, and none
+        is of padding alone.
+        """
+        minibatch = self._plan.minibatch
+        if self._plan.axis == "rows":
+            return int(mask.sum())
+        return -(-int(mask[0].sum()) // minibatch) * minibatch
+
+    def _feed_statistics(
+        self, inputs: Mapping[str, np.ndarray], mask: np.ndarray | None = None
+    ) -> None:
         for name in self._statistics:
             before, rows = self._task.get_statistic(name), inputs[name]
-            rows = rows.reshape(-1, *before.mean.shape)
+            rows = rows.reshape(-1, *before.mean.shape) if mask is None else rows[mask > 0]
             self._task.set_statistic(name, before.merge(Moments.of(rows)))
 
-    def _scale_rewards(self, data: TrainingData) -> np.ndarray:
-        rewards = data.rollout.rewards
+    def _validate_finite(self, arguments: Mapping[str, Any]) -> None:
+        if find_not_finite(_name_arrays(arguments)):
+            raise self._explain(
+                "an iteration has NaN or infinity; it was not learned from", arguments
+            )
+
+    def _scale_rewards(
+        self, rewards: np.ndarray, next_alive: np.ndarray, keys: np.ndarray
+    ) -> np.ndarray:
         if self._reward_scale is None:
             return rewards
-        sums = self._reward_scale.add(rewards[..., 0], data.rollout.next_alive, data.keys)
+        sums = self._reward_scale.add(rewards[..., 0], next_alive, keys)
         moments = self._task.get_statistic(RETURN_STATISTIC).merge(Moments.of(sums.ravel()))
         self._task.set_statistic(RETURN_STATISTIC, moments)
         return scale_rewards(rewards, moments)

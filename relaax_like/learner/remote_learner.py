@@ -6,13 +6,13 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from relaax_like.bridge.collecting import Advance, CollectStream, make_rollout_bytes
-from relaax_like.bridge.service import Experience
+from relaax_like.bridge.service import Experience, Reply
 from relaax_like.computation.learning import Learned, Learner, OnLearned, Work
 from relaax_like.learner.messages import rollout_to_message
 from relaax_like.wire import tracing
@@ -20,6 +20,7 @@ from relaax_like.wire.errors import (
     InvalidInputError,
     LeasedError,
     NotAllowedError,
+    ProtocolError,
     RelaaxError,
     ServerUnavailableError,
 )
@@ -30,15 +31,23 @@ logger = logging.getLogger(__name__)
 _START_WAIT_SEC = 5.0
 _MIN_PAUSE_SEC, _MAX_PAUSE_SEC = 0.2, 2.0
 _FINISHED_PAUSE_SEC = 10.0
-_STOP_SEC = 2.0
+# At the end, for all that is to be waited for.
+_STOP_SEC = 3.0
 
 
 @dataclass
 class _UnderWay:
-    """One work that was sent: its number, and what to send again; None: it was received."""
+    """One work that was sent.
 
-    number: int
+    Attributes:
+      number: of the work; None: its agent has been told to act on.
+      experience: to send again; None: it was received.
+      rollouts: 1, or 0 for counts alone.
+    """
+
+    number: int | None
     experience: Experience | None
+    rollouts: int
 
 
 class RemoteLearner(Learner):
@@ -48,9 +57,12 @@ class RemoteLearner(Learner):
         learner.connect()
         processor = ComputationDataProcessor(actor, learner, metrics)
 
-    Where the stream breaks it is opened anew, and what was not received is sent again. While the
-    parameter server is away, rollouts are discarded and counted; those that it had received and not
-    learned from before a restart are lost, and counted, too: their agents act on.
+    Where the stream breaks it is opened anew, and what was not received is sent again; agents do
+    not wait for that. While the parameter server is away, rollouts are discarded and counted; those
+    that it had received and not learned from before a restart are lost, and counted, too.
+
+    Attributes:
+      lost_rollouts: how many those were.
 
     Args:
       open_stream: makes a stream, not opened; may wait for the server for some seconds.
@@ -66,6 +78,7 @@ class RemoteLearner(Learner):
         on_global_t: Callable[[int], None] = lambda global_t: None,
         on_failure: Callable[[RelaaxError], None] = lambda error: None,
     ):
+        self.lost_rollouts = 0  # written under _lock
         self._open_stream = open_stream
         self._client_id = client_id
         self._on_global_t = on_global_t
@@ -77,11 +90,14 @@ class RemoteLearner(Learner):
         self._lock = threading.Lock()  # guards what follows; held while something is sent
         self._stream: CollectStream | None = None
         self._under_way: dict[int, _UnderWay] = {}  # sequence -> work
-        self._lost = 0
+        self._telling = threading.Lock()  # guards these two; held while agents are told
+        self._newest: Learned | None = None  # all that is known, with the newest values
+        self._on_learned: OnLearned | None = None
         # In the receiving thread alone.
         self._epoch = 0
-        self._newest: Learned | None = None
-        self._on_learned: OnLearned | None = None
+        self._values_epoch = 0
+        self._away = False
+        self._lost_before = 0
         self._came = threading.Event()
         self._stopping = threading.Event()
         self._receiver = threading.Thread(target=self._run, name="learner", daemon=True)
@@ -98,9 +114,10 @@ class RemoteLearner(Learner):
             raise ServerUnavailableError(
                 "the parameter server has not answered yet, or does not learn yet; come back"
             )
-        self._on_learned = on_learned
-        assert self._newest is not None
-        on_learned(self._newest)
+        with self._telling:
+            self._on_learned = on_learned
+            assert self._newest is not None
+            on_learned(self._newest)
 
     def submit(self, work: Work) -> None:
         """Sends work; answered as done when it cannot be sent, or is lost."""
@@ -111,27 +128,31 @@ class RemoteLearner(Learner):
         self._queue.put(Work(0, None, agent=agent, leaves=True))
 
     def stop(self) -> None:
-        """Sends what waits, and ends; may be called twice."""
+        """Sends what waits, and ends; may be called twice. Takes some seconds at most."""
         if self._stopping.is_set():
             return
         self._stopping.set()
         self._queue.put(None)
+        deadline = time.monotonic() + _STOP_SEC
+
+        def remaining_sec() -> float:
+            return max(0.0, deadline - time.monotonic())
+
         if self._sender.is_alive():
-            self._sender.join(_STOP_SEC)
+            self._sender.join(remaining_sec())
         with self._lock:
             stream = self._stream
         if stream is not None:
-            stream.finish(_STOP_SEC)
+            stream.finish(remaining_sec())
         if self._receiver.is_alive():
-            self._receiver.join(_STOP_SEC)
+            self._receiver.join(remaining_sec())
 
     def _run(self) -> None:
         """Keeps a stream open, and takes what comes."""
         pause = _MIN_PAUSE_SEC
         while not self._stopping.is_set():
             try:
-                stream = self._open()
-                for advance in stream:
+                for advance in self._open():
                     self._take(advance)
                     pause = _MIN_PAUSE_SEC
             except (LeasedError, NotAllowedError) as error:
@@ -141,11 +162,13 @@ class RemoteLearner(Learner):
             except InvalidInputError as error:
                 logger.error("a rollout was refused: %s", error)
                 self._give_up_unreceived()
-            except ServerUnavailableError as error:
-                logger.debug("the stream of experience broke: %s", error)
+            except (ServerUnavailableError, ProtocolError) as error:
+                self._note_away(error)
             except Exception:
-                logger.exception("an answer of the learner could not be taken")
+                if not self._stopping.is_set():  # else the channel may have been closed
+                    logger.exception("an answer of the learner could not be taken")
             self._close_stream()
+            self._let_act_on()
             if self._newest is not None and self._newest.finished:
                 pause = _FINISHED_PAUSE_SEC  # the servers are about to end, too
             if not self._stopping.wait(random.uniform(pause / 2, pause)):
@@ -153,8 +176,12 @@ class RemoteLearner(Learner):
 
     def _open(self) -> CollectStream:
         stream = self._open_stream()
-        version = None if self._newest is None else self._newest.version
+        # Of a server that was restarted, the same number may mean other values.
+        known = self._newest is not None and self._values_epoch == self._epoch
+        version = self._newest.version if self._newest is not None and known else None
         with self._lock:
+            if self._stopping.is_set():
+                raise ServerUnavailableError("this process ends")
             stream.open(self._incarnation, version)
             for work in self._under_way.values():
                 if work.experience is not None:
@@ -168,6 +195,18 @@ class RemoteLearner(Learner):
         if stream is not None:
             stream.close()
 
+    def _note_away(self, error: RelaaxError) -> None:
+        newest = self._newest
+        if self._away or newest is None or newest.finished or self._stopping.is_set():
+            return
+        self._away = True
+        self._lost_before = self.lost_rollouts
+        logger.warning(
+            "%s; going on with version %d of the values, rollouts are discarded until it is back",
+            error,
+            newest.version,
+        )
+
     def _take(self, advance: Advance) -> None:
         """Takes what the server says; called by the receiving thread."""
         mark = tracing.begin()
@@ -178,49 +217,61 @@ class RemoteLearner(Learner):
             for sequence, work in self._under_way.items():
                 if sequence <= progress.received:
                     work.experience = None
-            done = [
-                sequence
+            done = {
+                sequence: work
                 for sequence, work in self._under_way.items()
                 if sequence <= progress.released or (restarted and work.experience is None)
-            ]
-            numbers = [self._under_way.pop(sequence).number for sequence in done]
-            lost = sum(sequence > progress.released for sequence in done) + self._lost
-            self._lost = 0
-        if lost:
-            logger.warning("%d rollout(s) were lost: the parameter server was away", lost)
+            }
+            for sequence, work in done.items():
+                del self._under_way[sequence]
+                self.lost_rollouts += work.rollouts if sequence > progress.released else 0
+            stream = self._stream
+        if self._away:
+            self._away = False
+            lost = self.lost_rollouts - self._lost_before
+            logger.info("the parameter server is back; %d rollout(s) were lost", lost)
         values = None
-        if reply.values is not None and self._stream is not None:
-            values = self._stream.manifest.unpack(reply.values.flat)
-        self._announce(numbers, reply.version, reply.global_t, reply.finished, values)
+        if reply.values is not None and stream is not None:
+            values = stream.manifest.unpack(reply.values.flat)
+            self._values_epoch = reply.epoch
+        self._on_global_t(reply.global_t)
+        self._tell(_find_numbers(done.values()), reply, values)
         tracing.end("take values", mark)
+        if self._values_epoch != reply.epoch:
+            raise ServerUnavailableError("the parameter server was restarted")
 
-    def _announce(
+    def _tell(
         self,
         numbers: Sequence[int],
-        version: int,
-        global_t: int,
-        finished: str,
-        values: Sequence[np.ndarray] | None,
+        reply: Reply | None = None,
+        values: Sequence[np.ndarray] | None = None,
     ) -> None:
-        learned = Learned(numbers, version, global_t, finished, values)
-        self._on_global_t(global_t)
-        if values is not None:
-            self._newest = learned
-            self._came.set()
-        if self._on_learned is not None and (numbers or values is not None or finished):
-            self._on_learned(learned)
+        """Tells agents what is new: works that are done, and what the server has said."""
+        with self._telling:
+            newest = self._newest
+            if reply is not None:
+                kept = newest.values if values is None and newest is not None else values
+                newest = Learned((), reply.version, reply.global_t, reply.finished, kept)
+                self._newest = newest
+                self._came.set()
+            if newest is not None and self._on_learned is not None:
+                self._on_learned(replace(newest, numbers=numbers, values=values))
+
+    def _let_act_on(self) -> None:
+        """Has agents act on, whose works are answered when the stream is there again, or never."""
+        with self._lock:
+            numbers = _find_numbers(self._under_way.values())
+            for work in self._under_way.values():
+                work.number = None
+        self._tell(numbers)
 
     def _give_up_unreceived(self) -> None:
         """Has agents act on whose rollouts the server does not take."""
         with self._lock:
             refused = [s for s, work in self._under_way.items() if work.experience is not None]
-            numbers = [self._under_way.pop(sequence).number for sequence in refused]
-        self._give_up(numbers)
-
-    def _give_up(self, numbers: Sequence[int]) -> None:
-        newest = self._newest
-        if newest is not None:
-            self._announce(numbers, newest.version, newest.global_t, newest.finished, None)
+            works = [self._under_way.pop(sequence) for sequence in refused]
+            self.lost_rollouts += sum(work.rollouts for work in works)
+        self._tell(_find_numbers(works))
 
     # In the sending thread.
 
@@ -233,9 +284,12 @@ class RemoteLearner(Learner):
                 logger.exception("a rollout could not be sent to the learner")
                 sent = False
             if not sent:
-                self._give_up([work.number])
+                with self._lock:
+                    self.lost_rollouts += work.rollout is not None
+                self._tell([work.number])
 
     def _send(self, work: Work) -> bool:
+        """Sends work; False: the server is away."""
         rollout = work.rollout
         experience = Experience(
             client_id=self._client_id,
@@ -251,8 +305,13 @@ class RemoteLearner(Learner):
         )
         with self._lock:
             if self._stream is None:
-                self._lost += rollout is not None
                 return False
-            self._under_way[experience.sequence] = _UnderWay(work.number, experience)
+            under_way = _UnderWay(work.number, experience, rollouts=int(rollout is not None))
+            self._under_way[experience.sequence] = under_way
             self._stream.send(experience)
         return True
+
+
+def _find_numbers(works: Iterable[_UnderWay]) -> list[int]:
+    """Returns the numbers of those whose agents wait."""
+    return [work.number for work in works if work.number is not None]

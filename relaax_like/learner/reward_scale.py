@@ -22,12 +22,16 @@ class RewardScale:
     Sums go on from one rollout of an agent to its next: a slot is known by its index in a ticket.
     With one agent, as in one process, that is exact. Rollouts of several agents come in any order;
     there a rollout may go on from the sum of another slot, which is one of the same task as likely
-    as its own. They are not saved: in a run that goes on, episodes begin anew.
+    as its own.
+
+    Attributes:
+      sums: `[slots] float64`. They are not published: where a run goes on with new episodes, they
+        begin anew, too.
     """
 
     def __init__(self, discount: float):
+        self.sums = np.zeros(0)
         self._discount = discount
-        self._sums = np.zeros(0)  # [slots]
 
     def add(self, rewards: np.ndarray, next_alive: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Adds the rewards of some rollouts.
@@ -41,16 +45,16 @@ class RewardScale:
           R after each step, `[T, columns] float64`.
         """
         slots = int(keys[:, 1].max()) + 1
-        self._sums = np.pad(self._sums, (0, max(0, slots - len(self._sums))))
+        self.sums = np.pad(self.sums, (0, max(0, slots - len(self.sums))))
         sums = np.empty(rewards.shape)
         for ticket in np.unique(keys[:, 0]):
             columns = np.flatnonzero(keys[:, 0] == ticket)
-            running = self._sums[keys[columns, 1]]
+            running = self.sums[keys[columns, 1]]
             for t in range(len(rewards)):
                 running = self._discount * running + rewards[t, columns]
                 sums[t, columns] = running
                 running = np.where(next_alive[t, columns] == ALIVE, running, 0.0)
-            self._sums[keys[columns, 1]] = running
+            self.sums[keys[columns, 1]] = running
         return sums
 
 

@@ -1,5 +1,8 @@
 """SerialLearner: `placement: server` in one process and one thread."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from relaax_like.computation.learning import Learned, Learner, OnLearned, Work
 from relaax_like.learner.iteration_learner import IterationLearner
 
@@ -37,6 +40,14 @@ class SerialLearner(Learner):
         self._on_learned(
             Learned((work.number,), newest.version, newest.global_t, newest.finished, values)
         )
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns what the next publish will be made of; see `Learner`."""
+        return self._learner.get_state()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there; see `Learner`."""
+        self._learner.set_state(state)
 
     def stop(self) -> None:
         """Ends; see `Learner`."""

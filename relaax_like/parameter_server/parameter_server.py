@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -59,6 +59,7 @@ _METRICS_EVERY_SEC = 1.0
 _PLAIN_CALL_SEC = 60.0
 _PLAIN_CLIENT = "plain"
 _TOLD_POLL_SEC = 0.02
+_FULL_POLL_SEC = 0.01
 # At the end: for the newest snapshot to be copied.
 _MIRROR_SEC = 60.0
 # Keys of a snapshot's statistics.
@@ -258,12 +259,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
           ServerUnavailableError: too many pushes wait, or the server closes; nothing took effect.
           TimeoutError: it had not been taken in time, and was withdrawn; nothing took effect.
         """
-        if self._leased and push.gradient is not None:
-            self._statistics.count_refused("leased")
-            raise LeasedError(
-                "this run learns in the server (learner.placement: server): send experience "
-                "instead of gradients"
-            )
+        if self._leased and _moves_values(push):
+            self._refuse_leased()
         try:
             with tracing.span("check push"):
                 gradient = validate_push(push, self.manifest, self.global_t)
@@ -295,8 +292,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     def lease(self) -> Lease:
         """Makes the caller the run's only learner; see `Publisher`."""
-        self._leased = True
+        if not self._leased:
+            self._save_replayed()
         with self._record_lock:
+            self._leased = True
             state = self._store.export_state()
             return Lease(
                 number=self._published,
@@ -312,10 +311,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     def publish(self, publish: Publish) -> Reply:
         """Has what a learner has come to take effect; see `Publisher`."""
-        try:
-            reply = self._turns.submit(publish, None)
-        except ClosedError:
-            raise ServerUnavailableError("the parameter server is closing") from None
+        _validate_publish(publish)
+        reply = self._submit_publish(publish)
         score, self._next_score = self._next_score, None
         if score is not None:
             self._save_best(score)
@@ -329,6 +326,32 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def keep_next(self, score: float) -> None:
         """Has the next publish written to a snapshot, with this score; see `Publisher`."""
         self._next_score = score
+
+    def _submit_publish(self, publish: Publish) -> Reply:
+        while True:
+            try:
+                return self._turns.submit(publish, None)
+            except FullError:  # of what others count; they do not wait for long
+                time.sleep(_FULL_POLL_SEC)
+            except ClosedError:
+                raise ServerUnavailableError("the parameter server is closing") from None
+
+    def _refuse_leased(self) -> NoReturn:
+        self._statistics.count_refused("leased")
+        raise LeasedError(
+            "this run learns in the server (learner.placement: server): send experience instead "
+            "of gradients and statistics"
+        )
+
+    def _save_replayed(self) -> None:
+        """Has a snapshot hold what the journal gave back: publishes do not go into that."""
+        if self._saved is None or self._records == self._saved.records:
+            return
+        try:
+            self.save_checkpoint()
+        except SnapshotError as error:
+            self._snapshot_failures += 1
+            _LOG.error("%s; training goes on", error)
 
     def _save_best(self, score: float) -> None:
         try:
@@ -503,7 +526,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Goes on from the newest snapshot and the journal. To be called before anything is served.
 
         Returns:
-          False when there is neither.
+          False when there is neither, nor what a learner has published.
 
         Raises:
           SnapshotError: there are snapshots, but none that fits; nothing has changed.
@@ -515,9 +538,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
             state = self._snapshots.restore_latest(self.manifest)
             if state is not None:
                 self._import(state)
-                self._import_published(state)
+            restored = self._import_published(state) or state is not None
             if self._journal is None:
-                return state is not None
+                return restored
             index = 0 if state is None else int(state.statistics.get(_JOURNAL_INDEX, 0))
             self._replay(self._journal.replay(index), state is not None)
             if dropped := self._combiner.drop_strangers():
@@ -526,19 +549,20 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self.save_checkpoint()  # what the journal's records are applied to
         elif self._mirror is not None:
             self._mirror.offer(self._snapshots.path_of(state))
-        return state is not None
+        return restored
 
-    def _import_published(self, snapshot: State) -> None:
-        """Goes on from what a learner has published since the newest snapshot."""
+    def _import_published(self, snapshot: State | None) -> bool:
+        """Goes on from what a learner has published since the newest snapshot, if it has."""
         assert self._publications is not None
         published = self._publications.read(self._store.export_state())
-        if published is None or published.version <= snapshot.version:
-            return
+        if published is None or (snapshot is not None and published.version <= snapshot.version):
+            return False
         with self._record_lock:
             self._take_up(published)
             self._records += 1  # what the newest snapshot does not have
             self._check_finished()
         _LOG.info("took up publish %d, step %d", self._published, self.global_t)
+        return True
 
     def _take_up(self, state: State) -> None:
         self._store.import_state(state)
@@ -636,8 +660,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
                         replies.append(self._apply_publish(push))
                     else:
                         replies.append(self._apply(push))
-                except (ServerUnavailableError, InvalidInputError) as error:
-                    replies.append(error)  # said by the journal, or to the learner
+                except (ServerUnavailableError, InvalidInputError, LeasedError) as error:
+                    replies.append(error)  # said by the journal, to the learner, or since a lease
                 except Exception as error:  # out of memory, ...: this push only
                     _LOG.exception("a push failed")
                     replies.append(error)
@@ -670,6 +694,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
         if plan.action == "dropped":
             self._statistics.count_refused("stale")
         with self._record_lock:
+            if self._leased and _moves_values(push):  # while it waited
+                self._refuse_leased()
             # The steps that can fail come first.
             prepared = self._prepare(plan, push)
             failpoints.hit("ps.before_journal")
@@ -697,7 +723,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return self._make_reply(answered, plan.reason)
 
     def _apply_publish(self, publish: Publish) -> Reply:
-        if publish.number <= self._published:
+        if publish.number <= self._published or self._finished:
             return self._answer_nothing()
         with self._record_lock:
             prepared = self._store.prepare_publish(publish)
@@ -827,6 +853,23 @@ def _get_resident_bytes() -> int:
     except (OSError, ValueError, IndexError):
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _validate_publish(publish: Publish) -> None:
+    if publish.env_steps < 0:
+        raise InvalidInputError(
+            f"env_steps: {publish.env_steps} published, expected 0 or more", "env_steps"
+        )
+    for episode in publish.episodes:
+        if not math.isfinite(episode.episode_return):  # the mean return would be NaN for ever
+            raise InvalidInputError(
+                f"episodes: return {episode.episode_return} published, expected a finite number",
+                "episodes",
+            )
+
+
+def _moves_values(push: Push) -> bool:
+    return push.gradient is not None or bool(push.statistics)
 
 
 def _get_outcome(plan: Plan) -> str:

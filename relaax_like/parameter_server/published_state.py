@@ -51,7 +51,7 @@ class PublishedState:
         self._directory = directory
         self._max_bytes_per_sec = max_bytes_per_sec
         self._clock = clock
-        self._files: list[int] = []
+        self._files: dict[int, int] = {}  # turn -> descriptor
         self._turn = 0
         self._not_before = -float("inf")
         self._failed = False
@@ -103,7 +103,14 @@ class PublishedState:
                 state = _unpack(path.read_bytes(), like)
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+            except (
+                OSError,
+                ValueError,
+                LookupError,
+                TypeError,
+                AttributeError,
+                struct.error,
+            ) as error:
                 _LOG.warning("%s is not used: %s", path, error)
                 continue
             found.append((state.version, turn, state))
@@ -115,16 +122,14 @@ class PublishedState:
 
     def close(self) -> None:
         """Closes the files; may be called twice."""
-        for file in self._files:
+        for file in self._files.values():
             os.close(file)
-        self._files = []
+        self._files = {}
 
     def _open(self, turn: int) -> int:
-        if not self._files:
-            self._files = [
-                os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-                for name in NAMES
-            ]
+        if turn not in self._files:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._files[turn] = os.open(self._directory / NAMES[turn], flags, 0o644)
         return self._files[turn]
 
 
@@ -154,13 +159,14 @@ def _unpack(data: bytes, like: State) -> State:
     if names != {group: tuple(own) for group, own in like.slot_names.items()}:
         raise ValueError("it is of other optimizers")
     rest = np.frombuffer(body[header_length:], np.uint8)
+    expected = like.values.nbytes + sum(own.nbytes for own in like.slots.values())
+    if len(rest) != expected:
+        raise ValueError(f"{len(rest)} bytes of values and slots, expected {expected}")
     values, rest = np.split(rest, [len(like.values)])
     slots = {}
     for group, own in like.slots.items():
         part, rest = np.split(rest, [own.nbytes])
         slots[group] = part.view(np.float32).reshape(own.shape) if own.size else own
-    if len(rest):
-        raise ValueError(f"{len(rest)} bytes too many")
     return replace(
         like,
         version=int(header["version"]),

@@ -27,6 +27,7 @@ from relaax_like.parameter_server.kernels import (
 from relaax_like.parameter_server.schedules import compute_learning_rate
 from relaax_like.parameter_server.snapshots import State
 from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
+from relaax_like.wire.ndarray import is_finite
 
 
 @dataclass(frozen=True)
@@ -219,11 +220,17 @@ class Store:
                 raise InvalidInputError(
                     f"slots of group {group.name}: {came}, expected {list(part.shape)}", group.name
                 )
+            if not is_finite(given):
+                raise InvalidInputError(
+                    f"slots of group {group.name}: the optimizer's memory has NaN or infinity; "
+                    "lower the learning rate, or clip gradients",
+                    group.name,
+                )
             part[...] = given
         version = current.values.version + 1
         return Prepared(
             _Version(
-                values=Values(version=version, flat=self._copy_values(publish.values)),
+                values=Values(version=version, flat=self._copy_values(publish.values, "published")),
                 slots=self._publish_slots(slots),
                 steps={group.name: publish.updates for group in self._groups},
                 global_t=current.global_t + publish.env_steps,
@@ -277,7 +284,7 @@ class Store:
             global_t=state.global_t,
         )
 
-    def _copy_values(self, flat: np.ndarray) -> np.ndarray:
+    def _copy_values(self, flat: np.ndarray, what: str = "to start from") -> np.ndarray:
         """Returns the face of a buffer with these values.
 
         Raises:
@@ -293,7 +300,7 @@ class Store:
         buffer[...] = flat
         bad = find_not_finite(buffer[:trainable], self.manifest)
         if bad:
-            raise InvalidInputError(f"{bad}: the value to start from has NaN or infinity", bad)
+            raise InvalidInputError(f"{bad}: the value {what} has NaN or infinity", bad)
         self.manifest.validate_statistics(buffer)
         return self._pool.publish(buffer)
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -96,6 +97,19 @@ class BatchSlots(BatchAgents):
             finished="",
             version=prediction.version,
         )
+
+    def take_state(self) -> dict[str, Any] | None:
+        """Takes away what the agent needs to go on, after `observe`; see `BatchAgent`."""
+        agent = self._agent.take_state()
+        history = None if self._history is None else self._history.get_state()
+        return None if agent is None else {"agent": agent, "history": history}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `take_state` returned, with `request`."""
+        self._agent.set_state(state["agent"])
+        if self._history is not None:
+            self._history.set_state(state["history"])
+        self._goes_on = True
 
     def close(self) -> None:
         """Forgets the unfinished rollout; episodes that ended in it still count."""

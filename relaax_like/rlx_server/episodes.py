@@ -1,6 +1,8 @@
 """Counts the episodes of k slots: returns and lengths."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +27,15 @@ class EpisodeMeter:
     def unfinished(self) -> tuple[int, int]:
         """Number of episodes that have begun and not ended, and their steps together."""
         return int((self._lengths > 0).sum()), int(self._lengths.sum())
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns returns and lengths so far, `[k]`."""
+        return {"returns": self._returns.copy(), "lengths": self._lengths.copy()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `get_state` returned."""
+        self._returns[:] = state["returns"]
+        self._lengths[:] = state["lengths"]
 
     def add(self, rewards: np.ndarray, ended: np.ndarray | None) -> tuple[SlotEpisode, ...]:
         """Takes `[k, r]` rewards and `[k]` bool ends (None: nowhere); returns what ended."""

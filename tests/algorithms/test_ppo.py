@@ -5,10 +5,16 @@
 import numpy as np
 import pytest
 from support.batch import load
+from support.cluster import ROOT
 
+from relaax_like.client.values import SpaceValues
 from relaax_like.computation.acting import make_actor
 from relaax_like.computation.prediction import LOG_PROB
 from relaax_like.computation.updates import LearningTask, NotFiniteError
+from relaax_like.config.loader import dump_experiment, load_experiment
+from relaax_like.launch.local import open_slots
+from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.spaces import ACTION, OBSERVATION
 
 ppo_config = load("config", "ppo")
 ppo_model = load("model", "ppo")
@@ -450,3 +456,22 @@ def test_a_policy_that_is_trained_with_the_mirror_loss_is_more_symmetric():
     plain, mirrored = train_on_the_point(0.0, seed=0), train_on_the_point(4.0, seed=0)
     assert mirrored[0] < 0.5 * plain[0]
     assert mirrored[1] > 0.5 * plain[1]
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "algorithms" / "ppo").glob("*.yaml")), ids=lambda file: file.stem
+)
+def test_the_experiments_fit_their_environments_and_can_be_saved(file, tmp_path):
+    experiment = load_experiment(file)
+    (tmp_path / "config.yaml").write_text(dump_experiment(experiment))
+    assert load_experiment(tmp_path / "config.yaml").algorithm == experiment.algorithm
+    try:
+        with open_slots(experiment, "train") as slots:
+            observations = SpaceValues(slots.observation_space, OBSERVATION).spaces
+            actions = SpaceValues(slots.action_space, ACTION).spaces
+            experiment.algorithm.validate_spaces(observations, actions)
+            assert experiment.algorithm.update_plan.columns % slots.slots == 0
+    except ConfigError as error:
+        if "install" not in str(error):
+            raise
+        pytest.skip(str(error))  # a simulator is missing

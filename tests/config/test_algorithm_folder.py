@@ -15,8 +15,8 @@ from relaax_like.wire.errors import ConfigError
 def built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout's `algorithms/` and `environments/`, with one of each."""
     root = tmp_path / "checkout"
-    (root / "algorithms" / "ppo").mkdir(parents=True)
-    (root / "algorithms" / "ppo" / "config.py").write_text("ORIGIN = 'built in'\n")
+    (root / "algorithms" / "sarsa").mkdir(parents=True)
+    (root / "algorithms" / "sarsa" / "config.py").write_text("ORIGIN = 'built in'\n")
     (root / "algorithms" / "no_algorithm").mkdir()
     (root / "environments" / "gym").mkdir(parents=True)
     (root / "environments" / "gym" / "main").write_text("#!/usr/bin/env python\n")
@@ -25,7 +25,7 @@ def built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_built_in_names_are_found(built_in: Path) -> None:
-    assert folders.find_algorithm("ppo") == built_in / "algorithms" / "ppo"
+    assert folders.find_algorithm("sarsa") == built_in / "algorithms" / "sarsa"
     assert folders.find_environment("gym") == built_in / "environments" / "gym" / "main"
 
 
@@ -34,14 +34,14 @@ def test_shipped_folders_are_found_in_this_checkout() -> None:
         folders.find_algorithm("policy_gradent")
 
 
-@pytest.mark.parametrize("name", ["ppu", "no_algorithm", "PPO", "", "ppo\n", "ppo.config"])
+@pytest.mark.parametrize("name", ["sarsu", "no_algorithm", "SARSA", "", "sarsa\n", "sarsa.config"])
 def test_unknown_name_lists_the_known_ones(built_in: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"no algorithm .*\(known: ppo; ") as caught:
+    with pytest.raises(ConfigError, match=r"no algorithm .*\(known: sarsa; ") as caught:
         folders.find_algorithm(name)
-    assert ("did you mean ppo?" in str(caught.value)) == (name in ("ppu", "ppo\n"))
+    assert ("did you mean sarsa?" in str(caught.value)) == (name in ("sarsu", "sarsa\n"))
 
 
-@pytest.mark.parametrize("name", ["../algorithms/ppo", "./ppo", "/etc", ".."])
+@pytest.mark.parametrize("name", ["../algorithms/sarsa", "./sarsa", "/etc", ".."])
 def test_path_is_never_looked_up_among_the_built_in_ones(built_in: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"no folder|no config\.py"):
         folders.find_algorithm(name, built_in / "environments" / "gym")
@@ -108,13 +108,13 @@ def test_init_of_the_folder_is_run(algorithm_folder: Path) -> None:
 
 
 def test_own_folder_of_a_built_in_name_is_kept_apart(built_in: Path, tmp_path: Path) -> None:
-    own = tmp_path / "ppo"
+    own = tmp_path / "sarsa"
     own.mkdir()
     (own / "config.py").write_text("ORIGIN = 'own'\n")
-    theirs = folders.load_algorithm_module(built_in / "algorithms" / "ppo", "config")
+    theirs = folders.load_algorithm_module(built_in / "algorithms" / "sarsa", "config")
     assert folders.load_algorithm_module(own, "config").ORIGIN == "own"
     assert theirs.ORIGIN == "built in"
-    assert theirs.__name__ == "relaax_algorithms.ppo.config"
+    assert theirs.__name__ == "relaax_algorithms.sarsa.config"
 
 
 def test_folder_name_that_is_no_identifier_is_loaded(tmp_path: Path) -> None:

@@ -219,12 +219,18 @@ _BAD_FILES = {
     ),
     "negative seed": (MINIMAL + "seed: -1\n", "cartpole.yaml:2: seed: -1 came, expected 0 or more"),
     "learner that is not built yet": (
-        MINIMAL + "learner:\n  placement: server\n",
-        "cartpole.yaml:3: learner.placement: 'server' is not built yet, only placement: agent is",
+        MINIMAL + "learner:\n  placement: standalone\n",
+        "cartpole.yaml:3: learner.placement: 'standalone' is not built yet, only agent and server"
+        " are",
     ),
     "unknown placement": (
         MINIMAL + "learner:\n  placement: moon\n",
-        "cartpole.yaml:3: learner.placement: 'moon' came, expected 'agent'",
+        "cartpole.yaml:3: learner.placement: 'moon' came, expected 'agent' or 'server'",
+    ),
+    "learner where the algorithm has none": (
+        MINIMAL + "learner:\n  placement: server\n",
+        "cartpole.yaml:3: learner.placement: 'server', but this algorithm makes single gradients: "
+        "expected 'agent'",
     ),
     "bad address": (
         MINIMAL + "relaax-rlx-server:\n  bind: localhost:seven\n",

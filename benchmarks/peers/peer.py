@@ -1,0 +1,132 @@
+"""Stable-Baselines3 in an environment of its own: installed, given settings, run."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, TypedDict
+
+CHECKOUT = Path(__file__).parents[2]
+REQUIREMENTS = Path(__file__).parent / "requirements.txt"
+VENV = CHECKOUT / ".venv-peers"
+
+
+class Settings(TypedDict):
+    """What `benchmarks.peers.sb3` is to train.
+
+    Attributes:
+      algorithm: "a2c" or "ppo".
+      env: Gymnasium's name.
+      env_args: of its constructor.
+      n_envs: environments side by side.
+      steps: of all environments together, at most.
+      seed: of all that is drawn.
+      hyperparameters: arguments of the algorithm.
+      falling: names of those that fall to 0 at the end of the steps, in a straight line.
+      policy: `policy_kwargs`; `activation_fn` is "tanh" or "relu".
+      normalize_observations: by a VecNormalize.
+      normalize_rewards: by the same.
+      target: mean return of the last 100 training episodes at which it ends; None: not before.
+      limit_sec: ends it at the latest, seconds after `started`.
+      started: monotonic time of the program's start.
+      eval_episodes: with the best actions, after the training; 0: none.
+    """
+
+    algorithm: str
+    env: str
+    env_args: dict[str, Any]
+    n_envs: int
+    steps: int
+    seed: int
+    hyperparameters: dict[str, Any]
+    falling: list[str]
+    policy: dict[str, Any]
+    normalize_observations: bool
+    normalize_rewards: bool
+    target: float | None
+    limit_sec: float
+    started: float
+    eval_episodes: int
+
+
+class Evaluation(TypedDict):
+    """Mean return of episodes with the best actions, and half of its 95 % interval."""
+
+    greedy_mean: float
+    greedy_half_95: float
+    greedy_episodes: int
+
+
+class Result(TypedDict):
+    """What came of it. Times are seconds since the program's start.
+
+    Attributes:
+      reached: whether it ended at the target.
+      env_steps: taken.
+      training_mean: return of the last `training_episodes` episodes; None without an episode.
+      training_episodes: at most 100.
+      imported_sec: libraries are loaded.
+      ended_sec: the training is over.
+      updates: beginning and end of each update.
+      versions: of the libraries.
+      evaluation: None without one.
+    """
+
+    reached: bool
+    env_steps: int
+    training_mean: float | None
+    training_episodes: int
+    imported_sec: float
+    ended_sec: float
+    updates: list[tuple[float, float]]
+    versions: dict[str, str]
+    evaluation: Evaluation | None
+
+
+def install() -> Path:
+    """Installs the peers, unless just these are there; returns their Python."""
+    python, installed = VENV / "bin" / "python", VENV / "installed.txt"
+    wanted = REQUIREMENTS.read_text()
+    if not installed.exists() or installed.read_text() != wanted:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--requirement", str(REQUIREMENTS)]
+        subprocess.run(pip, check=True)
+        installed.write_text(wanted)
+    return python
+
+
+def start_peer(module: str, *arguments: str) -> subprocess.Popen[str]:
+    """Starts one of our modules with the peers' Python, on one thread; its ends are pipes."""
+    return subprocess.Popen(
+        [install(), "-m", module, *arguments],
+        cwd=CHECKOUT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_sb3(settings: Settings) -> tuple[Result, float]:
+    """Trains with Stable-Baselines3; `settings["started"]` is set to now.
+
+    Returns:
+      What came of it, and the seconds of the whole program.
+
+    Raises:
+      RuntimeError: it failed; what it said stands above.
+    """
+    install()
+    started = time.monotonic()
+    with start_peer("benchmarks.peers.sb3") as process:
+        try:
+            output, _ = process.communicate(json.dumps({**settings, "started": started}))
+        except BaseException:
+            process.terminate()
+            raise
+    wall_sec = time.monotonic() - started
+    if process.returncode:
+        raise RuntimeError(f"Stable-Baselines3 ended with status {process.returncode}")
+    return json.loads(output), wall_sec

@@ -1,0 +1,105 @@
+"""`relaax run`, `relaax train` and `relaax resume`."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from relaax_like.config.flags import flags_to_overrides
+from relaax_like.config.loader import load_experiment
+from relaax_like.config.models import Experiment
+from relaax_like.config.run_folder import fix_run_dir
+from relaax_like.launch.modes import LogMode
+from relaax_like.launch.process import Shutdown, clear_traces, setup_logging, start_tracing
+
+
+def begin_processes(config: Path, sets: Sequence[str], trace: bool, force: bool) -> int:
+    """Runs a new run as processes; returns the exit status.
+
+    Args:
+      config: the experiment's file.
+      sets: overrides of its keys.
+      trace: record where the time goes.
+      force: move an older run in the folder aside.
+    """
+    from relaax_like.launch.run_folder import begin_run
+
+    experiment = load_experiment(config, sets, new_run=True)
+    return _run_processes(experiment, sets, trace, lambda: begin_run(experiment, force))
+
+
+def begin_training(
+    config: Path, sets: Sequence[str], trace: bool, force: bool, log: LogMode
+) -> int:
+    """Trains a new run in this process; returns the exit status.
+
+    Args:
+      config: the experiment's file.
+      sets: overrides of its keys.
+      trace: record where the time goes.
+      force: move an older run in the folder aside.
+      log: how the progress is shown.
+    """
+    from relaax_like.launch.run_folder import begin_run
+
+    experiment = load_experiment(config, sets, new_run=True)
+    begin_run(experiment, force)
+    return _train(experiment, sets, trace, log)
+
+
+def resume(run: Path, flags: Sequence[str], sets: Sequence[str], trace: bool, log: LogMode) -> int:
+    """Goes on with a run as it was started; returns the exit status.
+
+    Args:
+      run: its folder, or the config.yaml in it.
+      flags: of the command line, keys of the file.
+      sets: overrides of its keys.
+      trace: record where the time goes.
+      log: how the progress of a training in one process is shown.
+    """
+    from relaax_like.launch.run_folder import TRAIN, read_command, validate_not_held
+    from relaax_like.launch.runs import find_config, find_experiment
+
+    file, folders = find_experiment(find_config(run).parent)
+    overrides = [*folders, *flags_to_overrides(file, flags), *sets]
+    experiment = load_experiment(file, overrides)
+    if read_command(file.parent) == TRAIN:
+        validate_not_held(experiment)
+        return _train(experiment, overrides, trace, log)
+    return _run_processes(experiment, overrides, trace, lambda: validate_not_held(experiment))
+
+
+def _train(experiment: Experiment, sets: Sequence[str], trace: bool, log: LogMode) -> int:
+    setup_logging("INFO", sys.stderr if log is LogMode.JSON else None)
+    if trace:
+        clear_traces(experiment)
+    start_tracing("train", experiment, trace)
+    from relaax_like.launch.trainer import Trainer
+
+    overrides = [*sets, *fix_run_dir(experiment.run_dir)]
+    return Trainer(experiment, overrides, log).run(Shutdown())
+
+
+def _run_processes(
+    experiment: Experiment, sets: Sequence[str], trace: bool, take_folder: Callable[[], None]
+) -> int:
+    from relaax_like.launch.manager import Manager
+    from relaax_like.launch.parameter_server import make_run_dir
+    from relaax_like.launch.run import make_process_specs, validate_servers
+    from relaax_like.launch.run_folder import RUN, describe_start
+
+    setup_logging("INFO")
+    overrides = [*sets, *fix_run_dir(experiment.run_dir)]
+    manager = Manager(make_process_specs(experiment, overrides, trace))
+    validate_servers(experiment)
+    take_folder()
+    make_run_dir(experiment)
+    describe_start(experiment, RUN)
+    if trace:
+        clear_traces(experiment)
+    shutdown = Shutdown()
+    shutdown.on_request(manager.stop)
+    shutdown.on_repeat(manager.kill)
+    status = manager.run()
+    if trace:
+        print(f"where the time went: relaax trace {experiment.run_dir}")
+    return status or shutdown.exit_status

@@ -1,0 +1,239 @@
+"""A run's folder: begun once, never written over, and with all that is needed to begin it again.
+
+RUN/config.yaml        the resolved settings, of the newest start
+RUN/experiment.info    settings, command lines, versions, machine, times; for people
+RUN/experiment.yaml    the same, for programs
+"""
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from relaax_like.config.loader import dump_experiment, export_experiment
+from relaax_like.config.models import Experiment
+from relaax_like.config.run_folder import CONFIG_NAME
+from relaax_like.config.yaml_document import read_yaml, write_yaml
+from relaax_like.parameter_server.journal_format import HEADER_BYTES, list_segments
+from relaax_like.parameter_server.published_state import NAMES
+from relaax_like.parameter_server.snapshots import list_names, lock_folder
+from relaax_like.wire.errors import ConfigError
+
+EXPERIMENT_NAME = "experiment.yaml"
+INFO_NAME = "experiment.info"
+# How a run is started: in one process, as processes, or as servers by themselves.
+TRAIN, RUN, SERVERS = "train", "run", "servers"
+_TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly")
+_GIT_SEC = 5.0
+
+
+def begin_run(experiment: Experiment, force: bool) -> None:
+    """Sees to it that a run begins in folders where none has been trained.
+
+    Args:
+      experiment: names the folders.
+      force: move an older run aside, to NAME.old-N.
+
+    Raises:
+      ConfigError: there is an older run, and it is not to be moved, or cannot.
+      SnapshotError: it is being trained.
+    """
+    checkpoints = experiment.parameter_server.checkpoint_dir
+    found = find_progress(checkpoints)
+    if found is None:
+        return
+    if force:
+        validate_not_held(experiment)
+        _move_aside(experiment)
+        return
+    run_dir = experiment.run_dir
+    raise ConfigError(
+        f"run_dir: {run_dir} holds a run already, at step {found:,}: go on with it by `relaax "
+        f"resume {shlex.quote(str(run_dir))}`; or begin anew with --force, which keeps it as "
+        f"{_find_free_name(run_dir)}; or choose another run_dir"
+    )
+
+
+def validate_not_held(experiment: Experiment) -> None:
+    """Raises SnapshotError when a parameter server works on the run."""
+    checkpoints = experiment.parameter_server.checkpoint_dir
+    if checkpoints.is_dir():
+        with contextlib.closing(lock_folder(checkpoints)):
+            pass
+
+
+def find_progress(checkpoints: Path) -> int | None:
+    """Returns the step of a run's newest snapshot; None where nothing has been trained.
+
+    A start that came to nothing leaves a snapshot of step 0, which does not count.
+    """
+    newest = max(
+        ((int(steps), int(version)) for _, steps, version in _split_names(checkpoints)),
+        default=(0, 0),
+    )
+    published = any((checkpoints / name).exists() for name in NAMES)
+    pushed = any(
+        segment.path.stat().st_size > HEADER_BYTES
+        for segment in list_segments(checkpoints / "journal")
+    )
+    return newest[0] if newest > (0, 0) or published or pushed else None
+
+
+def write_config(experiment: Experiment) -> None:
+    """Writes config.yaml, whole or not at all: other processes of the run may be reading it.
+
+    Raises:
+      ConfigError: it cannot be written.
+    """
+    _replace(experiment.run_dir / CONFIG_NAME, dump_experiment(experiment))
+
+
+def describe_start(experiment: Experiment, command: str) -> None:
+    """Adds a start to experiment.yaml and experiment.info.
+
+    Args:
+      experiment: what was started; its folder exists.
+      command: TRAIN, RUN or SERVERS.
+
+    Raises:
+      ConfigError: they cannot be written.
+    """
+    start = {
+        "command": command,
+        "argv": list(sys.argv),
+        "folder": str(Path.cwd()),
+        "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "machine": {
+            "host": platform.node(),
+            "system": platform.platform(),
+            "cpus": os.cpu_count(),
+        },
+        "versions": {
+            "python": platform.python_version(),
+            "numpy": _find_version("numpy"),
+            "tensorflow": _find_version(*_TENSORFLOW),
+            "relaax_like": _find_version("relaax_like"),
+        },
+        "git_commit": _find_commit(experiment.file.parent),
+    }
+    path = experiment.run_dir / EXPERIMENT_NAME
+    starts = [*_read_starts(path), start]
+    settings = export_experiment(experiment)
+    _replace(path, write_yaml({"starts": starts, "settings": settings}))
+    info = "\n".join([*map(_format_start, starts), "settings of the newest start\n"])
+    _replace(experiment.run_dir / INFO_NAME, info + _indent(write_yaml(settings)))
+
+
+def is_described(experiment: Experiment) -> bool:
+    """Tells whether somebody has already said how the run was started."""
+    return bool(_read_starts(experiment.run_dir / EXPERIMENT_NAME))
+
+
+def read_command(folder: Path) -> str:
+    """Returns how a run was started last: TRAIN, RUN, or SERVERS where nobody has said."""
+    starts = _read_starts(folder / EXPERIMENT_NAME)
+    return str(starts[-1].get("command", SERVERS)) if starts else SERVERS
+
+
+def _split_names(checkpoints: Path) -> Iterator[list[str]]:
+    """Gives ["cp", global_t, version] of each snapshot."""
+    return (name.split("-") for name in list_names(checkpoints))
+
+
+def _move_aside(experiment: Experiment) -> None:
+    """Renames the run's folder, and those of its folders that lie elsewhere."""
+    settings = experiment.parameter_server
+    if settings.mirror_url is not None:
+        raise ConfigError(
+            f"mirror_url: {settings.mirror_url} holds the older run's snapshots, and the new one "
+            "would go on from them; choose another mirror_url for --force"
+        )
+    places = [experiment.run_dir.absolute()]
+    metrics = experiment.metrics_server
+    for place in (
+        settings.checkpoint_dir,
+        settings.metrics_dir,
+        *([] if metrics is None else [metrics.metrics_dir]),
+    ):
+        if not any(place.absolute().is_relative_to(other) for other in places):
+            places.append(place.absolute())
+    places = [place for place in places if place.exists()]
+    for place in places:
+        for kept in (Path.cwd(), experiment.file.absolute()):
+            if kept.is_relative_to(place):
+                raise ConfigError(
+                    f"--force would move {place} aside, and {kept} with it; choose another run_dir"
+                )
+    for place in places:
+        try:
+            place.rename(_find_free_name(place))
+        except OSError as error:
+            raise ConfigError(f"{place} cannot be moved aside: {error.strerror}") from None
+
+
+def _find_free_name(path: Path) -> Path:
+    number = 1
+    while (found := path.with_name(f"{path.name}.old-{number}")).exists():
+        number += 1
+    return found
+
+
+def _read_starts(path: Path) -> list[dict[str, Any]]:
+    try:
+        starts = read_yaml(path).data.get("starts")
+    except ConfigError:  # there is none, or it is none of ours
+        return []
+    return [start for start in starts if isinstance(start, dict)] if starts else []
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    try:
+        temporary.write_text(text, "utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(f"run_dir: {path} cannot be written: {error.strerror}") from None
+
+
+def _format_start(start: dict[str, Any]) -> str:
+    versions = start.get("versions", {})
+    machine = start.get("machine", {})
+    lines = {
+        "command": shlex.join(map(str, start.get("argv", ()))),
+        "folder": start.get("folder"),
+        "time": start.get("time"),
+        "machine": f"{machine.get('host')}, {machine.get('system')}, {machine.get('cpus')} CPUs",
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "git commit": start.get("git_commit") or "none",
+    }
+    return "".join(f"{name:12}{text}\n" for name, text in lines.items())
+
+
+def _indent(text: str) -> str:
+    return "".join(f"    {line}\n" for line in text.splitlines())
+
+
+def _find_version(*names: str) -> str | None:
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return None
+
+
+def _find_commit(folder: Path) -> str | None:
+    """Returns the commit of the experiment's file, "-dirty" where it was changed since; or None."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=_GIT_SEC, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

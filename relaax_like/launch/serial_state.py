@@ -1,0 +1,211 @@
+"""What a run in one process leaves behind when it stops, so that it goes on bit for bit.
+
+    RUN/serial.npz
+
+holds, beside the newest snapshot, what no snapshot has: environments, agents, random generators,
+experience that waits. Arrays are entries of their own, all else is JSON; nothing is pickled.
+"""
+
+import json
+import logging
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relaax_like.client.interactor import EnvironmentSlots, Interactor
+from relaax_like.config.models import Experiment
+from relaax_like.launch.local import LocalAgents
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.wire.array_file import DAMAGE, read_arrays, write_arrays
+from relaax_like.wire.errors import InvalidInputError, RelaaxError
+from relaax_like.wire.ndarray import DTYPES
+
+logger = logging.getLogger(__name__)
+
+SERIAL_NAME = "serial.npz"
+_FORMAT = 1
+# Entry with all that is no array: JSON as a uint8 array.
+_DOCUMENT = "relaax_serial_state"
+# Stands in the JSON for an array: its entry and its dtype.
+_ARRAY = "$array"
+_ANEW = "its episodes begin anew, so from here on it is not the run that was never stopped"
+
+
+class SerialState:
+    """Saves the loop of a run in one process, and brings it back.
+
+        state = SerialState(experiment, server, slots, agents, interactor)
+        state.restore()
+        interactor.run()
+        state.save()
+
+    It belongs to one state of the parameter server: of a run that has gone on since, or has lost
+    its end, it is not used, which a line tells. The same with other environments or sizes.
+
+    Args:
+      experiment: names the folder.
+      server: restored before, and not closed yet.
+      slots: the environments.
+      agents: of the slots.
+      interactor: of both.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        server: ParameterServer,
+        slots: EnvironmentSlots,
+        agents: LocalAgents,
+        interactor: Interactor,
+    ):
+        self._path = experiment.run_dir / SERIAL_NAME
+        self._settings = _describe_settings(experiment)
+        self._server = server
+        self._slots = slots
+        self._agents = agents
+        self._interactor = interactor
+
+    def restore(self) -> bool:
+        """Brings the loop to where it was saved; False: it begins with new episodes."""
+        if not self._path.exists() and not self._server.version:
+            return False  # a new run
+        try:
+            state = self._read()
+            self._slots.set_state(state["environments"])  # type: ignore[attr-defined]
+        except RelaaxError as error:
+            logger.warning("%s: %s; the run goes on, but %s", self._path, error, _ANEW)
+            return False
+        self._agents.set_state(state["agents"])
+        self._interactor.set_state(state["interactor"])
+        logger.info("going on in the middle of the episodes of %s", self._path)
+        return True
+
+    def save(self) -> bool:
+        """Writes the file, after the loop has ended; False: it cannot, which a line tells."""
+        get_environments = getattr(self._slots, "get_state", None)
+        environments = None if get_environments is None else get_environments()
+        if environments is None or not self._agents.has_state:
+            what = "agents of this kind" if environments is not None else "these environments"
+            logger.info("%s cannot be saved: when this run goes on, %s", what, _ANEW)
+            return False
+        agents = self._agents.take_state()
+        if agents is None:
+            logger.info("a rollout was still learned from: when this run goes on, %s", _ANEW)
+            return False
+        document: dict[str, Any] = {
+            "format": _FORMAT,
+            "settings": self._settings,
+            "server": _identify(self._server),
+            "state": {
+                "environments": environments,
+                "agents": agents,
+                "interactor": self._interactor.get_state(),
+            },
+        }
+        arrays: dict[str, np.ndarray] = {}
+        text = json.dumps(_pack(document, "", arrays))
+        arrays[_DOCUMENT] = np.frombuffer(text.encode(), np.uint8)
+        try:
+            write_arrays(self._path, arrays)
+        except OSError as error:
+            logger.error(
+                "%s was not written: %s; when this run goes on, %s", self._path, error, _ANEW
+            )
+            return False
+        return True
+
+    def _read(self) -> dict[str, Any]:
+        """Reads the state.
+
+        Raises:
+          InvalidInputError: there is none that fits; says why.
+        """
+        document = read_document(self._path)
+        identity = _identify(self._server)
+        if document["server"] != identity:
+            there, here = document["server"], identity
+            raise InvalidInputError(
+                f"is of step {there['global_t']:,}, version {there['version']}, weights "
+                f"{there['crc32']:08x}; the run is at step {here['global_t']:,}, version "
+                f"{here['version']}, weights {here['crc32']:08x}"
+            )
+        for key, value in self._settings.items():
+            if document["settings"].get(key) != value:
+                raise InvalidInputError(
+                    f"{key} is {value}, it was {document['settings'].get(key)}", key
+                )
+        if not hasattr(self._slots, "set_state"):
+            raise InvalidInputError("these environments cannot be brought to a state")
+        return document["state"]
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Reads a file whole: `format`, `settings`, `server` and `state`, with its arrays in place.
+
+    Raises:
+      InvalidInputError: there is none, or it is damaged.
+    """
+    try:
+        arrays = read_arrays(path)
+        document = _unpack(json.loads(arrays[_DOCUMENT].tobytes()), arrays)
+        if document["format"] != _FORMAT:
+            raise ValueError(f"format {document['format']}, expected {_FORMAT}")
+    except FileNotFoundError:
+        raise InvalidInputError("there is no such file: the run was killed, or ended") from None
+    except DAMAGE as error:
+        raise InvalidInputError(f"damaged ({error})") from error
+    return document
+
+
+def _identify(server: ParameterServer) -> dict[str, int]:
+    values = server.pull().values
+    assert values is not None
+    return {
+        "version": values.version,
+        "global_t": server.global_t,
+        "crc32": zlib.crc32(values.flat.data),
+    }
+
+
+def _describe_settings(experiment: Experiment) -> dict[str, Any]:
+    """Returns the settings that the arrays' shapes and the environments depend on."""
+    algorithm, environment = experiment.algorithm, experiment.environment
+    plan = algorithm.update_plan
+    settings = {
+        "learner.placement": experiment.learner.placement,
+        "algorithm.observation_history": algorithm.observation_history,
+        "algorithm.rollout_steps": getattr(algorithm, "rollout_steps", None),
+        "rollouts in an iteration": None if plan is None else plan.columns,
+        "environment": None if environment is None else environment.model_dump(mode="json"),
+    }
+    # As it comes back from the file.
+    return json.loads(json.dumps(settings))
+
+
+def _pack(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Returns JSON types; arrays go into `arrays`, named by their path."""
+    if isinstance(value, np.ndarray):
+        arrays[name] = value
+        return {_ARRAY: name, "dtype": value.dtype.name}
+    if isinstance(value, Mapping):
+        return {
+            key: _pack(part, f"{name}/{key}".lstrip("/"), arrays) for key, part in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_pack(part, f"{name}/{index}", arrays) for index, part in enumerate(value)]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _unpack(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    if isinstance(value, list):
+        return [_unpack(part, arrays) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if _ARRAY not in value:
+        return {key: _unpack(part, arrays) for key, part in value.items()}
+    array = arrays[value[_ARRAY]]
+    # NumPy writes bfloat16 as nameless bytes.
+    return array.view(DTYPES[value["dtype"]]) if array.dtype.kind == "V" else array

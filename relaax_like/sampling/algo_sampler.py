@@ -1,0 +1,275 @@
+"""AlgoSampler: plays whole trajectories, from a reset to their end."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from relaax_like.agent.history import ObservationHistory
+from relaax_like.client.client import StepResult
+from relaax_like.client.interactor import EnvironmentSlots, Interactor
+from relaax_like.client.values import SpaceValues
+from relaax_like.computation.model import Model
+from relaax_like.computation.prediction import LOG_PROB
+from relaax_like.experience.buffer import Buffer
+from relaax_like.nn.action_heads import actions_to_wire
+from relaax_like.sampling.algo_worker import AlgoWorker
+from relaax_like.sampling.unfinished import Arrays, Unfinished
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.spaces import ACTION, OBSERVATION
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleTiming:
+    """What a sample has cost.
+
+    Attributes:
+      env_steps: in the sample.
+      sample_sec: from the wish to the buffer.
+      ideal_sec: the same, had the workers done nothing but sample, side by side: the mean of what
+        each has needed.
+      discarded_trajectories: that were begun, but are in no sample.
+      discarded_steps: of those, as far as anybody knows: a worker that died has not told.
+    """
+
+    env_steps: int
+    sample_sec: float
+    ideal_sec: float
+    discarded_trajectories: int = 0
+    discarded_steps: int = 0
+
+
+class AlgoSampler(AlgoWorker):
+    """Plays k environments side by side with its copy of the policy: a trajectory in each.
+
+        sampler = AlgoSampler(model, slots, discount=0.99, gae_lambda=0.95, seed=1)
+        sampler.sync_policy(values, version)
+        buffer, timing = sampler.sample_traj(max_traj_len=300)
+
+    A trajectory begins with a reset and without memory. One that is cut off, by the environment or
+    at `max_traj_len`, ends with the value of what was seen last; one that terminates, with 0. The
+    buffer has the extra `log_prob` for each step, of the action under the policy that acted.
+
+    Args:
+      model: see `AlgoWorker`.
+      env_slots: the environments.
+      discount: of the buffers.
+      gae_lambda: of the buffers.
+      seed: of the draws.
+      observation_history: newest observations that the model sees at once.
+      rnd: see `Interactor`.
+      limit: see `Interactor`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        env_slots: EnvironmentSlots,
+        *,
+        discount: float,
+        gae_lambda: float,
+        seed: int,
+        observation_history: int = 1,
+        rnd: int = 0,
+        limit: int | None = None,
+    ):
+        super().__init__(model, seed)
+        self._env_slots = env_slots
+        self._discount = discount
+        self._gae_lambda = gae_lambda
+        self._seeds = np.random.default_rng(seed)
+        self._history = observation_history
+        self._rnd = rnd
+        self._limit = limit
+
+    def sample_traj(
+        self, max_traj_len: int, do_eval: bool = False, update_normalization_param: bool = False
+    ) -> tuple[Buffer, SampleTiming]:
+        """Plays one trajectory in each slot.
+
+        Slots whose trajectory is over play on until the last one is; that is thrown away.
+
+        Args:
+          max_traj_len: steps after which it is cut off.
+          do_eval: take the best actions.
+          update_normalization_param: have the copy's running statistics see the observations, when
+            all is over.
+        """
+        began = time.perf_counter()
+        parts: dict[int, Buffer] = {}
+
+        def take(slot: int, buffer: Buffer) -> None:
+            parts.setdefault(slot, buffer)
+
+        slots = self._env_slots.slots
+        self._play(max_traj_len, take, lambda: len(parts) < slots, do_eval)
+        buffer = Buffer.join([parts[slot] for slot in range(slots)])
+        if update_normalization_param:
+            states = buffer.rows().states
+            assert isinstance(states, dict)
+            self.add_to_statistics(states)
+        seconds = time.perf_counter() - began
+        return buffer, SampleTiming(
+            env_steps=len(buffer), sample_sec=seconds, ideal_sec=seconds
+        )
+
+    def sample_on(
+        self, max_traj_len: int, take: Callable[[Buffer], None], goes_on: Callable[[], bool]
+    ) -> tuple[int, int]:
+        """Plays trajectory after trajectory in each slot.
+
+        Args:
+          max_traj_len: steps after which a trajectory is cut off.
+          take: called with each that is whole.
+          goes_on: asked before each step of the slots; False ends it.
+
+        Returns:
+          Trajectories that were not whole then, and their steps; they are lost.
+        """
+        return self._play(max_traj_len, lambda slot, buffer: take(buffer), goes_on)
+
+    def _play(
+        self,
+        max_traj_len: int,
+        take: Callable[[int, Buffer], None],
+        goes_on: Callable[[], bool],
+        do_eval: bool = False,
+    ) -> tuple[int, int]:
+        player = _Player(self, self._env_slots, self._history, take, goes_on, do_eval)
+        Interactor(
+            self._env_slots,
+            player,
+            rnd=self._rnd,
+            limit=min(max_traj_len, self._limit or max_traj_len),
+            seed=int(self._seeds.integers(2**31)),
+        ).run()
+        return player.count_unfinished()
+
+    def make_buffer(
+        self, parts: dict[str, dict[str, np.ndarray]], behind: tuple[Arrays, Arrays] | None
+    ) -> Buffer:
+        """Makes a buffer of one trajectory.
+
+        Args:
+          parts: inputs, states (memory before each step), actions, log_prob and rewards,
+            `[L, ...]`.
+          behind: inputs and memory behind the last step, `[1, ...]`; None: the episode terminated.
+        """
+        inputs, states = parts["inputs"], parts["states"]
+        if behind is not None:
+            inputs = {n: np.concatenate([array, behind[0][n]]) for n, array in inputs.items()}
+            states = {n: np.concatenate([array, behind[1][n]]) for n, array in states.items()}
+        values = self.compute_values(inputs, states)
+        length = len(parts["rewards"]["reward"])
+        buffer = Buffer(self._discount, self._gae_lambda)
+        buffer.push_trajectory(
+            parts["inputs"],
+            parts["actions"],
+            parts["rewards"]["reward"],
+            values[:length],
+            terminal_value=0.0 if behind is None else values[length],
+            extras=parts["log_prob"],
+        )
+        return buffer
+
+
+class _Player:
+    """The agent of an `Interactor`'s environments; hands over each trajectory when it is whole."""
+
+    def __init__(
+        self,
+        sampler: AlgoSampler,
+        env_slots: EnvironmentSlots,
+        history: int,
+        take: Callable[[int, Buffer], None],
+        goes_on: Callable[[], bool],
+        do_eval: bool,
+    ):
+        self._sampler = sampler
+        self._slots = env_slots.slots
+        self._take = take
+        self._goes_on = goes_on
+        self._do_eval = do_eval
+        self._observations = SpaceValues(env_slots.observation_space, OBSERVATION)
+        self._actions = SpaceValues(env_slots.action_space, ACTION)
+        self._history = ObservationHistory(history, self._slots) if history > 1 else None
+        self._shapes = {
+            name: (*p["shape"][:-1], p["shape"][-1] // history) if history > 1 else p["shape"]
+            for name, p in sampler.model.get_input_specs()
+        }
+        self._unfinished = Unfinished(self._slots)
+        self._states: Arrays = {
+            name: np.zeros((self._slots, *p["shape"]), np.float32)
+            for name, p in sampler.model.get_state_specs()
+        }
+
+    def step(
+        self,
+        observations: Any = None,
+        rewards: Any = None,
+        terminated: Any = None,
+        truncated: Any = None,
+        final_observations: Any = None,
+        success: Any = None,
+    ) -> StepResult:
+        """Takes what happened in all slots and returns the next actions; see `SteppingAgent`."""
+        ended = None
+        if rewards is not None:
+            self._add_outcome(rewards)
+            ended = terminated | truncated
+            if ended.any():
+                self._end(np.flatnonzero(ended), truncated, final_observations)
+        if not self._goes_on():
+            return StepResult(actions=None, finished="stopped")
+        inputs = self._read(observations)
+        if self._history is not None:
+            inputs = self._history.add(inputs, ended)
+        prediction = self._sampler.act(inputs, self._states, self._do_eval)
+        self._unfinished.put("inputs", inputs)
+        self._unfinished.put("states", self._states)
+        self._unfinished.put("actions", prediction.actions)
+        self._unfinished.put("log_prob", {LOG_PROB: prediction.log_prob})
+        self._states = prediction.next_states
+        leaves = {
+            name: actions_to_wire(self._actions.spaces[name], array)
+            for name, array in prediction.actions.items()
+        }
+        return StepResult(actions=self._actions.from_leaves(leaves))
+
+    def count_unfinished(self) -> tuple[int, int]:
+        """Returns trajectories that are not whole, and their steps."""
+        lengths = self._unfinished.lengths
+        return int((lengths > 0).sum()), int(lengths.sum())
+
+    def _add_outcome(self, rewards: Any) -> None:
+        rewards = np.asarray(rewards, np.float32)
+        if rewards.size != self._slots:
+            raise InvalidInputError(
+                f"rewards: {rewards.shape[1]} per slot, this algorithm learns from one", "rewards"
+            )
+        self._unfinished.put("rewards", {"reward": rewards.reshape(-1)})
+        self._unfinished.next_step()
+
+    def _end(self, slots: np.ndarray, truncated: np.ndarray, final_observations: Any) -> None:
+        finals = self._read(final_observations) if truncated.any() else {}
+        if self._history is not None and finals:
+            finals = self._history.join_finals(finals)
+        for slot in slots.tolist():
+            row, behind = slice(slot, slot + 1), None
+            if truncated[slot]:
+                memory = {name: array[row] for name, array in self._states.items()}
+                behind = {name: array[row] for name, array in finals.items()}, memory
+            parts = self._unfinished.take(slot)
+            self._take(slot, self._sampler.make_buffer(parts, behind))
+        self._states = {name: array.copy() for name, array in self._states.items()}
+        for array in self._states.values():
+            array[slots] = 0.0
+
+    def _read(self, observations: Any) -> dict[str, np.ndarray]:
+        """Returns what the model reads of observations, in its shapes."""
+        leaves = self._observations.to_leaves(observations, self._slots, "observations")
+        return {
+            name: leaves[name].reshape(self._slots, *shape) for name, shape in self._shapes.items()
+        }

@@ -1,0 +1,87 @@
+"""AlgoWorker: a copy of actor and critic, and its values."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from relaax_like.bridge.moments import Moments
+from relaax_like.computation.acting import Arrays, NumpyActor, make_actor
+from relaax_like.computation.model import Model, get_normalizers, get_variables
+from relaax_like.computation.prediction import Prediction
+from relaax_like.wire.errors import ConfigError
+
+_PARTS = ("count", "mean", "m2")
+
+
+class AlgoWorker:
+    """Acts and estimates values with a copy of a model, in NumPy.
+
+        worker = AlgoWorker(model, seed=1)
+        worker.sync_policy(values, version)
+        prediction = worker.act(inputs, states)
+
+    Args:
+      model: a policy of our own layers with a `value`; begins with the values that it has.
+      seed: of the draws.
+
+    Raises:
+      ConfigError: the model does not act in NumPy, or has no value function.
+    """
+
+    def __init__(self, model: Model, seed: int):
+        actor = make_actor(model, seed)
+        if not isinstance(actor, NumpyActor) or not hasattr(model, "value"):
+            raise ConfigError(
+                f"learner.workers: {type(model).__name__} cannot sample: it must act in NumPy (our "
+                "layers, no convolutions) and have a value function; use workers: 0"
+            )
+        self.model = model
+        self._actor = actor
+        variables = get_variables(model)
+        self._places = {variable.name: place for place, variable in enumerate(variables)}
+        self._values = [variable.value for variable in variables]
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """Of the values."""
+        return self._version
+
+    def sync_policy(self, values: Sequence[np.ndarray], version: int) -> None:
+        """Takes the values of actor and critic.
+
+        Args:
+          values: of all variables, in manifest order; must not change later.
+          version: of the values.
+        """
+        self._values = list(values)
+        self._version = version
+        self._actor.set_values(self._values, version)
+
+    def act(self, inputs: Arrays, states: Arrays, do_eval: bool = False) -> Prediction:
+        """Chooses actions for `[B, ...]` inputs and memory; the best ones when `do_eval`."""
+        return self._actor.act(inputs, states, do_eval)
+
+    def compute_values(self, inputs: Arrays, states: Arrays) -> np.ndarray:
+        """Returns V, `[B] float32`, for `[B, ...]` inputs and the memory before them."""
+        return self._actor.value(inputs, states)
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Inputs that the copy normalises."""
+        inputs = {name for name, _ in self.model.get_input_specs()}
+        return tuple(n.statistic for n in get_normalizers(self.model) if n.statistic in inputs)
+
+    def get_statistic(self, name: str) -> Moments:
+        """Returns a running statistic of the copy."""
+        count, mean, m2 = (self._values[self._places[f"{name}.{part}"]] for part in _PARTS)
+        return Moments(float(count), mean, m2)
+
+    def add_to_statistics(self, inputs: Arrays) -> None:
+        """Has the copy's running statistics see rows `[B, ...]`, until the next `sync_policy`."""
+        values = list(self._values)
+        for name in self.statistics:
+            moments = self.get_statistic(name).merge(Moments.of(inputs[name]))
+            for part in _PARTS:
+                values[self._places[f"{name}.{part}"]] = np.asarray(getattr(moments, part))
+        self.sync_policy(values, self._version)

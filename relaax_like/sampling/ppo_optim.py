@@ -1,0 +1,167 @@
+"""PPOOptim: the update that learns from a buffer of whole trajectories."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relaax_like.computation.prediction import LOG_PROB
+from relaax_like.computation.updates import LearningTask
+from relaax_like.config.update_plan import UpdatePlan
+from relaax_like.experience.buffer import Buffer, lay_side_by_side
+from relaax_like.experience.rollout import ALIVE, TERMINATED
+from relaax_like.learner.learning_policy import LearningPolicy
+
+# Shapes of rows grow by this share of an iteration.
+_PARTS = 4
+_SHORTEST = 16
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """An iteration of whole trajectories, as a `BaseLearner` trains on it.
+
+    Attributes:
+      buffer: with named states and actions, and the extra `log_prob`.
+      tickets: none; they have come by no collector.
+    """
+
+    buffer: Buffer
+    tickets: tuple[int, ...] = ()
+
+    @property
+    def env_steps(self) -> int:
+        """In the buffer."""
+        return len(self.buffer)
+
+
+class PPOOptim(LearningPolicy):
+    """A LearningPolicy whose iterations are buffers of whole trajectories.
+
+        optim = PPOOptim(task, plan, seed, max_traj_len=300)
+        metrics = optim.optimize(buffer)
+
+    Minibatches are of steps, or, where the plan's axis is "slots", of whole trajectories, each
+    without memory at its start. What is behind their ends is masked: it changes no number. Values,
+    returns and advantages are computed anew by the algorithm's `prepare`, from rewards and terminal
+    values, with the policy that is there: of the one that has sampled they are those of the buffer.
+
+    Batches are filled up with padding to few shapes, as each is compiled when it first comes. Of
+    that no minibatch is made, but for what the last one of trajectories lacks.
+
+    Args:
+      task: see `LearningPolicy`.
+      plan: see `LearningPolicy`.
+      seed: see `LearningPolicy`.
+      max_traj_len: steps of the longest trajectory.
+      run_dir: see `LearningPolicy`.
+    """
+
+    def __init__(
+        self,
+        task: LearningTask,
+        plan: UpdatePlan,
+        seed: int,
+        max_traj_len: int,
+        run_dir: Path | None = None,
+    ):
+        super().__init__(task, plan, seed, run_dir)
+        self._max_traj_len = max_traj_len
+        self._state_shapes = task.state_shapes
+
+    def optimize(self, buffer: Buffer) -> dict[str, Any]:
+        """Makes the updates of one iteration.
+
+        Args:
+          buffer: with named states and actions, and the extra `log_prob`.
+
+        Returns:
+          The means of costs and metrics, and `updates`, their number.
+
+        Raises:
+          NotFiniteError: the buffer, or a gradient, has NaN or infinity; the updates before it
+            stay.
+        """
+        return self.forward(self.data_preprocess(Trajectories(buffer)))
+
+    def data_preprocess(self, data: Any) -> dict[str, Any]:
+        """Returns the arguments of an update.
+
+        Args:
+          data: a `Trajectories`.
+
+        Raises:
+          NotFiniteError: they have NaN or infinity; nothing has changed.
+        """
+        buffer: Buffer = data.buffer
+        steps, borders = buffer.rows(), np.array(buffer.traj_idx)
+        assert isinstance(steps.states, dict)
+        assert isinstance(steps.actions, dict)
+        next_alive = np.full(len(buffer), ALIVE, np.float32)
+        next_alive[borders[1:] - 1] = TERMINATED
+        shape = (len(buffer), 1)
+        rewards = steps.rewards.reshape(*shape, 1)
+        arguments: dict[str, dict[str, np.ndarray]] = {
+            "inputs": steps.states,
+            "actions": {**steps.actions, LOG_PROB: steps.extras[LOG_PROB]},
+            "next_alive": {"alive": next_alive},
+            "rewards": {"reward": rewards},
+        }
+        self._validate_finite({**arguments, "ends": {"value": np.array(buffer.terminal_values)}})
+        rewards = self._scale_rewards(rewards, next_alive.reshape(shape), np.zeros((1, 2), int))
+        # An end that is worth V pays r + discount V, and then nothing: so no step needs to know
+        # what was seen behind it.
+        rewards = rewards[:, 0].copy()
+        rewards[borders[1:] - 1, 0] += buffer.discount * np.array(buffer.terminal_values)
+        arguments["rewards"] = {"reward": rewards}
+        return self._lay_out(arguments, borders)
+
+    def _lay_out(
+        self, arguments: Mapping[str, Mapping[str, np.ndarray]], borders: np.ndarray
+    ) -> dict[str, Any]:
+        """Brings rows `[S, ...]` into the shape of a rollout `[T, k, ...]`.
+
+        As rows they are one column, one trajectory behind the other; else each is a column.
+        """
+        if self._plan.axis == "rows":
+            borders = borders[[0, -1]]
+            steps, columns = self._pad_rows(int(borders[-1])), 1
+        else:
+            steps = self._pad_steps(int(np.diff(borders).max()))
+            columns = self._pad_columns(len(borders) - 1)
+        number = len(borders) - 1
+        starts, lengths = np.zeros(columns, np.int64), np.zeros(columns, np.int64)
+        starts[:number], lengths[:number] = borders[:-1], np.diff(borders)
+        # Padding repeats the first step: unlike zeros that is an action that there can be.
+        rows, is_step = lay_side_by_side(starts, lengths, steps)
+        laid_out: dict[str, Any] = {
+            part: {name: array[rows] for name, array in arrays.items()}
+            for part, arrays in arguments.items()
+        }
+        laid_out["next_inputs"] = {
+            # Behind the last step of a trajectory comes whatever: it is worth nothing.
+            name: np.concatenate([array[1:], array[-1:]])
+            for name, array in laid_out["inputs"].items()
+        }
+        laid_out["states"] = {
+            name: np.zeros((columns, *shape), np.float32)
+            for name, shape in self._state_shapes.items()
+        }
+        laid_out["extras"] = {"mask": is_step.astype(np.float32)}
+        return laid_out
+
+    def _pad_rows(self, rows: int) -> int:
+        unit = max(self._plan.minibatch, -(-self._plan.env_steps // _PARTS))
+        return -(-rows // unit) * unit
+
+    def _pad_steps(self, steps: int) -> int:
+        """Returns the next power of two, up to the longest trajectory."""
+        padded = max(_SHORTEST, 1 << (steps - 1).bit_length())
+        return max(steps, min(padded, self._max_traj_len))
+
+    def _pad_columns(self, columns: int) -> int:
+        """Returns the next power of two of minibatches."""
+        minibatches = -(-columns // self._plan.minibatch)
+        return self._plan.minibatch << (minibatches - 1).bit_length()

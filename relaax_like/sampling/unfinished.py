@@ -1,0 +1,55 @@
+"""Unfinished: the trajectories of k slots, each from its own beginning."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+Arrays = Mapping[str, np.ndarray]
+_FEWEST = 64
+
+
+class Unfinished:
+    """Keeps steps until their trajectory is whole.
+
+        unfinished = Unfinished(slots=8)
+        unfinished.put("inputs", inputs)       # [k, ...] each, any number of parts
+        unfinished.put("rewards", {"reward": rewards})
+        unfinished.next_step()
+        parts = unfinished.take(slot=3)        # [L, ...] each
+
+    Room is that of the longest trajectory so far, doubled when it runs out.
+    """
+
+    def __init__(self, slots: int):
+        self._slots = np.arange(slots)
+        self.lengths = np.zeros(slots, np.int64)  # [k], whole steps of each
+        self._parts: dict[str, dict[str, np.ndarray]] = {}  # [k, room, ...]
+        self._room = _FEWEST
+
+    def put(self, part: str, arrays: Arrays) -> None:
+        """Writes a part of the step at hand, name -> `[k, ...]`."""
+        kept = self._parts.get(part)
+        if kept is None:
+            shape = (len(self._slots), self._room)
+            kept = {n: np.empty((*shape, *a.shape[1:]), a.dtype) for n, a in arrays.items()}
+            self._parts[part] = kept
+        for name, array in kept.items():
+            array[self._slots, self.lengths] = arrays[name]
+
+    def next_step(self) -> None:
+        """Ends the step at hand."""
+        self.lengths += 1
+        if self.lengths.max() == self._room:
+            self._room *= 2
+            for arrays in self._parts.values():
+                for name, array in arrays.items():
+                    arrays[name] = np.concatenate([array, np.empty_like(array)], axis=1)
+
+    def take(self, slot: int) -> dict[str, dict[str, np.ndarray]]:
+        """Takes a slot's trajectory away: part -> name -> `[L, ...]`, copies."""
+        length = self.lengths[slot]
+        self.lengths[slot] = 0
+        return {
+            part: {name: array[slot, :length].copy() for name, array in arrays.items()}
+            for part, arrays in self._parts.items()
+        }

@@ -1,0 +1,911 @@
+"""Streams of experience over real gRPC: each rollout once, and nobody disturbs the others.
+
+covers R14, R27, R28, R30
+"""
+
+import contextlib
+import dataclasses
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from support import hostile
+from support.certificates import AGENT, ENVIRONMENT, make_security
+from support.learning import (
+    COLUMNS,
+    ENV_STEPS,
+    STEPS,
+    PlainPolicy,
+    assert_equal,
+    make_experience,
+    make_plain_server,
+    make_plain_service,
+    make_rewarded,
+    serve,
+    unpack,
+)
+from support.threads import Caller, wait_until
+
+from relaax_like.bridge.collecting import Advance, CollectStream
+from relaax_like.bridge.control import BridgeControl, Link
+from relaax_like.bridge.manifest import Variable
+from relaax_like.bridge.service import Episode
+from relaax_like.experience.rollout import Rollout
+from relaax_like.learner import experience_service
+from relaax_like.learner.experience_service import ExperienceService
+from relaax_like.learner.messages import rollout_to_message
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.v1 import experience_pb2
+from relaax_like.v1 import parameter_server_pb2 as pb
+from relaax_like.wire.errors import (
+    InvalidInputError,
+    LeasedError,
+    NotAllowedError,
+    ServerUnavailableError,
+)
+from relaax_like.wire.security import ClientSecurity
+
+COLLECT = "/relaax.v1.Experience/Collect"
+
+
+class Client:
+    """One stream, read by a thread.
+
+    Attributes:
+      newest: what the server said last.
+      versions: of the values that came.
+      values: that came last.
+    """
+
+    def __init__(
+        self, link: Link, name: str = "client", incarnation: int = 1, have: int | None = None
+    ):
+        self.newest: Advance | None = None
+        self.versions: list[int] = []
+        self.values: list[np.ndarray] = []
+        self._name, self._incarnation = name, incarnation
+        self._stream: CollectStream = link.collect_stream(name, 10.0)
+        self._stream.open(incarnation, have)
+        self._reader = Caller(self._read)
+
+    def send(self, sequence: int, rollout: Rollout | None = None, **fields: Any) -> None:
+        fields = {"client_id": self._name, "incarnation": self._incarnation, **fields}
+        self._stream.send(make_experience(sequence, rollout, **fields))
+
+    def wait(self, received: int = 0, released: int = 0, version: int = 0) -> None:
+        """Waits until the server has come so far."""
+
+        def came() -> bool:
+            newest = self.newest
+            assert self._reader.is_alive(), self._reader.error
+            return (
+                newest is not None
+                and newest.progress.received >= received
+                and newest.progress.released >= released
+                and newest.reply.version >= version
+            )
+
+        wait_until(came, f"{received} received, {released} released, version {version}")
+
+    def assert_ends(self, kind: type[Exception], match: str = "") -> None:
+        with pytest.raises(kind, match=match):
+            self._reader.get()
+
+    def finish(self) -> None:
+        """Ends in order."""
+        self._stream.finish(10.0)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _read(self) -> None:
+        for advance in self._stream:
+            if advance.reply.values is not None:
+                self.versions.append(advance.reply.version)
+                flat = advance.reply.values.flat
+                self.values = self._stream.manifest.unpack(flat)
+            self.newest = advance
+
+
+class Site:
+    """A served run and its clients.
+
+    Attributes:
+      policy: of its learner; without its gate set, an iteration does not end.
+      failures: of its learner.
+    """
+
+    def __init__(self, folder: Path, **options: Any):
+        self.policy = PlainPolicy()
+        self.failures: list[Exception] = []
+        server_options = options.pop("server", {})
+        self.server: ParameterServer = make_plain_server(**server_options)
+        self.service: ExperienceService = make_plain_service(
+            self.server, self.policy, on_failure=self.failures.append, **options
+        )
+        self._stack = contextlib.ExitStack()
+        self._stack.callback(self.server.close)
+        address = self._stack.enter_context(serve(self.server, self.service))
+        self._stack.callback(self.policy.gate.set)
+        self.address, self.port = address, int(address.rpartition(":")[2])
+        self.link = self._stack.enter_context(BridgeControl().connect(address))
+
+    def connect(self, name: str = "client", **options: Any) -> Client:
+        client = Client(self.link, name, **options)
+        self._stack.callback(client.close)
+        return client
+
+    def learned(self) -> list[list[float]]:
+        """Returns the rewards of each iteration, by column."""
+        return [rewards[0].tolist() for rewards in self.policy.rewards]
+
+    def wait_learned(self, iterations: int) -> None:
+        wait_until(lambda: len(self.policy.rewards) >= iterations, f"{iterations} iterations")
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture
+def open_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
+    with contextlib.ExitStack() as stack:
+
+        def open_one(**options: Any) -> Site:
+            return stack.enter_context(contextlib.closing(Site(tmp_path, **options)))
+
+        yield open_one
+
+
+@pytest.fixture
+def site(open_site: Callable[..., Site]) -> Site:
+    return open_site()
+
+
+# What comes and goes.
+
+
+def test_rollouts_go_up_progress_and_values_come_down(site: Site) -> None:
+    client = site.connect()
+    client.wait()
+    assert client.versions == [0]  # the first values, at once
+    client.send(1, make_rewarded(2, 1.0), episodes=(Episode(3.0, 7),))
+    client.wait(received=1, released=1)  # nobody else could fill the iteration
+    assert site.learned() == []
+    client.send(2, make_rewarded(2, 2.0), episodes=(Episode(5.0, 9),))
+    client.wait(received=2, released=2, version=1)
+    assert site.learned() == [[1.0, 1.0, 2.0, 2.0]]
+    assert_equal(client.values, unpack(site.server))
+    assert client.newest is not None
+    assert client.newest.reply.global_t == ENV_STEPS
+    assert client.versions == [0, 1]
+    status = site.server.status()
+    assert (status.episodes, status.mean_return, status.clients) == (2, 4.0, 1)
+
+
+def test_who_has_the_newest_values_gets_none(site: Site) -> None:
+    client = site.connect(have=0)
+    client.wait()
+    assert client.versions == []
+    client.send(1, make_rewarded(COLUMNS, 1.0))
+    client.wait(version=1)
+    assert client.versions == [1]
+
+
+def test_a_rollout_that_comes_again_takes_effect_once(site: Site) -> None:
+    client = site.connect()
+    for _ in range(3):
+        client.send(1, make_rewarded(2, 1.0), episodes=(Episode(3.0, 7),))
+    client.send(2, make_rewarded(2, 2.0))
+    client.send(1, make_rewarded(2, 1.0))
+    client.send(3, make_rewarded(COLUMNS, 3.0))
+    client.wait(released=3, version=2)
+    assert site.learned() == [[1.0, 1.0, 2.0, 2.0], [3.0] * COLUMNS]
+    assert site.server.status().episodes == 1
+
+
+def test_after_a_reconnect_what_was_sent_again_takes_effect_once(site: Site) -> None:
+    client = site.connect()
+    client.send(1, make_rewarded(2, 1.0))
+    client.wait(received=1)
+    client.close()
+    again = site.connect()
+    for sequence in (1, 2, 3):
+        again.send(sequence, make_rewarded(2, float(sequence)))
+    again.wait(received=3, version=1)
+    assert site.learned() == [[1.0, 1.0, 2.0, 2.0]]
+
+
+def test_a_client_that_starts_anew_counts_anew_and_its_earlier_life_is_over(site: Site) -> None:
+    old = site.connect(incarnation=5)
+    old.send(1, make_rewarded(1, 1.0))
+    old.wait(received=1)
+    new = site.connect(incarnation=6)
+    new.send(1, make_rewarded(1, 2.0))
+    new.wait(received=1)
+    old.send(2, make_rewarded(1, 3.0))
+    old.assert_ends(InvalidInputError, "of life 5 of client client, which began life 6 since")
+    new.send(2, make_rewarded(2, 4.0))
+    new.wait(version=1)
+    assert site.learned() == [[1.0, 2.0, 4.0, 4.0]]
+
+
+def test_two_streams_of_one_client_are_one_client(site: Site) -> None:
+    one, two = site.connect(), site.connect()
+    one.send(1, make_rewarded(1, 1.0))
+    two.wait(received=1)
+    two.send(2, make_rewarded(1, 2.0))
+    two.send(1, make_rewarded(1, 9.0))
+    one.wait(received=2)
+    one.send(3, make_rewarded(2, 3.0))
+    for client in (one, two):
+        client.wait(released=3, version=1)
+    assert site.learned() == [[1.0, 2.0, 3.0, 3.0]]
+
+
+def test_experience_without_a_rollout_counts_episodes_and_is_released_at_once(site: Site) -> None:
+    client = site.connect()
+    client.send(1, episodes=(Episode(1.0, 2), Episode(3.0, 4)))
+    client.send(2)
+    client.wait(received=2, released=2)
+    client.send(3, make_rewarded(COLUMNS, 1.0))
+    client.wait(version=1)
+    assert (site.server.status().episodes, site.server.status().mean_return) == (2, 2.0)
+
+
+def make_large(slots: int, reward: float) -> Rollout:
+    """Makes a rollout of some megabytes; the model does not read its camera."""
+    rollout = make_rewarded(slots, reward)
+    camera = np.zeros((STEPS + 1, slots, 100_000), np.float32)
+    return dataclasses.replace(
+        rollout,
+        inputs={**rollout.inputs, "camera": camera[:-1]},
+        next_inputs={**rollout.next_inputs, "camera": camera[1:]},
+    )
+
+
+def test_a_large_rollout_goes_in_chunks_and_large_values_come_so(
+    open_site: Callable[..., Site],
+) -> None:
+    variables = (Variable("w", np.zeros(500_000, np.float32)),)
+    site = open_site(server={"variables": variables})
+    client = site.connect()
+    for sequence in (1, 2):
+        client.send(sequence, make_large(2, float(sequence)))
+    client.wait(released=2, version=1)
+    assert site.learned() == [[1.0, 1.0, 2.0, 2.0]]
+    np.testing.assert_array_equal(client.values[0], STEPS * 6.0)
+
+
+def test_observations_in_other_types_are_taken_as_the_model_reads_them(site: Site) -> None:
+    client = site.connect()
+    rollout = make_rewarded(2, 1.0)
+    doubled = {name: array.astype(np.float64) for name, array in rollout.inputs.items()}
+    client.send(1, dataclasses.replace(rollout, inputs=doubled))
+    client.send(2, make_rewarded(2, 2.0))
+    client.wait(released=2, version=1)
+
+
+def test_a_rollout_of_more_slots_than_many_iterations_is_taken(
+    open_site: Callable[..., Site],
+) -> None:
+    site = open_site(capacity=COLUMNS + 21)
+    client = site.connect()
+    client.send(1, make_rewarded(21, 1.0))
+    client.wait(received=1, released=1, version=5)
+    assert len(site.learned()) == 5
+    # The last column is in no iteration yet; nobody waits for it.
+    client.send(2, make_rewarded(3, 2.0))
+    client.wait(released=2, version=6)
+    assert site.learned()[-1] == [1.0, 2.0, 2.0, 2.0]
+
+
+# Who waits for whom.
+
+
+def test_agents_wait_for_an_iteration_while_others_can_fill_it(site: Site) -> None:
+    one, two = site.connect("one"), site.connect("two")
+    for sequence in (1, 2):
+        one.send(sequence, make_rewarded(2, 1.0))
+        two.send(sequence, make_rewarded(2, 2.0))
+        for client in (one, two):
+            client.wait(released=sequence, version=sequence)
+    one.send(3, make_rewarded(2, 3.0))
+    one.wait(received=3)
+    assert one.newest is not None
+    assert one.newest.progress.released == 2  # until the other comes
+    two.send(3, agent="agent", leaves=True)
+    one.wait(released=3)
+    assert len(site.learned()) == 2
+
+
+def test_while_an_iteration_is_learned_from_nobody_acts_on_without_its_values(site: Site) -> None:
+    names = ("one", "two", "three")
+    one, two, three = (site.connect(name) for name in names)
+    site.policy.gate.clear()
+    one.send(1, make_rewarded(2, 1.0))
+    one.wait(released=1)
+    two.send(1, make_rewarded(2, 2.0))
+    assert site.policy.begun.wait(20)
+    # A third one cannot fill the next iteration alone; but the first two are to come for it.
+    three.send(1, make_rewarded(2, 3.0))
+    three.wait(received=1)
+    three.send(2)
+    three.wait(received=2)
+    assert two.newest is not None
+    assert three.newest is not None
+    assert two.newest.progress.released == 0
+    assert three.newest.progress.released == 0
+    site.policy.gate.set()
+    two.wait(released=1)
+    assert two.newest.reply.version >= 1  # with the values that it led to
+    one.send(2, make_rewarded(2, 4.0))
+    three.wait(released=2, version=2)
+
+
+def test_a_client_that_fell_silent_is_not_waited_for(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relaax_like.learner.holding._MIN_SILENCE_SEC", 0.1)
+    one, two = site.connect("one"), site.connect("two")
+    one.send(1, make_rewarded(2, 1.0))
+    two.send(1, make_rewarded(2, 2.0))
+    two.wait(released=1, version=1)
+    two.close()
+    one.send(2, make_rewarded(2, 3.0))
+    one.wait(released=2)
+
+
+# Back-pressure.
+
+
+def test_what_finds_no_room_waits_and_loses_nothing(site: Site) -> None:
+    site.policy.gate.clear()
+    client = site.connect()
+    for sequence in range(1, 9):
+        client.send(sequence, make_rewarded(COLUMNS, float(sequence)))
+    # One is being learned from, four wait.
+    client.wait(received=5)
+    assert site.policy.begun.wait(20)
+    assert client.newest is not None
+    assert client.newest.progress.received == 5
+    other = site.connect("other")  # may read on all the same
+    other.wait()
+    site.policy.gate.set()
+    client.wait(received=8, released=8, version=8)
+    assert [rewards[0] for rewards in site.learned()] == [float(n) for n in range(1, 9)]
+
+
+def test_where_no_room_comes_the_stream_ends_and_may_be_tried_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experience_service, "_ROOM_SEC", 0.1)
+    site.policy.gate.clear()
+    client = site.connect()
+    for sequence in range(1, 7):
+        client.send(sequence, make_rewarded(COLUMNS, float(sequence)))
+    client.assert_ends(ServerUnavailableError, "no room; try again later")
+    site.policy.gate.set()
+    again = site.connect()
+    for sequence in range(1, 7):
+        again.send(sequence, make_rewarded(COLUMNS, float(sequence)))
+    again.wait(released=6, version=6)
+    assert [rewards[0] for rewards in site.learned()] == [float(n) for n in range(1, 7)]
+
+
+# The end.
+
+
+def test_clients_are_told_of_the_end_and_rollouts_afterwards_are_no_reason_to_wait(
+    open_site: Callable[..., Site],
+) -> None:
+    site = open_site(server={"max_global_step": ENV_STEPS})
+    one, two = site.connect("one"), site.connect("two")
+    two.send(1, make_rewarded(1, 1.0))
+    two.wait(received=1)
+    one.send(1, make_rewarded(COLUMNS, 2.0))
+    for client in (one, two):
+        client.wait(released=1, version=1)
+        assert client.newest is not None
+        assert "budget" in client.newest.reply.finished
+    one.send(2, make_rewarded(COLUMNS, 3.0), episodes=(Episode(1.0, 1),))
+    one.wait(received=2, released=2)
+    assert (site.server.version, site.server.global_t) == (1, ENV_STEPS)
+    site.server.wait_told(20.0)
+    late = site.connect("late")
+    late.wait()
+    assert late.newest is not None
+    assert "budget" in late.newest.reply.finished
+    for client in (one, two, late):
+        client.finish()
+
+
+def test_a_client_that_ends_in_order_is_read_to_its_end(site: Site) -> None:
+    client = site.connect()
+    for sequence in range(1, 9):
+        client.send(sequence, make_rewarded(2, float(sequence)))
+    client.finish()
+    site.wait_learned(4)
+    assert site.learned()[-1] == [7.0, 7.0, 8.0, 8.0]
+
+
+def find_stream_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "experience"]
+
+
+def test_streams_leave_no_thread_behind(site: Site) -> None:
+    before = len(find_stream_threads())
+    clients = [site.connect(f"client-{n}") for n in range(20)]
+    for client in clients:
+        client.wait()
+    assert len(find_stream_threads()) == before + 20
+    for client in clients[:10]:
+        client.close()
+    ends = [Caller(client.finish) for client in clients[10:]]
+    for end in ends:
+        end.get()
+    wait_until(lambda: len(find_stream_threads()) == before, "the end of the threads")
+
+
+def test_a_server_that_stops_ends_its_streams_at_once(site: Site) -> None:
+    client = site.connect()
+    client.wait()
+    site.service.stop()
+    site.service.stop()
+    client.assert_ends(ServerUnavailableError, "is closing; reconnect later")
+    late = site.connect()
+    late.assert_ends(ServerUnavailableError, "is closing")
+    assert not site.service.running
+
+
+def test_a_service_that_never_ran_can_be_stopped() -> None:
+    with make_plain_server() as server:
+        make_plain_service(server).stop()
+
+
+@pytest.mark.parametrize("error", [MemoryError("out of memory"), InvalidInputError("NaN", "w")])
+def test_a_learner_that_fails_is_told_once_and_ends_the_streams(
+    site: Site, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = site.connect()
+    client.wait()
+    site.policy.error = error
+    client.send(1, make_rewarded(COLUMNS, 1.0))
+    client.assert_ends(ServerUnavailableError, "is closing")
+    assert site.failures == [error]
+    said = [r for r in caplog.records if r.levelno >= logging.ERROR]
+    assert [r.getMessage() for r in said] == [f"learning has failed: {error}"]
+    # Only what nobody expects has a trace.
+    assert bool(said[0].exc_info and said[0].exc_info[1]) == isinstance(error, MemoryError)
+    assert site.server.version == 0
+
+
+def test_a_learner_that_cannot_be_made_ends_the_streams() -> None:
+    failures: list[Exception] = []
+
+    def fail() -> Any:
+        raise InvalidInputError("no such model", "model")
+
+    with make_plain_server() as server:
+        service = ExperienceService(fail, COLUMNS, 1 << 20, failures.append)
+        with serve(server, service) as address, BridgeControl().connect(address) as link:
+            client = Client(link)
+            client.send(1, make_rewarded(COLUMNS, 1.0))
+            client.assert_ends(ServerUnavailableError, "is closing")
+    assert [str(failure) for failure in failures] == ["no such model"]
+
+
+def test_rollouts_that_come_before_the_learner_is_there_wait_for_it(site: Site) -> None:
+    made, make = threading.Event(), site.service._make_learner
+
+    def make_late() -> Any:
+        assert made.wait(20)
+        return make()
+
+    service = ExperienceService(make_late, COLUMNS, 1 << 20)
+    with serve(site.server, service) as address, BridgeControl().connect(address) as link:
+        client = Client(link)
+        client.wait()  # values need no learner
+        client.send(1, episodes=(Episode(1.0, 1),))
+        client.send(2, make_rewarded(COLUMNS, 1.0), episodes=(Episode(3.0, 1),))
+        made.set()
+        client.wait(released=2, version=1)
+        client.close()
+    assert (site.server.status().episodes, site.server.status().mean_return) == (2, 2.0)
+
+
+# Who may not.
+
+
+def test_a_run_that_learns_beside_its_agents_takes_no_experience() -> None:
+    with make_plain_server() as server, serve(server, None) as address:
+        with BridgeControl().connect(address) as link:
+            Client(link).assert_ends(LeasedError, r"learner\.placement: agent")
+
+
+def test_who_may_only_act_may_not_send_experience(tmp_path: Path) -> None:
+    with make_plain_server() as server:
+        service = make_plain_service(server)
+        with serve(server, service, security=make_security(tmp_path)) as address:
+            for token, code in (
+                ("", grpc.StatusCode.UNAUTHENTICATED),
+                (ENVIRONMENT, grpc.StatusCode.PERMISSION_DENIED),
+            ):
+                metadata = [("authorization", f"Bearer {token}")] if token else []
+                with grpc.insecure_channel(address) as channel:
+                    call = channel.stream_stream(COLLECT)
+                    with pytest.raises(grpc.RpcError) as refused:
+                        list(call(iter([header()]), metadata=metadata, timeout=20))
+                assert refused.value.code() is code
+            with BridgeControl().connect(address, ClientSecurity(token=AGENT)) as link:
+                client = Client(link)
+                client.send(1, make_rewarded(COLUMNS, 1.0))
+                client.wait(version=1)
+                client.close()
+            with BridgeControl().connect(address, ClientSecurity(token=ENVIRONMENT)) as link:
+                with pytest.raises(NotAllowedError):
+                    link.collect_stream("client", 10.0)
+
+
+# Strangers. While they play, an honest client goes on.
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with contextlib.closing(Site(tmp_path_factory.mktemp("site"))) as site:
+        yield site
+
+
+class Honest:
+    """A client that sends one whole iteration after another, and knows what must come of it."""
+
+    def __init__(self, site: Site):
+        self._site = site
+        self._client = site.connect("honest", incarnation=2)
+        self._sequence = 0
+
+    def check(self) -> None:
+        """Fails unless the next rollout, and nothing but it, makes the next version."""
+        self._sequence += 1
+        site, reward = self._site, float(self._sequence)
+        version, iterations = site.server.version, len(site.policy.rewards)
+        self._client.send(self._sequence, make_rewarded(COLUMNS, reward))
+        self._client.wait(received=self._sequence, released=self._sequence, version=version + 1)
+        assert site.server.version == version + 1
+        assert site.learned()[iterations:] == [[reward] * COLUMNS]
+        assert site.failures == []
+
+
+@pytest.fixture(scope="module")
+def honest(shared: Site) -> Honest:
+    return Honest(shared)
+
+
+@pytest.fixture
+def channel(shared: Site) -> Iterator[grpc.Channel]:
+    with hostile.open_channel(shared.port) as channel:
+        yield channel
+
+
+def header(**fields: Any) -> bytes:
+    """Returns a header that opens a stream, or a rollout's, changed."""
+    fields = {"client_id": "stranger", "incarnation": 1, **fields}
+    message = experience_pb2.ExperienceHeader(**fields)
+    return experience_pb2.ExperienceRequest(header=message).SerializeToString()
+
+
+def chunk(data: bytes) -> bytes:
+    return experience_pb2.ExperienceRequest(chunk=data).SerializeToString()
+
+
+def rollout_bytes(rollout: Rollout) -> bytes:
+    return rollout_to_message(rollout).SerializeToString()
+
+
+def whole(data: bytes, columns: int = 2, **fields: Any) -> bytes:
+    """Returns a header with a rollout's bytes in it."""
+    fields = {"sequence": 1, "columns": columns, "rollout_bytes": len(data), **fields}
+    return header(first_chunk=data, **fields)
+
+
+GOOD = make_rewarded(2, 7.0)
+GOOD_BYTES = rollout_bytes(GOOD)
+LENGTH = len(GOOD_BYTES)
+HALF = GOOD_BYTES[: LENGTH // 2]
+EPISODE = pb.Episode(episode_return=1.0, length=1)
+
+# Name -> messages, and words of the refusal.
+STREAMS: dict[str, tuple[Sequence[bytes], str]] = {
+    "nothing": ([], "expected a header"),
+    "an empty message": ([b""], "expected a header"),
+    "bytes that are no message": ([b"\xff\xff\xff"], "expected a header"),
+    "a chunk first": ([chunk(GOOD_BYTES)], "expected a header"),
+    "an empty chunk first": ([chunk(b"")], "expected a header"),
+    "a long message that is no chunk": ([b"\x0a" + bytes(4_000_000)], ""),
+    "no client": ([header(client_id="")], "client_id"),
+    "a name of 201": ([header(client_id="a" * 201)], "client_id"),
+    "a name of a megabyte": ([header(client_id="a" * 1_000_000)], "client_id"),
+    "a name with a line's end": ([header(client_id="a\nb")], "client_id"),
+    "an agent of 201": ([header(sequence=1, agent="a" * 201)], "agent"),
+    "an agent with a zero": ([header(sequence=1, agent="a\0b")], "agent"),
+    "another client's name in the second header": (
+        [header(), header(client_id="honest", incarnation=2, sequence=100)],
+        "of client 'honest' on the stream of 'stranger'",
+    ),
+    "another incarnation in the second header": (
+        [header(), header(incarnation=7, sequence=1)],
+        "one stream is one client's",
+    ),
+    "a header where a chunk belongs": (
+        [header(sequence=1, columns=2, rollout_bytes=LENGTH), header()],
+        "the stream ended, or another began, in it",
+    ),
+    "two headers at once": (
+        [header(), whole(HALF, rollout_bytes=LENGTH), whole(HALF, rollout_bytes=LENGTH)],
+        "the stream ended, or another began, in it",
+    ),
+    "a chunk after the end": ([whole(GOOD_BYTES[:-1]), chunk(b"x")], "rollout"),
+    "garbage in the middle": (
+        [header(sequence=1, columns=2, rollout_bytes=LENGTH), chunk(HALF), b"\xff\xff"],
+        "the stream ended, or another began, in it",
+    ),
+    "an end in the middle": (
+        [header(sequence=1, columns=2, rollout_bytes=LENGTH), chunk(HALF)],
+        "the stream ended, or another began, in it",
+    ),
+    "more bytes than announced": (
+        [header(sequence=1, columns=2, rollout_bytes=10), chunk(GOOD_BYTES)],
+        "more than 10 bytes came",
+    ),
+    "more than announced at once": ([whole(GOOD_BYTES, rollout_bytes=10)], "more than 10 bytes"),
+    "fewer bytes than it needs": ([whole(HALF)], "rollout: these bytes are none|bytes of data"),
+    "above the limit": ([header(sequence=1, rollout_bytes=(1 << 24) + 1)], "at most 16777216"),
+    "endless": ([header(sequence=1, rollout_bytes=(1 << 64) - 1)], "bytes announced"),
+    "bytes that are no rollout": ([whole(b"\xff" * 100)], "these bytes are none"),
+    "a rollout of nothing": ([whole(b"\xa2\x06\x00")], "next_alive|dtype"),
+    "10 001 episodes": ([header(sequence=1, episodes=[EPISODE] * 10_001)], "10001 episodes"),
+    "an episode of NaN": (
+        [header(sequence=1, episodes=[EPISODE, pb.Episode(episode_return=np.nan, length=1)])],
+        r"episodes\[1\]: return nan",
+    ),
+    "an infinite episode with a good rollout": (
+        [whole(GOOD_BYTES, episodes=[pb.Episode(episode_return=-np.inf, length=1)])],
+        r"episodes\[0\]: return -inf",
+    ),
+    "an empty episode": ([header(sequence=1, episodes=[pb.Episode()])], r"episodes\[0\].length"),
+    "an endless episode": (
+        [header(sequence=1, episodes=[pb.Episode(length=(1 << 64) - 1)])],
+        r"episodes\[0\].length",
+    ),
+    "no columns": ([whole(GOOD_BYTES, columns=0)], "columns: 0, but the rollout has 2 slots"),
+    "2^32 - 1 columns": ([whole(GOOD_BYTES, columns=(1 << 32) - 1)], "columns: 4294967295"),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_with_a_mistake_is_refused(
+    shared: Site, honest: Honest, channel: grpc.Channel, name: str
+) -> None:
+    messages, match = STREAMS[name]
+    code, details = hostile.refuse(channel, COLLECT, messages)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT, details
+    assert re.search(match, details), details
+    assert len(details) < 1000
+    honest.check()
+
+
+def change(**fields: Any) -> Rollout:
+    return dataclasses.replace(GOOD, **fields)
+
+
+def see(observation: np.ndarray) -> Rollout:
+    return change(inputs={"observation": observation}, next_inputs={"observation": observation})
+
+
+def fill(array: np.ndarray, number: float) -> np.ndarray:
+    """Returns the array with one number replaced."""
+    array = array.copy()
+    array.reshape(-1)[3] = number
+    return array
+
+
+OBSERVATION = GOOD.inputs["observation"]
+ACTION = GOOD.actions["action"]
+
+
+# Name -> rollout, and words of the refusal.
+ROLLOUTS: dict[str, tuple[Rollout, str]] = {
+    "no observation": (change(inputs={}, next_inputs={}), "inputs: nothing, but the model has"),
+    "an observation of another name": (
+        change(inputs={"x": OBSERVATION}, next_inputs={"x": OBSERVATION}),
+        "inputs: x, but the model has observation",
+    ),
+    "an observation with a longer name than any": (
+        change(inputs={"x" * 5000: OBSERVATION}, next_inputs={"x" * 5000: OBSERVATION}),
+        "names of at most 200",
+    ),
+    "five numbers instead of four": (
+        see(np.zeros((STEPS, 2, 5), np.float32)),
+        r"inputs observation: float32 of \[5, 2, 5\], expected float32 of \[5, 2, 4\]",
+    ),
+    "a step more": (see(np.zeros((STEPS + 1, 2, 4), np.float32)), "inputs observation"),
+    "NaN seen": (see(fill(OBSERVATION, np.nan)), "inputs observation: has NaN"),
+    "infinity seen": (see(fill(OBSERVATION, np.inf)), "inputs observation: has NaN"),
+    "more than a float32 holds": (
+        see(fill(OBSERVATION.astype(np.float64), 1e300)),
+        "inputs observation",
+    ),
+    "numbers whose squares a float32 does not hold": (
+        see(fill(OBSERVATION, 1e30)),
+        "whose squares no float32 holds",
+    ),
+    "NaN seen next": (
+        change(next_inputs={"observation": fill(OBSERVATION, np.nan)}),
+        "next_inputs observation: has NaN",
+    ),
+    "actions of another name": (change(actions={"a": ACTION}), "actions: a, but the model has"),
+    "actions of float": (
+        change(actions={"action": ACTION.astype(np.float32)}),
+        "actions action: float32",
+    ),
+    "actions that there are not": (
+        change(actions={"action": fill(ACTION, 2)}),
+        r"actions action: .* outside 0\.\.1",
+    ),
+    "negative actions": (
+        change(actions={"action": fill(ACTION, -1)}),
+        r"actions action: .* outside 0\.\.1",
+    ),
+    "rewards of another shape": (
+        change(rewards=np.zeros((STEPS, 2, 3), np.float32)),
+        r"rewards: float32 of \[5, 2, 3\], expected float32 of \[5, 2, 1\]",
+    ),
+    "NaN for a reward": (change(rewards=fill(GOOD.rewards, np.nan)), "rewards: has NaN"),
+    "a giant reward": (change(rewards=fill(GOOD.rewards, 3e38)), "whose squares no float32 holds"),
+    "NaN for a probability": (change(log_prob=fill(GOOD.log_prob, np.nan)), "log_prob: has NaN"),
+    "probabilities of one slot": (change(log_prob=GOOD.log_prob[:, :1]), "log_prob: float32 of"),
+    "neither alive nor dead": (
+        change(next_alive=fill(GOOD.next_alive, 0.5)),
+        "next_alive: has other numbers than 1",
+    ),
+    "NaN for alive": (
+        change(next_alive=fill(GOOD.next_alive, np.nan)),
+        "next_alive: has other numbers",
+    ),
+    "alive without slots": (
+        change(next_alive=GOOD.next_alive[:, 0]),
+        r"next_alive: shape \[5\], expected \[5, k\]",
+    ),
+    "no slot at all": (
+        change(next_alive=np.zeros((STEPS, 0), np.float32)),
+        r"next_alive: shape \[5, 0\]",
+    ),
+    "versions of another length": (change(versions=GOOD.versions[:2]), "versions: int64 of"),
+    "versions of float": (change(versions=GOOD.versions.astype(np.float32)), "versions: float32"),
+}
+
+
+@pytest.mark.parametrize("name", ROLLOUTS)
+def test_a_rollout_with_a_mistake_is_refused_by_name(
+    shared: Site, honest: Honest, channel: grpc.Channel, name: str
+) -> None:
+    rollout, match = ROLLOUTS[name]
+    columns = rollout.next_alive.shape[-1]
+    data = rollout_bytes(rollout)
+    code, details = hostile.refuse(channel, COLLECT, [whole(data, columns=columns)])
+    assert code is grpc.StatusCode.INVALID_ARGUMENT, details
+    assert re.search(match, details), details
+    honest.check()
+
+
+def test_a_refusal_is_counted_and_what_came_before_it_is_taken(
+    shared: Site, honest: Honest
+) -> None:
+    before = shared.server.status().refused.get("malformed", 0)
+    client = shared.connect("half-good", incarnation=3)
+    client.send(1, make_rewarded(2, 70.0))
+    client.send(2, change(rewards=fill(GOOD.rewards, np.nan)))
+    client.send(3, make_rewarded(2, 80.0))
+    client.assert_ends(InvalidInputError, "rewards: has NaN")
+    # So that the client knows what it need not send again.
+    assert client.newest is not None
+    assert client.newest.progress.received == 1
+    assert shared.server.status().refused["malformed"] == before + 1
+    again = shared.connect("half-good", incarnation=3)
+    again.send(3, make_rewarded(2, 80.0))
+    again.wait(received=3, released=3)
+    assert shared.learned()[-1] == [70.0, 70.0, 80.0, 80.0]
+    honest.check()
+
+
+def test_a_first_rollout_does_not_decide_what_others_look_like(
+    open_site: Callable[..., Site],
+) -> None:
+    """The collector holds rollouts to the first one; that must be one of this run."""
+    site = open_site()
+    with hostile.open_channel(site.port) as channel:
+        rollout, _ = ROLLOUTS["five numbers instead of four"]
+        code, _ = hostile.refuse(channel, COLLECT, [whole(rollout_bytes(rollout))])
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+    Honest(site).check()
+
+
+class Idle:
+    """Raw streams that have said something and go on no further."""
+
+    def __init__(self, channel: grpc.Channel, messages: Sequence[bytes]):
+        self._end = threading.Event()
+        self.call = channel.stream_stream(COLLECT)(self._say(messages))
+
+    def _say(self, messages: Sequence[bytes]) -> Iterator[bytes]:
+        yield from messages
+        self._end.wait(60)
+
+    def close(self) -> None:
+        self._end.set()
+        self.call.cancel()
+
+
+def test_200_idle_streams_disturb_nobody(
+    shared: Site, honest: Honest, channel: grpc.Channel
+) -> None:
+    before = len(find_stream_threads())
+    idle = [Idle(channel, [header(client_id=f"idle-{n}")]) for n in range(200)]
+    for stream in idle:
+        next(stream.call)  # the values
+    assert len(find_stream_threads()) == before + 200
+    for _ in range(3):
+        honest.check()
+    for stream in idle:
+        stream.close()
+    wait_until(lambda: len(find_stream_threads()) <= before, "the end of the threads")
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        [header(client_id="slow", sequence=1, columns=2, rollout_bytes=1 << 24)],
+        [
+            header(client_id="slow", sequence=1, columns=2, rollout_bytes=1 << 24),
+            chunk(bytes(1000)),
+        ],
+    ],
+    ids=["nothing", "a header", "a piece"],
+)
+def test_streams_that_stop_in_the_middle_disturb_nobody(
+    shared: Site, honest: Honest, channel: grpc.Channel, messages: Sequence[bytes]
+) -> None:
+    slow = [Idle(channel, messages) for _ in range(40)]  # more than there is memory for
+    for _ in range(3):
+        honest.check()
+    for stream in slow:
+        stream.close()
+    honest.check()
+
+
+def test_clients_by_the_thousand_are_forgotten_and_those_that_wait_are_not(
+    open_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experience_service, "_MAX_CLIENTS", 10)
+    site = open_site()
+    one, two = site.connect("one"), site.connect("two")
+    for client, reward in ((one, 1.0), (two, 2.0)):
+        client.send(1, make_rewarded(2, reward))
+    one.wait(released=1, version=1)
+    two.wait(released=1, version=1)
+    one.send(2, make_rewarded(2, 3.0))
+    one.wait(received=2)
+    for number in range(50):
+        site.service.add(make_experience(1, client_id=f"passing-{number}"))
+    assert len(site.service._clients) == 10
+    assert one.newest is not None
+    assert one.newest.progress.received == 2
+    two.send(2, make_rewarded(2, 4.0))
+    one.wait(received=2, released=2, version=2)
+    assert site.learned() == [[1.0, 1.0, 2.0, 2.0], [3.0, 3.0, 4.0, 4.0]]

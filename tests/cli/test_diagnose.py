@@ -1,0 +1,122 @@
+"""`relaax diagnose` on the file of a run that has failed. covers P25"""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support.batch import load
+from support.cluster import ROOT
+
+from relaax_like.cli.diagnose import compute_gradient_norms, find_causes, show_diagnosis
+from relaax_like.computation.updates import LearningTask, NotFiniteError
+from relaax_like.config.loader import dump_experiment, load_experiment
+from relaax_like.experience.collector import Collector
+from relaax_like.experience.rollout import Rollout
+from relaax_like.learner.learning_policy import LearningPolicy
+from relaax_like.learner.training_error import load_training_error, save_training_error
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """The folder of a run of ppo whose environment has sent one reward that is far too large."""
+    folder = tmp_path_factory.mktemp("run")
+    experiment = load_experiment(
+        ROOT / "algorithms" / "ppo" / "ppo.yaml", [f"run_dir={folder}", "algorithm.kl=0.5"]
+    )
+    (folder / "config.yaml").write_text(dump_experiment(experiment))
+    config = experiment.algorithm
+    model = load("model", "ppo").make_model(config, 0)
+    task = LearningTask(
+        load("algorithm", "ppo").make_algorithm(config, model, 0), config.optimizers
+    )
+    policy = LearningPolicy(task, config.update_plan, 0, run_dir=folder)
+    shape, random = (32, 8), np.random.default_rng(0)
+    observations = random.standard_normal((33, 8, 4)).astype(np.float32)
+    rewards = np.ones((*shape, 1), np.float32)
+    rewards[3, 2] = 1e30
+    rollout = Rollout(
+        inputs={"observation": observations[:-1]},
+        next_inputs={"observation": observations[1:]},
+        next_alive=np.ones(shape, np.float32),
+        rewards=rewards,
+        actions={"action": random.integers(2, size=shape)},
+        log_prob=np.full(shape, np.log(0.5), np.float32),
+        states={},
+        versions=np.zeros(32, np.int64),
+    )
+    collector = Collector(32, 8, capacity=8)
+    collector.add(rollout)
+    with pytest.raises(NotFiniteError):
+        policy.forward(policy.data_preprocess(collector.get_training_data()))
+    return folder
+
+
+def test_it_shows_what_is_not_finite_and_why(run_dir, capsys):
+    assert show_diagnosis(run_dir) == 0
+    text = capsys.readouterr().out
+    assert "after 0 updates and 0 steps" in text
+    assert "critic: inf" in text
+    assert "batch/rewards/reward goes up to 1e+30: set normalize_rewards" in text
+    assert re.search(r"value\.out\.W\s*│\s*[0-9.]+e\+2", text)  # gradients, computed anew
+    assert re.search(r"policy\.out\.b\s*│\s*[0-9]", text)
+    assert re.search(r"batch/rewards/reward\s*│ 32 x 8 x 1\s*│\s*1 │", text)
+
+
+def test_gradients_are_those_of_the_weights_in_the_file(run_dir):
+    arrays = load_training_error(run_dir)
+    arrays["batch/rewards/reward"] = np.ones((32, 8, 1), np.float32)
+    norms, costs = compute_gradient_norms(arrays)
+    # d mean(c_v (V - G)^2) / db = 2 c_v mean(V - G), G - V being the advantages.
+    assert costs["critic"] > 0
+    assert norms["value.out.b"] > 0
+    # With rewards of 0 and values of 0 there is nothing to learn.
+    arrays["batch/rewards/reward"] = np.zeros((32, 8, 1), np.float32)
+    arrays["value/value.out.W"] = np.zeros_like(arrays["value/value.out.W"])
+    norms, costs = compute_gradient_norms(arrays)
+    assert costs["critic"] == 0
+    assert norms["value.out.b"] == 0
+
+
+def test_the_command_names_a_folder_that_has_no_such_file(tmp_path):
+    command = [sys.executable, "-m", "relaax_like.cli.main", "diagnose", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "training_error.npz: no such file" in done.stderr
+
+
+def test_without_settings_all_but_the_gradients_is_shown(tmp_path, capsys):
+    arrays = {
+        "batch/inputs/observation": np.array([[[1.0, np.nan]]], np.float32),
+        "updates": np.array(3),
+        "global_t": np.array(4096),
+    }
+    save_training_error(tmp_path, arrays)
+    assert show_diagnosis(tmp_path) == 0
+    text = capsys.readouterr().out
+    assert "after 3 updates and 4,096 steps" in text
+    assert "batch/inputs/observation at step 0, column 0, component 1" in text
+    assert "gradients: not computed" in text
+    assert "The environment sent it" in text
+
+
+GOOD = np.ones((2, 2), np.float32)
+BAD = np.full((2, 2), np.nan, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"batch/rewards/reward": BAD}, "division by zero"),
+        ({"batch/actions/log_prob": BAD, "value/w": GOOD}, "policy that acted had run away"),
+        ({"batch/inputs/x": GOOD, "value/w": BAD}, "earlier update has spoiled the weights"),
+        ({"batch/inputs/x": GOOD, "slots/default": BAD}, "too large for the optimizer"),
+        ({"batch/inputs/x": GOOD * 1e4}, "goes up to 10000: set update_norm"),
+        ({"value/log_std": GOOD * -9}, "log_std is down at -9"),
+        ({"value/policy.0.W": GOOD * 1e4}, "policy.0.W goes up to 10000"),
+        ({"value/observation.m2": GOOD * 1e9, "batch/inputs/x": GOOD}, "the update itself"),
+    ],
+)
+def test_what_usually_causes_it(arrays, words):
+    assert words in find_causes(arrays)[0]

@@ -1,0 +1,198 @@
+"""A run in one process that was stopped and resumed is the one that never was, bit for bit.
+
+What is compared is all that the run leaves behind: values, optimizers, statistics, episodes, and
+all that a resumed run goes on from: observations, memory, random generators, experience.
+"""
+
+# covers P22, R1, R12
+
+import logging
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.cluster import TRACE, Cluster, find_command
+from support.serial import (
+    PPO,
+    STOP_AT,
+    STOPPED,
+    find_differences,
+    read_run,
+    train,
+    write_experiment,
+)
+
+from relaax_like.launch.serial_state import read_document
+from relaax_like.wire.errors import InvalidInputError
+
+LINEAR = ("algorithm.lr_schedule=linear", "algorithm.clip_schedule=linear")
+
+
+def assert_same(one: Path, other: Path) -> None:
+    first, second = read_run(one / "run"), read_run(other / "run")
+    assert find_differences(first, second) == []
+    assert first["global_t"] >= 768
+
+
+def test_stopped_twice_with_linear_schedules(tmp_path, caplog):
+    """Vectorised CartPole: one random generator for all."""
+    caplog.set_level(logging.INFO)
+    sets = (*LINEAR, "algorithm.max_global_step=768")
+    straight, stopped = (write_experiment(tmp_path / name, **PPO) for name in ("a", "b"))
+    assert train(straight, *sets) == 0
+    # In the middle of the first rollout, then of the fourth iteration.
+    assert train(stopped, *sets, stop_at=9) == STOPPED
+    assert train(stopped, *sets, stop_at=111) == STOPPED
+    assert read_run(tmp_path / "b" / "run")["global_t"] == 3 * 128
+    assert train(stopped, *sets) == 0
+    assert_same(tmp_path / "a", tmp_path / "b")
+    assert caplog.text.count("going on in the middle of the episodes") == 2
+
+
+def test_single_slots_with_leftover_rollouts_a_history_and_running_statistics(tmp_path):
+    """Three slots fill eight columns, so that rollouts wait from iteration to iteration."""
+    sets = (
+        *("environment.slots=3", "environment.rnd=2", "environment.limit=30"),
+        *("algorithm.observation_history=2", "algorithm.prenorm=true"),
+        *("algorithm.update_norm=true", "algorithm.normalize_rewards=true"),
+    )
+    straight, stopped = (write_experiment(tmp_path / name, **PPO) for name in ("a", "b"))
+    assert train(straight, *sets, "algorithm.max_global_step=768") == 0
+    assert train(stopped, *sets, "algorithm.max_global_step=768", stop_at=55) == STOPPED
+    serial = read_run(tmp_path / "b" / "run")["serial"]["state"]
+    collector = serial["agents"]["tasks"]["RL"]["learner"]["collector"]
+    assert collector["num_added"] - collector["num_taken"] > 0
+    # A budget that is raised, too: its end is in the middle of episodes.
+    assert train(stopped, *sets, "algorithm.max_global_step=512") == 0
+    assert train(stopped, *sets, "algorithm.max_global_step=768") == 0
+    assert_same(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_a_memory_goes_on(cell, tmp_path):
+    sets = (
+        *(f"algorithm.network={{layers: [{{{cell}: 8}}]}}", "algorithm.batch_size=4"),
+        *("environment.slots=3", "algorithm.max_global_step=768"),
+    )
+    straight, stopped = (write_experiment(tmp_path / name, **PPO) for name in ("a", "b"))
+    assert train(straight, *sets) == 0
+    assert train(stopped, *sets, stop_at=20) == STOPPED
+    assert train(stopped, *sets) == 0
+    assert_same(tmp_path / "a", tmp_path / "b")
+    memory = read_run(tmp_path / "b" / "run")["serial"]["state"]["agents"]["agents"]["agent"]
+    assert any(np.any(array) for array in memory["states"]["RL"].values())
+
+
+def test_a_learner_beside_its_agents_goes_on_too(tmp_path):
+    """`placement: agent`: the gradient of a shape that has come 100 times is compiled anew."""
+    sets = (
+        *("algorithm.rollout_steps=4", "algorithm.learning_rate_end=0"),
+        *("algorithm.normalize_observations=true", "algorithm.max_global_step=2000"),
+    )
+    a2c = {
+        "placement": "agent",
+        "algorithm": "{name: a2c, state_size: 4, num_actions: 2, network: {layers: [8]}}",
+    }
+    straight, stopped = (write_experiment(tmp_path / name, **a2c) for name in ("a", "b"))
+    assert train(straight, *sets) == 0
+    assert train(stopped, *sets, stop_at=50) == STOPPED
+    assert train(stopped, *sets, stop_at=401) == STOPPED
+    assert train(stopped, *sets) == 0
+    assert_same(tmp_path / "a", tmp_path / "b")
+
+
+def test_the_commands_stop_refuse_and_resume(tmp_path):
+    budget = ("--max-global-step", "768")
+    with Cluster(tmp_path) as cluster:
+        for name in ("a", "b"):
+            write_experiment(tmp_path / name, **PPO)
+        relaax = find_command("relaax")
+        straight = cluster.start("a", [relaax, "train", "a/experiment.yaml", *budget])
+        stopped = cluster.start(
+            "b", [relaax, "train", "b/experiment.yaml", *budget], **{STOP_AT: "77"}
+        )
+        assert stopped.wait() == STOPPED
+        stopped.wait_for(r"go on +relaax resume b/run")
+        refused = cluster.start("b", [relaax, "train", "b/experiment.yaml", *budget])
+        assert refused.wait() == 2
+        resumed = cluster.start("b", [relaax, "resume", "b/run"])
+        assert resumed.wait() == 0, resumed
+        resumed.wait_for("going on in the middle of the episodes of .*b/run/serial.npz")
+        assert straight.wait() == 0, straight
+        for program in cluster.started:
+            assert TRACE not in program.output
+    assert_same(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A run that was stopped in its first rollout, which takes no time; not to be changed."""
+    folder = tmp_path_factory.mktemp("begun")
+    assert train(write_experiment(folder, **PPO), stop_at=9) == STOPPED
+    return folder
+
+
+def go_on(begun: Path, folder: Path, *sets: str) -> int:
+    shutil.copytree(begun, folder, dirs_exist_ok=True)
+    return train(write_experiment(folder, **PPO), *sets, stop_at=3)
+
+
+UNUSABLE = {
+    "environments": (("environment.slots=2",), r"environment is \{.*it was \{"),
+    "arguments": (("environment.args={sutton_barto_reward: true}",), "environment is"),
+    "rollouts": (("algorithm.rollout_steps=8",), "rollout_steps is 8, it was 16"),
+    "weights": (("seed=1",), r"weights \w{8}; the run is at step 0, version 0, weights \w{8}"),
+}
+
+
+@pytest.mark.parametrize(("sets", "want"), UNUSABLE.values(), ids=UNUSABLE)
+def test_a_state_that_does_not_fit_is_named_and_the_run_goes_on_without(
+    sets, want, begun, tmp_path, caplog
+):
+    if sets == ("seed=1",):
+        sets = (*sets, f"relaax-parameter-server.checkpoint_dir={tmp_path / 'other'}")
+    assert go_on(begun, tmp_path, *sets) == STOPPED
+    (record,) = [r for r in caplog.records if "serial.npz" in r.message]
+    assert re.search(want, record.message)
+    assert "its episodes begin anew" in record.message
+    # And what it leaves behind now can be used again.
+    assert read_document(tmp_path / "run" / "serial.npz")["state"]["interactor"]["steps"] <= 12
+
+
+@pytest.mark.parametrize("damage", ["cut off", "changed", "no zip", "an older format"])
+def test_a_damaged_state_is_named_and_the_run_goes_on_without(damage, begun, tmp_path, caplog):
+    shutil.copytree(begun, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "run" / "serial.npz"
+    content = bytearray(path.read_bytes())
+    if damage == "cut off":
+        content = content[: len(content) // 2]
+    elif damage == "changed":
+        content[len(content) // 3] ^= 0x10
+    elif damage == "no zip":
+        content = bytearray(b"something else")
+    else:
+        content = content.replace(b'"format": 1', b'"format": 0')
+    path.write_bytes(content)
+    with pytest.raises(InvalidInputError, match="damaged"):
+        read_document(path)
+    assert train(tmp_path / "experiment.yaml", stop_at=3) == STOPPED
+    assert re.search(r"serial.npz: damaged \(.*its episodes begin anew", caplog.text)
+
+
+def test_agents_that_keep_a_state_of_their_own_begin_anew_and_a_line_says_so(tmp_path):
+    with Cluster(tmp_path) as cluster:
+        argv = [find_command("relaax"), "train", cluster.config, "--log", "plain"]
+        first = cluster.start("train", [*argv, "--set", "relaax-rlx-server.score_lines=true"])
+        first.wait_for("score")
+        assert first.stop(signal.SIGINT) == STOPPED
+        first.wait_for("agents of this kind cannot be saved: .* its episodes begin anew")
+        assert not (tmp_path / "run" / "serial.npz").exists()
+        resume = [find_command("relaax"), "resume", "run", "--max-global-step", "100000"]
+        second = cluster.start("resume", resume)
+        second.wait_for(r"serial.npz: there is no such file.* its episodes begin anew")
+        second.wait_for("score")
+        assert second.stop(signal.SIGINT) == STOPPED
+        assert TRACE not in first.output + second.output

@@ -1,0 +1,244 @@
+"""Runs that learn in their parameter server: a small ppo, and a policy that learns in NumPy.
+
+Iterations are of five steps and four columns.
+"""
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relaax_like.bridge.collecting import make_rollout_bytes
+from relaax_like.bridge.control import BridgeControl
+from relaax_like.bridge.manifest import Variable, make_manifest
+from relaax_like.bridge.service import Experience, ExperienceSink, Lease, Metrics, NullMetrics
+from relaax_like.computation.model import Model, Specs, Tensors, get_variables
+from relaax_like.computation.updates import OptimizerState
+from relaax_like.config.loader import load_experiment
+from relaax_like.config.models import Experiment
+from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.experience.collector import Collector, TrainingData
+from relaax_like.experience.rollout import Rollout
+from relaax_like.launch.learners import load_model_module
+from relaax_like.learner.base_learner import BaseLearner
+from relaax_like.learner.experience_service import ExperienceService
+from relaax_like.learner.iteration_learner import IterationLearner
+from relaax_like.learner.messages import rollout_to_message
+from relaax_like.learner.rollout_layout import RolloutLayout
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.store import Store
+from relaax_like.wire.security import ServerSecurity
+from relaax_like.wire.spaces import Discrete
+from support.rollouts import make_rollout
+from support.threads import WAIT_SEC
+
+STEPS, COLUMNS = 5, 4
+ENV_STEPS = STEPS * COLUMNS  # of an iteration
+
+
+def write_config(folder: Path, text: str = "") -> Path:
+    """Writes a configuration with a small ppo, and more; returns its path."""
+    path = folder / "learning.yaml"
+    path.write_text(
+        f"run_dir: {folder / 'run'}\n"
+        "learner: {placement: server}\n"
+        "algorithm:\n"
+        "  name: ppo\n"
+        "  network: {layers: [8]}\n"
+        "  num_actions: 2\n"
+        f"  num_steps: {ENV_STEPS}\n"
+        f"  rollout_steps: {STEPS}\n"
+        "  batch_size: 10\n"
+        "  epochs: 2\n"
+        f"{text}"
+    )
+    return path
+
+
+def make_experiment(folder: Path, *sets: str) -> Experiment:
+    """Loads it, with overrides, "key=value"."""
+    return load_experiment(write_config(folder), sets)
+
+
+def make_server(
+    experiment: Experiment, metrics: Metrics | None = None, **options: Any
+) -> ParameterServer:
+    """Makes a parameter server of the experiment's model, without a folder unless there is one."""
+    config = experiment.algorithm
+    module = load_model_module(experiment)
+    assert module is not None
+    variables = get_variables(module.make_model(config, config.seed))
+    manifest = make_manifest(variables)
+    by_name = {variable.name: variable.value for variable in variables}
+    flat = manifest.pack([by_name[segment.name] for segment in manifest.segments])
+    store = Store(manifest, flat, experiment.optimizers)
+    return ParameterServer(store, metrics=metrics or NullMetrics(), **options)
+
+
+def unpack(server: ParameterServer) -> list[np.ndarray]:
+    """Returns a server's newest values."""
+    values = server.pull().values
+    assert values is not None
+    return server.manifest.unpack(values.flat)
+
+
+def assert_equal(values: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
+    """Fails unless all arrays are the same, bit by bit."""
+    for value, other in zip(values, want, strict=True):
+        np.testing.assert_array_equal(value, other)
+
+
+@contextlib.contextmanager
+def serve(
+    server: ParameterServer,
+    service: ExperienceSink | None,
+    address: str = "127.0.0.1:0",
+    security: ServerSecurity | None = None,
+) -> Iterator[str]:
+    """Serves a run over gRPC, and its learner; gives the address."""
+    grpc_server, port = BridgeControl().create_server(address, server, security, service)
+    grpc_server.start()
+    if isinstance(service, ExperienceService):
+        service.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        if isinstance(service, ExperienceService):
+            service.stop()
+        grpc_server.stop(grace=None).wait()
+
+
+class PlainModel(Model):
+    """Says what rollouts look like: four numbers seen, two actions."""
+
+    def get_input_specs(self) -> Specs:
+        return [("observation", {"shape": [4]})]
+
+    def get_action_specs(self) -> Specs:
+        return [("action", {"shape": [], "dtype": "int64"})]
+
+    def policy(self, inputs: Tensors, states: Tensors) -> Any:
+        raise NotImplementedError
+
+
+class PlainPolicy:
+    """Learns in NumPy, at once: x becomes 0.5 x + the iteration's rewards. Their order matters.
+
+    Attributes:
+      rewards: of each iteration, `[T, columns]`.
+      gate: an iteration goes on when it is set.
+      begun: set while an iteration waits for that.
+      error: raised instead of learning.
+    """
+
+    def __init__(self) -> None:
+        self.rewards: list[np.ndarray] = []
+        self.begun, self.gate = threading.Event(), threading.Event()
+        self.gate.set()
+        self.error: Exception | None = None
+
+    def load(self, lease: Lease) -> None:
+        self.values = [np.array(value) for value in lease.manifest.unpack(lease.values)]
+        self.slots = {group: np.array(slots) for group, slots in lease.slots.items()}
+        self.slot_names, self.updates = lease.slot_names, lease.updates
+
+    def data_preprocess(self, data: TrainingData) -> TrainingData:
+        return data
+
+    def forward(self, data: TrainingData) -> dict[str, Any]:
+        self.begun.set()
+        assert self.gate.wait(WAIT_SEC)
+        self.begun.clear()
+        if self.error is not None:
+            raise self.error
+        rewards = data.rollout.rewards[..., 0]
+        self.rewards.append(rewards)
+        for value in self.values:
+            value[...] = 0.5 * value + rewards.sum()
+        for slots in self.slots.values():
+            slots[...] += 1.0
+        self.updates += 1
+        return {"loss": float(rewards.mean())}
+
+    def get_values(self) -> list[np.ndarray]:
+        return [value.copy() for value in self.values]
+
+    def get_optimizers(self) -> OptimizerState:
+        slots = {group: slots.copy() for group, slots in self.slots.items()}
+        return OptimizerState(self.updates, slots, self.slot_names)
+
+
+VARIABLES = (Variable("w", np.zeros((2, 3), np.float32)), Variable("b", np.zeros(3, np.float32)))
+
+
+def make_plain_store(variables: Sequence[Variable] = VARIABLES) -> Store:
+    """Makes a store with Adam, which has slots."""
+    manifest = make_manifest(variables)
+    return Store(
+        manifest,
+        manifest.pack([variable.value for variable in variables]),
+        {"default": OptimizerConfig(name="adam", learning_rate=0.1)},
+    )
+
+
+def make_plain_server(
+    variables: Sequence[Variable] = VARIABLES, metrics: Metrics | None = None, **options: Any
+) -> ParameterServer:
+    """Makes a parameter server for a PlainPolicy."""
+    return ParameterServer(make_plain_store(variables), metrics=metrics or NullMetrics(), **options)
+
+
+def make_plain_learner(
+    server: ParameterServer,
+    policy: PlainPolicy | None = None,
+    columns: int = COLUMNS,
+    capacity: int = 4 * COLUMNS,
+    folder: Path = Path("unused"),
+) -> IterationLearner:
+    """Makes a learner with a PlainPolicy; it writes nothing to the folder."""
+    policy = policy or PlainPolicy()
+    hooks = {"save_ckpt_after_run": False, "log_show_after_iter": None}
+    base = BaseLearner({"hook": hooks}, exp_dir=folder)
+    base.policy = policy  # type: ignore[assignment]
+    collector = Collector(STEPS, columns, capacity=capacity)
+    spaces = {"action": Discrete(n=2)}
+    layout = RolloutLayout(PlainModel(), STEPS, spaces)
+    return IterationLearner(base, policy, collector, server, layout)  # type: ignore[arg-type]
+
+
+def make_plain_service(
+    server: ParameterServer, policy: PlainPolicy | None = None, **options: Any
+) -> ExperienceService:
+    """Makes the service of such a learner, not started."""
+    columns = options.pop("columns", COLUMNS)
+    capacity = options.pop("capacity", 4 * columns)
+    max_bytes = options.pop("max_rollout_bytes", 1 << 24)
+    return ExperienceService(
+        lambda: make_plain_learner(server, policy, columns, capacity), columns, max_bytes, **options
+    )
+
+
+def make_rewarded(slots: int, reward: float, seed: int = 0) -> Rollout:
+    """Draws a rollout whose rewards are all the same: it can be told from others."""
+    rollout = make_rollout(slots, seed, STEPS)
+    return dataclasses.replace(rollout, rewards=np.full_like(rollout.rewards, reward))
+
+
+def make_experience(
+    sequence: int,
+    rollout: Rollout | None = None,
+    client_id: str = "client",
+    agent: str = "agent",
+    **fields: Any,
+) -> Experience:
+    """Makes experience of one agent."""
+    data = None
+    if rollout is not None:
+        data = make_rollout_bytes(rollout_to_message(rollout).SerializeToString())
+        fields.setdefault("columns", rollout.slots)
+    fields.setdefault("incarnation", 1)
+    return Experience(client_id=client_id, sequence=sequence, agent=agent, rollout=data, **fields)

@@ -1,0 +1,91 @@
+"""Runs in one process that are stopped and resumed, and all that they leave behind."""
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.process import Shutdown
+from relaax_like.launch.serial_state import read_document
+from relaax_like.launch.trainer import Trainer
+from relaax_like.parameter_server.snapshots import read_latest
+from support.cluster import ROOT
+
+STOP_AT = "RELAAX_TEST_STOP_AT"
+STOPPED = 128 + signal.SIGINT
+_PROGRAM = ROOT / "tests" / "support" / "stopping" / "main"
+# Iterations of 8 rollouts of 16 steps.
+PPO = {
+    "placement": "server",
+    "algorithm": "{name: ppo, state_size: 4, num_actions: 2, network: {layers: [8]}, "
+    "num_steps: 128, rollout_steps: 16, batch_size: 32, epochs: 2}",
+}
+
+
+def write_experiment(folder: Path, placement: str, algorithm: str) -> Path:
+    """Writes an experiment on CartPole-v1, which is interrupted where `train` says."""
+    folder.mkdir(exist_ok=True)
+    file = folder / "experiment.yaml"
+    file.write_text(
+        f"run_dir: {folder / 'run'}\n"
+        "relaax-parameter-server: {progress_interval_sec: 1000}\n"
+        "relaax-rlx-server: {score_lines: false}\n"
+        f"learner: {{placement: {placement}}}\n"
+        f"algorithm: {algorithm}\n"
+        f"environment: {{path: '{_PROGRAM}', env: CartPole-v1, slots: 4}}\n"
+    )
+    return file
+
+
+def train(file: Path, *sets: str, stop_at: int = 0) -> int:
+    """Trains in this process, as a process of its own would; returns the exit status.
+
+    Args:
+      file: the experiment's.
+      sets: overrides of its keys.
+      stop_at: steps of all slots at once after which a Ctrl-C comes; 0: none does.
+    """
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    os.environ[STOP_AT] = str(stop_at)
+    try:
+        return Trainer(load_experiment(file, sets), sets).run(Shutdown())
+    finally:
+        del os.environ[STOP_AT]
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Returns all of a run that decides how it goes on."""
+    state = read_latest(folder / "checkpoints")
+    assert state is not None
+    return {
+        "version": state.version,
+        "global_t": state.global_t,
+        "values": state.values,
+        "slots": dict(state.slots),
+        "steps": dict(state.steps),
+        "statistics": {k: state.statistics[k] for k in ("returns", "lengths", "episodes")},
+        "published": state.statistics.get("published"),
+        "serial": read_document(folder / "serial.npz"),
+    }
+
+
+def find_differences(one: Any, other: Any, name: str = "run") -> list[str]:
+    """Returns the names of all that is not the same, bit for bit."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        if one.keys() != other.keys():
+            return [f"{name}: {sorted(one)}, {sorted(other)}"]
+        return [d for key in one for d in find_differences(one[key], other[key], f"{name}/{key}")]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [d for i, (a, b) in pairs for d in find_differences(a, b, f"{name}/{i}")]
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        same = (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    else:
+        same = type(one) is type(other) and one == other
+    return [] if same else [name]
