@@ -173,8 +173,8 @@ def _format(env: str, program: str, seed: str, rows: Sequence[Row], spread: str)
         "steps": rows[0]["steps"],
         "program": program,
         "seed": seed,
-        "training, last 100": mean("training_mean"),
-        "greedy, 100": mean("greedy_mean"),
+        "training": mean("training_mean"),
+        "greedy": mean("greedy_mean"),
         "spread": spread,
         "wall s": "resumed" if any(row.get("resumed_at") for row in rows) else mean("wall_sec"),
     }

@@ -181,6 +181,8 @@ class Config(ActorCriticConfig):
             prenormalize_steps=self.prenormalize_steps if self.prenorm else 0,
             update_norm=self.update_norm,
             reward_discount=self.discount if self.normalize_rewards else None,
+            discount=self.discount,
+            gae_lambda=self.gae_lambda,
         )
 
     @property

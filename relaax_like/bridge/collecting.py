@@ -32,7 +32,7 @@ class CollectStream:
     """One client's stream of experience, open from the constructor to `close`.
 
         stream = link.collect_stream("rlx-1")
-        stream.open(incarnation, have_version=None)
+        stream.open(incarnation, have_version=0, have_epoch=0)
         stream.send(experience)        # from one thread
         for advance in stream: ...     # in another; raises when the stream breaks
 
@@ -57,16 +57,25 @@ class CollectStream:
         self._outbox: queue.SimpleQueue[frames.ExperienceRequest | None] = queue.SimpleQueue()
         self._call: Any = None
 
-    def open(self, incarnation: int, have_version: int | None) -> None:
-        """Opens the stream, and asks for values newer than those at hand."""
+    def open(self, incarnation: int, have_version: int, have_epoch: int) -> None:
+        """Opens the stream, and asks for values newer than those at hand; epoch 0: there are none.
+
+        Raises:
+          ServerUnavailableError: the channel has been closed.
+        """
         header = experience_pb2.ExperienceHeader(
             client_id=self._client_id,
             incarnation=incarnation,
-            have_version=have_version or 0,
-            have_any=have_version is not None,
+            have_version=have_version,
+            have_epoch=have_epoch,
         )
         self._outbox.put(experience_pb2.ExperienceRequest(header=header))
-        self._call = self._open_call(iter(self._outbox.get, None))
+        try:
+            self._call = self._open_call(iter(self._outbox.get, None))
+        except ValueError as error:  # what gRPC says of its own closed channels
+            raise ServerUnavailableError(
+                f"the link to {self._address} was closed: {error}"
+            ) from None
 
     def send(self, experience: Experience) -> None:
         """Sends experience without waiting; the rollout's bytes must not change any more."""

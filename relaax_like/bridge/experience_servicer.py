@@ -46,10 +46,11 @@ class ExperienceServicer:
             first = _get_header(next(request_iterator, None))
             if not first.client_id:
                 raise InvalidInputError("client_id: empty, expected a name", "client_id")
-            self._backend.pull(first.client_id, first.have_version)  # refuses bad names
+            epoch = self._backend.pull(first.client_id).epoch  # refuses bad names
             stream = _Stream(sink, self._receiving, first, request_iterator, context)
             stream.start()
-            yield from self._tell(sink, first, stream, context)
+            have = first.have_version if first.have_epoch == epoch else None
+            yield from self._tell(sink, first, have, stream, context)
         except Exception as error:
             if isinstance(error, InvalidInputError):
                 self._backend.count_refused("malformed")
@@ -59,6 +60,7 @@ class ExperienceServicer:
         self,
         sink: ExperienceSink,
         first: experience_pb2.ExperienceHeader,
+        have: int | None,
         stream: "_Stream",
         context: grpc.ServicerContext,
     ) -> Iterator[frames.ExperienceReply]:
@@ -69,7 +71,6 @@ class ExperienceServicer:
           InvalidInputError: what came last is malformed.
         """
         name, incarnation = first.client_id, first.incarnation
-        have = first.have_version if first.have_any else None
         seen = Progress(-1, -1)
         while context.is_active():
             ended = stream.ended  # before the look at how far it has come

@@ -291,13 +291,20 @@ class _ExperimentLoader:
         if learner is None or algorithm is None:
             return learner
         possible: Literal["agent", "server"] = "agent"
-        if algorithm.update_plan is not None:
+        plan = algorithm.update_plan
+        if plan is not None:
             possible = "server"
         if learner.placement not in (None, possible):
             what = "makes whole updates" if possible == "server" else "makes single gradients"
             self._problems.add(
                 (LEARNER, "placement"),
                 f"{learner.placement!r}, but this algorithm {what}: expected {possible!r}",
+            )
+        if learner.workers and (plan is None or plan.discount is None):
+            self._problems.add(
+                (LEARNER, "workers"),
+                f"{learner.workers}, but this algorithm does not learn from whole trajectories: "
+                "expected 0",
             )
         return learner.model_copy(update={"placement": possible})
 

@@ -175,6 +175,11 @@ class LearnerConfig(Settings):
     eval_freq: int = Field(default=0, ge=0)
     # Episodes in one test.
     num_eval_eps: int = Field(default=10, ge=1)
+    # `relaax train` with placement server: processes that sample whole trajectories, each in
+    # environment.slots environments. 0: none, and rollouts of one length.
+    workers: int = Field(default=0, ge=0, le=1024)
+    # Steps after which such a trajectory is cut off.
+    max_traj_len: int = Field(default=300, ge=1)
     # Placement server: iterations between two copies of policy and optimizers in RUN/ckpt; -1:
     # none.
     save_freq: int = Field(default=-1, ge=-1)

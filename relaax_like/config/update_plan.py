@@ -24,6 +24,8 @@ class UpdatePlan:
       update_norm: feed those statistics after each iteration, too.
       reward_discount: rewards are divided by the running deviation of their sums with this
         discount; None: they are taken as they are.
+      discount: of the returns of whole trajectories; None: the algorithm does not learn from them.
+      gae_lambda: of the same.
     """
 
     steps: int
@@ -34,6 +36,8 @@ class UpdatePlan:
     prenormalize_steps: int = 0
     update_norm: bool = False
     reward_discount: float | None = None
+    discount: float | None = None
+    gae_lambda: float = 1.0
 
     @property
     def env_steps(self) -> int:

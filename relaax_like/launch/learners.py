@@ -8,13 +8,18 @@ from relaax_like.computation.prediction import TASK
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment, LearnerConfig
 from relaax_like.config.seeds import derive_seed
+from relaax_like.config.update_plan import UpdatePlan
 from relaax_like.launch.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import ACTION
 
 if TYPE_CHECKING:  # They import TensorFlow.
+    from relaax_like.computation.updates import LearningTask
+    from relaax_like.learner.base_learner import BaseLearner
     from relaax_like.learner.gradient_learner import GradientLearner
     from relaax_like.learner.iteration_learner import IterationLearner
+    from relaax_like.learner.learning_policy import LearningPolicy
+    from relaax_like.learner.publishing_learner import PublishingLearner
 
 MakeClient = Callable[[str], ParameterServerClient]
 
@@ -69,28 +74,79 @@ def make_iteration_learner(experiment: Experiment, publisher: Publisher) -> "Ite
     Raises:
       ConfigError: the algorithm cannot learn there.
     """
-    config, folder = experiment.algorithm, experiment.algorithm_folder
-    plan = config.update_plan
-    model_module = load_model_module(experiment)
-    if plan is None or model_module is None:
-        raise ConfigError(
-            f"learner.placement: server, but the algorithm {folder.name} makes no updates of its "
-            "own; use placement: agent"
-        )
+    config = experiment.algorithm
+    plan = get_update_plan(experiment)
     with without_native_stderr():
-        from relaax_like.computation.updates import LearningTask
         from relaax_like.experience.collector import Collector
-        from relaax_like.learner.base_learner import BaseLearner
         from relaax_like.learner.iteration_learner import IterationLearner
         from relaax_like.learner.learning_policy import LearningPolicy
         from relaax_like.learner.rollout_layout import RolloutLayout
 
+    task, model = _make_learning_task(experiment)
+    seed = derive_seed(config.seed, "learn")
+    policy = LearningPolicy(task, plan, seed, experiment.run_dir)
+    base = _make_base_learner(experiment, policy, publisher)
+    # Any client's rollout finds room as soon as all whole iterations have been taken.
+    largest = plan.columns + experiment.rlx_server.max_slots_per_client
+    collector = Collector(plan.steps, plan.columns, capacity=max(4 * plan.columns, largest))
+    # Not all algorithms know their actions' range; those with networks of ours do.
+    space = getattr(config, "action_space", None)
+    layout = RolloutLayout(model, plan.steps, {} if space is None else {ACTION: space})
+    return IterationLearner(base, policy, collector, publisher, layout)
+
+
+def make_trajectory_learner(experiment: Experiment, publisher: Publisher) -> "PublishingLearner":
+    """Loads TensorFlow, and makes the learner of a run that samples whole trajectories.
+
+    Raises:
+      ConfigError: the algorithm cannot learn from them.
+    """
+    plan = get_update_plan(experiment)
+    with without_native_stderr():
+        from relaax_like.learner.publishing_learner import PublishingLearner
+        from relaax_like.sampling.ppo_optim import PPOOptim
+
+    task, _ = _make_learning_task(experiment)
+    seed = derive_seed(experiment.algorithm.seed, "learn")
+    max_traj_len = experiment.learner.max_traj_len
+    policy = PPOOptim(task, plan, seed, max_traj_len, experiment.run_dir)
+    base = _make_base_learner(experiment, policy, publisher)
+    return PublishingLearner(base, policy, publisher)
+
+
+def get_update_plan(experiment: Experiment) -> UpdatePlan:
+    """Returns how the algorithm makes its own updates.
+
+    Raises:
+      ConfigError: it makes none.
+    """
+    plan = experiment.algorithm.update_plan
+    if plan is None or load_model_module(experiment) is None:
+        raise ConfigError(
+            f"learner.placement: server, but the algorithm {experiment.algorithm_folder.name} "
+            "makes no updates of its own; use placement: agent"
+        )
+    return plan
+
+
+def _make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
+    """Returns the task, and its model."""
+    config, folder = experiment.algorithm, experiment.algorithm_folder
+    model_module: Any = load_model_module(experiment)
+    with without_native_stderr():
+        from relaax_like.computation.updates import LearningTask
+
         algorithm_module = load_algorithm_module(folder, "algorithm")
     model = model_module.make_model(config, config.seed)
     algorithm = algorithm_module.make_algorithm(config, model, derive_seed(config.seed, "learn"))
-    task = LearningTask(algorithm, experiment.optimizers)
-    seed = derive_seed(config.seed, "learn")
-    policy = LearningPolicy(task, plan, seed, experiment.run_dir)
+    return LearningTask(algorithm, experiment.optimizers), model
+
+
+def _make_base_learner(
+    experiment: Experiment, policy: "LearningPolicy", publisher: Publisher
+) -> "BaseLearner":
+    from relaax_like.learner.base_learner import BaseLearner
+
     base = BaseLearner(
         {"hook": _make_hooks(experiment.learner)},
         exp_dir=experiment.run_dir,
@@ -99,13 +155,7 @@ def make_iteration_learner(experiment: Experiment, publisher: Publisher) -> "Ite
     base.policy = policy
     if experiment.learner.eval_freq:
         _add_tests(experiment, base, policy, publisher)
-    # Any client's rollout finds room as soon as all whole iterations have been taken.
-    largest = plan.columns + experiment.rlx_server.max_slots_per_client
-    collector = Collector(plan.steps, plan.columns, capacity=max(4 * plan.columns, largest))
-    # Not all algorithms know their actions' range; those with networks of ours do.
-    space = getattr(config, "action_space", None)
-    layout = RolloutLayout(model, plan.steps, {} if space is None else {ACTION: space})
-    return IterationLearner(base, policy, collector, publisher, layout)
+    return base
 
 
 def _make_hooks(config: LearnerConfig) -> dict[str, Any]:

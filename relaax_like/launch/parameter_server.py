@@ -130,6 +130,11 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     """Serves until training finishes or a signal comes; returns the exit status."""
     failpoints.arm_from_environment()
     settings = experiment.parameter_server
+    if experiment.learner.workers:
+        raise ConfigError(
+            f"learner.workers: {experiment.learner.workers}, but only relaax train samples with "
+            "workers; expected 0 (environments are clients here)"
+        )
     shutdown = Shutdown()
     validate_exposure(settings.bind, experiment.security)
     if settings.prometheus_bind is not None:
@@ -180,8 +185,8 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         metrics.close()
     print_summary(experiment, server.status())
     status = 0 if server.status().finished else shutdown.exit_status
-    if service is not None and service.running:
-        # An iteration that takes too long is still being computed: Python's end would abort in it.
+    if service is not None:
+        # TensorFlow's own end takes seconds; while an iteration is still being computed, it aborts.
         logging.shutdown()
         sys.stdout.flush()
         os._exit(status)

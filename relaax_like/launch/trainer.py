@@ -20,6 +20,7 @@ from relaax_like.launch.parameter_server import (
 from relaax_like.launch.process import Shutdown
 from relaax_like.launch.run_folder import TRAIN, describe_start, write_config
 from relaax_like.launch.serial_state import SerialState
+from relaax_like.launch.trajectory_trainer import train_on_trajectories
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire import tracing
 
@@ -54,28 +55,38 @@ class Trainer:
             with shutdown.interrupting(), tracing.span(tracing.START):
                 server = make_parameter_server(experiment, self._overrides, newest)
             serving.append(server)
-            with server, open_progress(self._log, experiment, newest, shutdown) as progress:
+            with server:
                 # Not before: now nobody else works in the folder.
                 write_config(experiment)
                 describe_start(experiment, TRAIN)
-                watching = threading.Thread(
-                    target=watch_progress,
-                    args=(server, shutdown, progress.interval_sec, progress.show),
-                )
-                watching.start()
-                try:
-                    self._interact(server, shutdown.requested, progress)
-                finally:
-                    shutdown.requested.set()
-                    watching.join()
+                progress = self._train(server, newest, shutdown)
         if isinstance(progress, JsonProgress):
             progress.show(server.status())
         print_summary(experiment, server.status())
         return 0 if server.finished else shutdown.exit_status
 
+    def _train(
+        self, server: ParameterServer, newest: NewestScalars, shutdown: Shutdown
+    ) -> Progress:
+        with open_progress(self._log, self._experiment, newest, shutdown) as progress:
+            watching = threading.Thread(
+                target=watch_progress,
+                args=(server, shutdown, progress.interval_sec, progress.show),
+            )
+            watching.start()
+            try:
+                self._interact(server, shutdown.requested, progress)
+            finally:
+                shutdown.requested.set()
+                watching.join()
+        return progress
+
     def _interact(self, server: ParameterServer, stop: threading.Event, progress: Progress) -> None:
         experiment = self._experiment
         if server.finished:
+            return
+        if experiment.learner.workers:
+            train_on_trajectories(experiment, server, stop, progress.lengths)
             return
 
         def take_episode(episode: SlotEpisode) -> None:

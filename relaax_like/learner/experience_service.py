@@ -95,7 +95,8 @@ class ExperienceService(ExperienceSink):
         self._learned_columns = 0
         self._version = 0
         self._finished = False
-        self._stopping = False
+        self._stopping = False  # no more is taken
+        self._stopped = False  # `stop` has waited
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
 
     @property
@@ -103,24 +104,22 @@ class ExperienceService(ExperienceSink):
         """Longest serialised rollout that is taken."""
         return self._max_rollout_bytes
 
-    @property
-    def running(self) -> bool:
-        """Whether the thread runs, be it that `stop` did not wait for it any longer."""
-        return self._thread.is_alive()
-
     def start(self) -> None:
         """Loads the learner, and begins to learn; returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends after the iteration at hand, and tells what was not learned from. Idempotent.
+        """Ends after the iteration at hand, and tells what was not learned from.
 
-        It waits for two seconds at most: what has not been published by then is lost.
+        It waits for two seconds at most: what has not been published by then is lost. Called again,
+        it does not wait.
         """
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        if self._thread.ident is not None:
+            learns = self._learner is not None and not self._stopped
+            self._stopped = True
+        if learns:  # else there is nothing to lose
             self._thread.join(_STOP_SEC)
 
     def add(self, experience: Experience) -> None:

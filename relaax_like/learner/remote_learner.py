@@ -95,7 +95,6 @@ class RemoteLearner(Learner):
         self._on_learned: OnLearned | None = None
         # In the receiving thread alone.
         self._epoch = 0
-        self._values_epoch = 0
         self._away = False
         self._lost_before = 0
         self._came = threading.Event()
@@ -142,10 +141,10 @@ class RemoteLearner(Learner):
             self._sender.join(remaining_sec())
         with self._lock:
             stream = self._stream
-        if stream is not None:
-            stream.finish(remaining_sec())
-        if self._receiver.is_alive():
-            self._receiver.join(remaining_sec())
+        if stream is None:  # the receiver looks for the server, and has nothing to lose
+            return
+        stream.finish(remaining_sec())
+        self._receiver.join(remaining_sec())
 
     def _run(self) -> None:
         """Keeps a stream open, and takes what comes."""
@@ -165,8 +164,7 @@ class RemoteLearner(Learner):
             except (ServerUnavailableError, ProtocolError) as error:
                 self._note_away(error)
             except Exception:
-                if not self._stopping.is_set():  # else the channel may have been closed
-                    logger.exception("an answer of the learner could not be taken")
+                logger.exception("an answer of the learner could not be taken")
             self._close_stream()
             self._let_act_on()
             if self._newest is not None and self._newest.finished:
@@ -176,13 +174,11 @@ class RemoteLearner(Learner):
 
     def _open(self) -> CollectStream:
         stream = self._open_stream()
-        # Of a server that was restarted, the same number may mean other values.
-        known = self._newest is not None and self._values_epoch == self._epoch
-        version = self._newest.version if self._newest is not None and known else None
+        version = 0 if self._newest is None else self._newest.version
         with self._lock:
             if self._stopping.is_set():
                 raise ServerUnavailableError("this process ends")
-            stream.open(self._incarnation, version)
+            stream.open(self._incarnation, version, self._epoch)
             for work in self._under_way.values():
                 if work.experience is not None:
                     stream.send(work.experience)
@@ -233,12 +229,9 @@ class RemoteLearner(Learner):
         values = None
         if reply.values is not None and stream is not None:
             values = stream.manifest.unpack(reply.values.flat)
-            self._values_epoch = reply.epoch
         self._on_global_t(reply.global_t)
         self._tell(_find_numbers(done.values()), reply, values)
         tracing.end("take values", mark)
-        if self._values_epoch != reply.epoch:
-            raise ServerUnavailableError("the parameter server was restarted")
 
     def _tell(
         self,

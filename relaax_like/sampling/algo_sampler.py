@@ -111,9 +111,7 @@ class AlgoSampler(AlgoWorker):
             assert isinstance(states, dict)
             self.add_to_statistics(states)
         seconds = time.perf_counter() - began
-        return buffer, SampleTiming(
-            env_steps=len(buffer), sample_sec=seconds, ideal_sec=seconds
-        )
+        return buffer, SampleTiming(env_steps=len(buffer), sample_sec=seconds, ideal_sec=seconds)
 
     def sample_on(
         self, max_traj_len: int, take: Callable[[Buffer], None], goes_on: Callable[[], bool]

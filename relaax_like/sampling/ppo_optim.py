@@ -1,7 +1,6 @@
 """PPOOptim: the update that learns from a buffer of whole trajectories."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +12,13 @@ from relaax_like.config.update_plan import UpdatePlan
 from relaax_like.experience.buffer import Buffer, lay_side_by_side
 from relaax_like.experience.rollout import ALIVE, TERMINATED
 from relaax_like.learner.learning_policy import LearningPolicy
+from relaax_like.sampling.trajectory_data import TrajectoryData
 
-# Shapes of rows grow by this share of an iteration.
+# Rows are filled up to a multiple of this part of an iteration.
 _PARTS = 4
-_SHORTEST = 16
-
-
-@dataclass(frozen=True)
-class Trajectories:
-    """An iteration of whole trajectories, as a `BaseLearner` trains on it.
-
-    Attributes:
-      buffer: with named states and actions, and the extra `log_prob`.
-      tickets: none; they have come by no collector.
-    """
-
-    buffer: Buffer
-    tickets: tuple[int, ...] = ()
-
-    @property
-    def env_steps(self) -> int:
-        """In the buffer."""
-        return len(self.buffer)
+# Trajectories are filled up to lengths, and to numbers, that differ by this factor. A shape of an
+# LSTM is compiled in seconds, what is masked costs milliseconds.
+_FACTOR = 4
 
 
 class PPOOptim(LearningPolicy):
@@ -84,13 +68,13 @@ class PPOOptim(LearningPolicy):
           NotFiniteError: the buffer, or a gradient, has NaN or infinity; the updates before it
             stay.
         """
-        return self.forward(self.data_preprocess(Trajectories(buffer)))
+        return self.forward(self.data_preprocess(TrajectoryData(buffer)))
 
     def data_preprocess(self, data: Any) -> dict[str, Any]:
         """Returns the arguments of an update.
 
         Args:
-          data: a `Trajectories`.
+          data: a `TrajectoryData`.
 
         Raises:
           NotFiniteError: they have NaN or infinity; nothing has changed.
@@ -101,19 +85,24 @@ class PPOOptim(LearningPolicy):
         assert isinstance(steps.actions, dict)
         next_alive = np.full(len(buffer), ALIVE, np.float32)
         next_alive[borders[1:] - 1] = TERMINATED
-        shape = (len(buffer), 1)
-        rewards = steps.rewards.reshape(*shape, 1)
         arguments: dict[str, dict[str, np.ndarray]] = {
             "inputs": steps.states,
             "actions": {**steps.actions, LOG_PROB: steps.extras[LOG_PROB]},
             "next_alive": {"alive": next_alive},
-            "rewards": {"reward": rewards},
+            "rewards": {"reward": steps.rewards[:, None]},
         }
-        self._validate_finite({**arguments, "ends": {"value": np.array(buffer.terminal_values)}})
-        rewards = self._scale_rewards(rewards, next_alive.reshape(shape), np.zeros((1, 2), int))
+        self._validate_finite(
+            {
+                **{p: {n: a[:, None] for n, a in part.items()} for p, part in arguments.items()},
+                "ends": {"value": np.array(buffer.terminal_values)},
+            }
+        )
+        # As one slot's, one trajectory behind the other.
+        rewards = self._scale_rewards(
+            steps.rewards[:, None, None], next_alive[:, None], np.zeros((1, 2), np.int64)
+        )[:, 0]
         # An end that is worth V pays r + discount V, and then nothing: so no step needs to know
         # what was seen behind it.
-        rewards = rewards[:, 0].copy()
         rewards[borders[1:] - 1, 0] += buffer.discount * np.array(buffer.terminal_values)
         arguments["rewards"] = {"reward": rewards}
         return self._lay_out(arguments, borders)
@@ -157,11 +146,13 @@ class PPOOptim(LearningPolicy):
         return -(-rows // unit) * unit
 
     def _pad_steps(self, steps: int) -> int:
-        """Returns the next power of two, up to the longest trajectory."""
-        padded = max(_SHORTEST, 1 << (steps - 1).bit_length())
-        return max(steps, min(padded, self._max_traj_len))
+        padded = max(steps, self._max_traj_len)
+        while (shorter := -(-padded // _FACTOR)) >= steps and shorter < padded:
+            padded = shorter
+        return padded
 
     def _pad_columns(self, columns: int) -> int:
-        """Returns the next power of two of minibatches."""
-        minibatches = -(-columns // self._plan.minibatch)
-        return self._plan.minibatch << (minibatches - 1).bit_length()
+        padded = self._plan.minibatch
+        while padded < columns:
+            padded *= _FACTOR
+        return padded

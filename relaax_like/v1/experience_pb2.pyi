@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ExperienceHeader(_message.Message):
-    __slots__ = ("client_id", "incarnation", "sequence", "agent", "columns", "episodes", "rollout_bytes", "first_chunk", "have_version", "have_any", "leaves")
+    __slots__ = ("client_id", "incarnation", "sequence", "agent", "columns", "episodes", "rollout_bytes", "first_chunk", "have_version", "have_epoch", "leaves")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -18,7 +18,7 @@ class ExperienceHeader(_message.Message):
     ROLLOUT_BYTES_FIELD_NUMBER: _ClassVar[int]
     FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
     HAVE_VERSION_FIELD_NUMBER: _ClassVar[int]
-    HAVE_ANY_FIELD_NUMBER: _ClassVar[int]
+    HAVE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     incarnation: int
@@ -29,9 +29,9 @@ class ExperienceHeader(_message.Message):
     rollout_bytes: int
     first_chunk: bytes
     have_version: int
-    have_any: bool
+    have_epoch: int
     leaves: bool
-    def __init__(self, client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., agent: _Optional[str] = ..., columns: _Optional[int] = ..., episodes: _Optional[_Iterable[_Union[_parameter_server_pb2.Episode, _Mapping]]] = ..., rollout_bytes: _Optional[int] = ..., first_chunk: _Optional[bytes] = ..., have_version: _Optional[int] = ..., have_any: bool = ..., leaves: bool = ...) -> None: ...
+    def __init__(self, client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., agent: _Optional[str] = ..., columns: _Optional[int] = ..., episodes: _Optional[_Iterable[_Union[_parameter_server_pb2.Episode, _Mapping]]] = ..., rollout_bytes: _Optional[int] = ..., first_chunk: _Optional[bytes] = ..., have_version: _Optional[int] = ..., have_epoch: _Optional[int] = ..., leaves: bool = ...) -> None: ...
 
 class ExperienceRequest(_message.Message):
     __slots__ = ("header", "chunk")

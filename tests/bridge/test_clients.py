@@ -2,6 +2,8 @@
 
 # covers R4, R10, R11, R12, R14, R28, R31
 
+import time
+
 import numpy as np
 import pytest
 from support.bridge import ONES, VARIABLES, make_backend
@@ -67,6 +69,19 @@ def test_steps_of_an_agent_that_never_pushes_are_sent_by_themselves(connect, bac
     client = connect(backend)
     client.increment_global_t()
     assert backend.global_t == 1
+
+
+def test_steps_that_come_long_after_a_push_wait_for_the_next_one(connect, backend, monkeypatch):
+    """So that a gradient meets the learning rate of the steps before its own."""
+    client = connect(backend)
+    client.apply_gradients(ONES)
+    monkeypatch.setattr(client_module, "FLUSH_SEC", 1e-3)
+    time.sleep(0.01)
+    client.increment_global_t(5)
+    assert backend.global_t == 0
+    time.sleep(0.01)
+    client.increment_global_t()
+    assert backend.global_t == 6
 
 
 def test_close_sends_what_is_pending(connect, backend):

@@ -64,14 +64,14 @@ class Client:
     """
 
     def __init__(
-        self, link: Link, name: str = "client", incarnation: int = 1, have: int | None = None
+        self, link: Link, name: str = "client", incarnation: int = 1, have: tuple[int, int] = (0, 0)
     ):
         self.newest: Advance | None = None
         self.versions: list[int] = []
         self.values: list[np.ndarray] = []
         self._name, self._incarnation = name, incarnation
         self._stream: CollectStream = link.collect_stream(name, 10.0)
-        self._stream.open(incarnation, have)
+        self._stream.open(incarnation, *have)
         self._reader = Caller(self._read)
 
     def send(self, sequence: int, rollout: Rollout | None = None, **fields: Any) -> None:
@@ -189,12 +189,18 @@ def test_rollouts_go_up_progress_and_values_come_down(site: Site) -> None:
 
 
 def test_who_has_the_newest_values_gets_none(site: Site) -> None:
-    client = site.connect(have=0)
+    client = site.connect(have=(0, site.server.epoch))
     client.wait()
     assert client.versions == []
     client.send(1, make_rewarded(COLUMNS, 1.0))
     client.wait(version=1)
     assert client.versions == [1]
+
+
+def test_values_of_the_same_number_from_before_a_restart_are_not_the_newest(site: Site) -> None:
+    client = site.connect(have=(0, site.server.epoch - 1))
+    client.wait()
+    assert client.versions == [0]
 
 
 def test_a_rollout_that_comes_again_takes_effect_once(site: Site) -> None:
@@ -460,7 +466,7 @@ def test_a_server_that_stops_ends_its_streams_at_once(site: Site) -> None:
     client.assert_ends(ServerUnavailableError, "is closing; reconnect later")
     late = site.connect()
     late.assert_ends(ServerUnavailableError, "is closing")
-    assert not site.service.running
+    assert not site.service._thread.is_alive()
 
 
 def test_a_service_that_never_ran_can_be_stopped() -> None:

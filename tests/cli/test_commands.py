@@ -11,7 +11,19 @@ from support.cluster import GYM_MAIN, ROOT, TRACE, Cluster, find_command
 
 SERVERS = ("relaax-parameter-server", "relaax-rlx-server", "relaax-metrics-server")
 SUBCOMMANDS = (
-    *("run", "train", "eval", "plot", "compare", "status", "save", "stop", "trace", "fsck"),
+    *(
+        "run",
+        "train",
+        "resume",
+        "eval",
+        "plot",
+        "compare",
+        "status",
+        "save",
+        "stop",
+        "trace",
+        "fsck",
+    ),
     "doctor",
 )
 HELP = [

@@ -144,3 +144,17 @@ def test_rows_gives_an_agent_its_part():
     np.testing.assert_array_equal(part.actions["action"], prediction.actions["action"][2:4])
     np.testing.assert_array_equal(part.next_states["count"], [[3], [4]])
     np.testing.assert_array_equal(part.log_prob, prediction.log_prob[2:4])
+
+
+@pytest.mark.parametrize("form", [NumpyActor, CompiledActor])
+def test_draws_go_on_from_a_state(form):
+    first, second = (form(PolicyModel(SPACES["box"]), seed) for seed in (0, 1))
+    values, inputs = make_values(first.model), make_inputs(3)
+    for actor in (first, second):
+        actor.set_values(values, 1)
+        actor.act(*inputs)
+    second.set_state(first.get_state())
+    for _ in range(2):
+        one, other = first.act(*inputs), second.act(*inputs)
+        np.testing.assert_array_equal(one.actions["action"], other.actions["action"])
+        np.testing.assert_array_equal(one.log_prob, other.log_prob)

@@ -402,6 +402,19 @@ def test_an_epoch_goes_through_every_row_once_and_leaves_the_rest_out(xla):
 
 
 @XLA
+def test_only_the_rows_that_count_are_gone_through(xla):
+    task = make_scalars(Seen, xla)
+    rows = make_x(2.0 ** np.arange(12))
+    for count, updates, each in ((9, 3, 9), (8, 2, 6), (3, 1, 3), (12, 4, 12)):
+        costs, made = task.update_epochs(**rows, epochs=1, minibatch=3, seed=count, count=count)
+        seen = round(costs["rows"] * made)
+        assert (made, seen.bit_count()) == (updates, each)
+        assert seen < 2**count
+    with pytest.raises(InvalidInputError, match=r"count: 13, expected 3 .* to 12"):
+        task.update_epochs(**rows, epochs=1, minibatch=3, seed=0, count=13)
+
+
+@XLA
 def test_the_same_seed_gives_the_same_result(xla):
     task, batch = LearningTask(Regression(Regressor(xla)), OPTIMIZERS), make_batch()
     values, state = task.get_values(), task.export_optimizers()

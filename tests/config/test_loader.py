@@ -182,6 +182,7 @@ _BAD_FILES = {
     "unknown section": (
         "algoritm: {}\n" + MINIMAL,
         "cartpole.yaml:1: algoritm: unknown key; did you mean algorithm? (known: seed, run_dir, "
+        "logdir, run_name, "
         "relaax-parameter-server, relaax-rlx-server, relaax-metrics-server, security, learner, "
         "algorithm, environment)",
     ),

@@ -434,3 +434,45 @@ def test_a_trajectory_that_is_not_there_is_refused(chosen: list[int]) -> None:
 def test_a_discount_outside_its_range_is_refused(discount: float, gae_lambda: float) -> None:
     with pytest.raises(ConfigError, match="expected 0 to 1"):
         Buffer(discount, gae_lambda)
+
+
+def test_rows_are_all_steps_in_order() -> None:
+    rows = make_buffer(3, 1, 2).rows()
+    np.testing.assert_array_equal(rows.actions, range(6))
+    np.testing.assert_array_equal(rows.extras["foot"][:, 1], range(6))
+    np.testing.assert_array_equal(rows.mask, np.ones(6))
+    np.testing.assert_allclose(rows.advantages.mean(), 0, atol=1e-6)
+
+
+def test_several_buffers_are_joined_as_by_adding_one_after_the_other() -> None:
+    parts = [make_buffer(3, 1), make_buffer(2, first=4), make_buffer(4, 4, first=6)]
+    joined, added = Buffer.join(parts), parts[0] + parts[1] + parts[2]
+    assert joined.traj_idx == added.traj_idx == [0, 3, 4, 6, 10, 14]
+    assert joined.terminal_values == added.terminal_values == [1.0] * 5
+    for one, other in zip(_leaves(joined.rows()), _leaves(added.rows()), strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(joined.rows().actions, range(14))
+
+
+def test_a_buffer_goes_on_from_the_state_of_another() -> None:
+    state = make_buffer(3, 1).get_state()
+    copy = Buffer(0.9, 0.8)
+    copy.set_state(state)
+    state["rewards"][:] = 7  # copied
+    for n in (4, 5):
+        copy.push(np.array([n], np.float32), np.array(n), n, n / 2)
+        copy.push_additional_info({"foot": np.array([-n, n], np.int32)})
+    copy.end_trajectory(terminal_value=1.0)
+    assert copy.traj_idx == [0, 3, 4, 6]
+    assert copy.terminal_values == [1.0] * 3
+    for one, other in zip(_leaves(copy.rows()), _leaves(make_buffer(3, 1, 2).rows()), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def _leaves(batch: Minibatch) -> list[np.ndarray]:
+    fields = [vars(batch)[name] for name in vars(batch)]
+    return [
+        array
+        for field in fields
+        for array in (field.values() if isinstance(field, dict) else [field])
+    ]

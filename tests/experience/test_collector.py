@@ -404,3 +404,24 @@ def test_a_data_handler_may_return_one_rollout() -> None:
     collector = Collector(STEPS, 2, capacity=4, data_handler=OnlyGoals())
     collector.add(numbered(0, 2))
     assert first_columns(collector.get_training_data()) == [500, 501]
+
+
+def test_another_collector_goes_on_from_a_state_with_part_of_a_rollout() -> None:
+    first = Collector(STEPS, 4, capacity=8)
+    first.add_exps_list([numbered(0, 3), numbered(3, 3)])
+    assert first_columns(first.get_training_data()) == [0, 1, 2, 3]
+    second = Collector(STEPS, 4, capacity=8)
+    second.set_state(first.get_state())
+    assert second.waiting_columns == 2
+    for collector in (first, second):
+        assert collector.add(numbered(6, 3)) == 3
+    one, other = first.get_training_data(), second.get_training_data()
+    assert one is not None
+    assert other is not None
+    assert first_columns(other) == [4, 5, 6, 7]
+    assert_equal_rollouts(other.rollout, one.rollout)
+    np.testing.assert_array_equal(other.keys, one.keys)
+    assert (other.tickets, second.num_added, second.num_taken) == ((2,), 9, 8)
+    # It knows the kind of rollouts, too.
+    with pytest.raises(InvalidInputError, match="is missing"):
+        second.add(dataclasses.replace(numbered(0, 1), states={}))

@@ -128,3 +128,33 @@ def test_inputs_that_are_no_observations_stay_as_they_were(next_alive):
     np.testing.assert_array_equal(
         rollout.next_inputs["goal"][:, 0, 0], [10 if cut_off else 11, 12, 12]
     )
+
+
+@pytest.mark.parametrize("stop", [0, 1, 2, 3])
+def test_another_buffer_goes_on_from_a_state(stop):
+    """The middle of three steps cuts one slot off, so that its last observation is kept apart."""
+
+    def store(buffer, t):
+        return (
+            add(buffer, t, (ALIVE, TRUNCATED), observation(50), next_base=7)
+            if t == 1
+            else add(buffer, t)
+        )
+
+    straight, first, second = (RolloutBuffer(3, SLOTS) for _ in range(3))
+    for t in range(stop):
+        store(first, t)
+    second.set_state(first.get_state())
+    assert second.length == stop % 3
+    rollouts = [store(straight, t) for t in range(6)]
+    assert rollouts[5] is not None
+    for t in range(stop, 6):
+        got, want = store(second, t), rollouts[t]
+        assert (got is None) == (want is None)
+        if got is None:
+            continue
+        for field in ("inputs", "next_inputs", "actions", "states"):
+            for name, array in getattr(want, field).items():
+                np.testing.assert_array_equal(getattr(got, field)[name], array, field)
+        for field in ("next_alive", "rewards", "log_prob", "versions"):
+            np.testing.assert_array_equal(getattr(got, field), getattr(want, field), field)

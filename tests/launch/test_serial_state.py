@@ -106,22 +106,18 @@ def test_a_learner_beside_its_agents_goes_on_too(tmp_path):
 
 def test_the_commands_stop_refuse_and_resume(tmp_path):
     budget = ("--max-global-step", "768")
+    straight, stopped = (write_experiment(tmp_path / name, **PPO) for name in ("a", "b"))
     with Cluster(tmp_path) as cluster:
-        for name in ("a", "b"):
-            write_experiment(tmp_path / name, **PPO)
-        relaax = find_command("relaax")
-        straight = cluster.start("a", [relaax, "train", "a/experiment.yaml", *budget])
-        stopped = cluster.start(
-            "b", [relaax, "train", "b/experiment.yaml", *budget], **{STOP_AT: "77"}
-        )
-        assert stopped.wait() == STOPPED
-        stopped.wait_for(r"go on +relaax resume b/run")
-        refused = cluster.start("b", [relaax, "train", "b/experiment.yaml", *budget])
+        begin = [find_command("relaax"), "train", stopped, *budget]
+        first = cluster.start("first", begin, **{STOP_AT: "77"})
+        assert train(straight, "algorithm.max_global_step=768") == 0
+        assert first.wait() == STOPPED
+        first.wait_for(r"go on +relaax resume b/run")
+        refused = cluster.start("refused", begin)
         assert refused.wait() == 2
-        resumed = cluster.start("b", [relaax, "resume", "b/run"])
+        resumed = cluster.start("resumed", [find_command("relaax"), "resume", "b/run"])
         assert resumed.wait() == 0, resumed
-        resumed.wait_for("going on in the middle of the episodes of .*b/run/serial.npz")
-        assert straight.wait() == 0, straight
+        resumed.wait_for("going on in the middle of the episodes of b/run/serial.npz")
         for program in cluster.started:
             assert TRACE not in program.output
     assert_same(tmp_path / "a", tmp_path / "b")
@@ -178,7 +174,7 @@ def test_a_damaged_state_is_named_and_the_run_goes_on_without(damage, begun, tmp
     path.write_bytes(content)
     with pytest.raises(InvalidInputError, match="damaged"):
         read_document(path)
-    assert train(tmp_path / "experiment.yaml", stop_at=3) == STOPPED
+    assert train(write_experiment(tmp_path, **PPO), stop_at=3) == STOPPED
     assert re.search(r"serial.npz: damaged \(.*its episodes begin anew", caplog.text)
 
 

@@ -38,6 +38,10 @@ def train(cluster: Cluster, *sets: str) -> Program:
     return start(cluster, "train", cluster.config, sets=(QUIET, *sets))
 
 
+def resume(cluster: Cluster, *sets: str) -> Program:
+    return start(cluster, "resume", cluster.folder / "run", sets=sets)
+
+
 def read_snapshot(folder: Path) -> State:
     state = read_latest(folder / "checkpoints")
     assert state is not None, "there is no snapshot"
@@ -83,14 +87,14 @@ def test_two_runs_with_one_seed_end_with_the_same_weights(cartpole: Cluster) -> 
     assert one.statistics["episodes"] == two.statistics["episodes"] > 20
 
 
-def test_ctrl_c_saves_and_the_next_run_goes_on_from_there(bare: Cluster) -> None:
+def test_ctrl_c_saves_and_a_resumed_run_goes_on_from_there(bare: Cluster) -> None:
     first = train(bare, "relaax-parameter-server.progress_interval_sec=0.1")
     first.wait_for(r"step [\d,]{2,} ")
     assert first.stop(signal.SIGINT) == 128 + signal.SIGINT
     first.wait_for("stopped")
     saved = read_snapshot(bare.folder / "run")
     assert saved.global_t > 0
-    second = train(bare, f"algorithm.max_global_step={saved.global_t + 500}")
+    second = resume(bare, f"algorithm.max_global_step={saved.global_t + 500}")
     assert second.wait() == 0
     second.wait_for(f"global_t is {saved.global_t}$")
     after = read_snapshot(bare.folder / "run")
@@ -103,7 +107,7 @@ def test_a_finished_run_ends_at_once_and_says_so(bare: Cluster) -> None:
     budget = "algorithm.max_global_step=300"
     assert train(bare, budget).wait() == 0
     saved = read_snapshot(bare.folder / "run")
-    again = train(bare, budget)
+    again = resume(bare, budget)
     assert again.wait() == 0
     again.wait_for("had finished before")
     assert read_snapshot(bare.folder / "run").version == saved.version

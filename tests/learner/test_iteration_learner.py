@@ -108,7 +108,7 @@ def test_an_iteration_that_is_not_finite_is_not_published(ppo: Any) -> None:
         before = learner.learn().values
     version = server.version
     learner.add(make_rewarded(COLUMNS, float("nan")), ())
-    with pytest.raises(NotFiniteError, match="NaN or infinity|not finite"):
+    with pytest.raises(NotFiniteError, match=r"NaN or infinity|not finite"):
         learner.learn()
     assert server.version == version
     assert_equal(unpack(server), before)

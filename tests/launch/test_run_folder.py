@@ -1,0 +1,217 @@
+"""A run's folder is begun once, described, and never written over. covers P22, R29"""
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from support.cluster import TRACE, Cluster, Program, find_command
+
+from relaax_like.config.loader import load_experiment
+from relaax_like.config.yaml_document import read_yaml
+from relaax_like.launch.run_folder import (
+    RUN,
+    SERVERS,
+    TRAIN,
+    begin_run,
+    describe_start,
+    find_progress,
+    is_described,
+    read_command,
+    validate_not_held,
+)
+from relaax_like.parameter_server.journal_format import HEADER_BYTES
+from relaax_like.parameter_server.snapshots import lock_folder, read_latest
+from relaax_like.wire.errors import ConfigError, SnapshotError
+
+RELAAX = find_command("relaax")
+BUDGET = "--max-global-step"
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with Cluster(tmp_path) as cluster:
+        yield cluster
+
+
+def start(cluster: Cluster, *arguments: object) -> Program:
+    return cluster.start(str(arguments[0]), [RELAAX, *arguments])
+
+
+def read_steps(folder: Path) -> int:
+    state = read_latest(folder / "checkpoints")
+    assert state is not None
+    return state.global_t
+
+
+def load(cluster, *sets):
+    return load_experiment(cluster.config, [f"run_dir={cluster.folder / 'run'}", *sets])
+
+
+def make_snapshot(folder: Path, global_t: int, version: int) -> None:
+    (folder / f"cp-{global_t:020d}-{version:020d}").mkdir(parents=True)
+
+
+def test_what_counts_as_a_run(tmp_path):
+    assert find_progress(tmp_path / "nowhere") is None
+    make_snapshot(tmp_path, 0, 0)
+    (tmp_path / "lock").touch()
+    assert find_progress(tmp_path) is None
+    make_snapshot(tmp_path, 7, 1)
+    assert find_progress(tmp_path) == 7
+    killed = tmp_path / "killed"
+    make_snapshot(killed, 0, 0)
+    (killed / "published-0.state").touch()
+    assert find_progress(killed) == 0
+    pushed = tmp_path / "pushed"
+    make_snapshot(pushed, 0, 0)
+    (pushed / "journal").mkdir()
+    journal = pushed / "journal" / f"journal-{0:020d}.log"
+    journal.write_bytes(bytes(HEADER_BYTES))
+    assert find_progress(pushed) is None
+    journal.write_bytes(bytes(HEADER_BYTES + 1))
+    assert find_progress(pushed) == 0
+
+
+def test_a_run_that_is_there_is_refused_with_the_two_cures(cluster):
+    experiment = load(cluster)
+    begin_run(experiment, force=False)
+    make_snapshot(experiment.parameter_server.checkpoint_dir, 12345, 6)
+    (cluster.folder / "run.old-1").mkdir()
+    with pytest.raises(ConfigError) as caught:
+        begin_run(experiment, force=False)
+    for text in ("at step 12,345", f"`relaax resume {cluster.folder}/run`", "--force", "run.old-2"):
+        assert text in str(caught.value)
+
+
+def test_force_moves_all_folders_aside_and_deletes_none(cluster):
+    elsewhere = [
+        f"relaax-parameter-server.checkpoint_dir={cluster.folder / 'cps'}",
+        f"relaax-parameter-server.metrics_dir={cluster.folder / 'run' / 'curves'}",
+    ]
+    experiment = load(cluster, *elsewhere)
+    for number in (1, 2):
+        make_snapshot(cluster.folder / "cps", number, number)
+        (cluster.folder / "run" / "curves").mkdir(parents=True)
+        begin_run(experiment, force=True)
+        assert not (cluster.folder / "cps").exists()
+        assert not (cluster.folder / "run").exists()
+        assert find_progress(cluster.folder / f"cps.old-{number}") == number
+        assert (cluster.folder / f"run.old-{number}" / "curves").is_dir()
+
+
+def test_force_does_not_move_what_is_needed_or_used(cluster, monkeypatch):
+    experiment = load(cluster)
+    checkpoints = experiment.parameter_server.checkpoint_dir
+    make_snapshot(checkpoints, 5, 5)
+    with lock_folder(checkpoints):
+        for call in (lambda: begin_run(experiment, True), lambda: validate_not_held(experiment)):
+            with pytest.raises(SnapshotError, match="held by another parameter server, pid"):
+                call()
+    mirrored = load(cluster, "relaax-parameter-server.mirror_url=memory://run")
+    with pytest.raises(ConfigError, match="choose another mirror_url"):
+        begin_run(mirrored, force=True)
+    monkeypatch.chdir(checkpoints)
+    with pytest.raises(
+        ConfigError, match=r"--force would move .*run aside, and .*checkpoints with"
+    ):
+        begin_run(experiment, force=True)
+    assert find_progress(checkpoints) == 5
+
+
+def test_each_start_is_described_for_people_and_for_programs(cluster, monkeypatch):
+    experiment = load(cluster, "seed=5")
+    folder = experiment.run_dir
+    folder.mkdir()
+    assert (read_command(folder), is_described(experiment)) == (SERVERS, False)
+    monkeypatch.setattr(sys, "argv", ["relaax", "train", "it's.yaml", "--seed", "5"])
+    describe_start(experiment, TRAIN)
+    monkeypatch.setattr(sys, "argv", ["relaax", "resume", "run"])
+    describe_start(experiment, RUN)
+    assert (read_command(folder), is_described(experiment)) == (RUN, True)
+    data = read_yaml(folder / "experiment.yaml").data
+    first, second = data["starts"]
+    assert first["argv"] == ["relaax", "train", "it's.yaml", "--seed", "5"]
+    assert (first["command"], second["command"]) == ("train", "run")
+    assert first["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert set(first["versions"]) == {"python", "numpy", "tensorflow", "relaax_like"}
+    assert all(first["versions"].values())
+    assert data["settings"]["seed"] == 5
+    info = (folder / "experiment.info").read_text()
+    assert "relaax train 'it'\"'\"'s.yaml' --seed 5" in info
+    assert "relaax resume run" in info
+    for setting in ("seed: 5", "checkpoint_time_interval: 60.0", "env: CartPole-v0"):
+        assert setting in info
+    # A damaged one is replaced.
+    (folder / "experiment.yaml").write_text("[")
+    assert read_command(folder) == SERVERS
+    describe_start(experiment, TRAIN)
+    assert read_command(folder) == TRAIN
+    assert sorted(path.name for path in folder.iterdir()) == ["experiment.info", "experiment.yaml"]
+
+
+def test_train_is_refused_resumed_and_forced(cluster):
+    folder = cluster.folder
+    assert start(cluster, "train", cluster.config, BUDGET, 300).wait() == 0
+    refused = start(cluster, "train", cluster.config, BUDGET, 600)
+    assert refused.wait() == 2
+    (line,) = refused.lines
+    assert line.startswith("error: run_dir: run holds a run already, at step 3")
+    steps = read_steps(folder / "run")
+    resumed = start(cluster, "resume", "run/config.yaml", BUDGET, 900)
+    assert resumed.wait() == 0
+    resumed.wait_for(f"global_t is {steps}$")
+    forced = start(cluster, "train", cluster.config, BUDGET, 200, "--force")
+    assert forced.wait() == 0
+    forced.wait_for("global_t is 0$")
+    assert read_steps(folder / "run") < 300
+    assert read_steps(folder / "run.old-1") >= 900
+    data = read_yaml(folder / "run.old-1" / "experiment.yaml").data
+    assert [one["argv"][1] for one in data["starts"]] == ["train", "resume"]
+    assert data["settings"]["algorithm"]["max_global_step"] == 900
+    for program in cluster.started:
+        assert TRACE not in program.output
+
+
+def test_processes_agree_on_the_folder_are_refused_and_resumed(cluster):
+    sets = ("--run-dir", "null", "--logdir", "logs", "--run-name", "two")
+    first = start(cluster, "run", cluster.config, BUDGET, 1000, "--trace", *sets)
+    assert first.wait() == 0, first
+    (run,) = (cluster.folder / "logs" / "CartPole-v0" / "two").iterdir()
+    # All processes have traced into it.
+    roles = {path.name.rpartition("-")[0] for path in (run / "trace").iterdir()}
+    assert roles >= {"parameter-server", "rlx-server", "environment"}
+    assert read_command(run) == RUN
+    name = run.relative_to(cluster.folder)
+    refused = start(cluster, "run", cluster.config, "--run-dir", name)
+    assert refused.wait() == 2
+    assert f"relaax resume {name}" in refused.output
+    steps = read_steps(run)
+    resumed = start(cluster, "resume", name, BUDGET, steps + 1000)
+    assert resumed.wait() == 0, resumed
+    resumed.wait_for(rf"ps +\| .* global_t is {steps}$")
+    assert read_steps(run) >= steps + 1000
+    assert [path.name for path in run.parent.iterdir()] == [run.name]
+
+
+def test_servers_go_on_by_themselves_and_say_how_they_were_started(cluster):
+    for _ in range(2):
+        server = cluster.start_parameter_server()
+        server.wait_for("parameter server on")
+        assert server.stop() == 128 + signal.SIGTERM
+    server.wait_for("restored the newest snapshot")
+    run = cluster.folder / "run"
+    assert read_command(run) == SERVERS
+    assert len(read_yaml(run / "experiment.yaml").data["starts"]) == 1
+    logdir = cluster.start_parameter_server("run_dir=null", "logdir=logs")
+    assert logdir.wait() == 2
+    assert "want run_dir instead of logdir" in logdir.output
+
+
+def test_resume_wants_a_run(cluster):
+    for argument, want in (("nowhere", "no such folder"), (cluster.config, "config.yaml")):
+        program = start(cluster, "resume", argument)
+        assert program.wait() == 2
+        (line,) = program.lines
+        assert line.startswith("error: ")
+        assert want in line

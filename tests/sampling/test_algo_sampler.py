@@ -1,0 +1,188 @@
+"""AlgoWorker and AlgoSampler: whole trajectories, by hand and against TensorFlow."""
+
+# covers P1, P2, P4, P5, P6, P16, P26
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from relaax_like.bridge.moments import Moments
+from relaax_like.computation.model import get_variables
+from relaax_like.sampling.algo_worker import AlgoWorker
+from relaax_like.wire.errors import ConfigError
+
+from .conftest import CountingSlots, make_config, make_model, make_sampler
+
+LSTM = (8, {"lstm": 4})
+
+
+def draw_values(model, seed):
+    random = np.random.default_rng(seed)
+    return [
+        variable.value + random.normal(0, 0.3, variable.value.shape).astype(variable.value.dtype)
+        for variable in get_variables(model)
+    ]
+
+
+def unroll(config, values, observations):
+    """What TensorFlow makes of one trajectory `[L, ...]` from its beginning: values, log_probs."""
+    model = make_model(config)
+    for variable, value in zip(get_variables(model), values, strict=True):
+        (found,) = [v for v in model.find_variables() if v.name.split(":")[0] == variable.name]
+        found.tf_variable.assign(value)
+    states = {n: tf.zeros([1, *p["shape"]]) for n, p in model.get_state_specs()}
+    begins = np.zeros((len(observations), 1), np.bool_)
+    unrolled = model.unroll({"observation": tf.constant(observations[:, None])}, states, begins)
+    return unrolled.values.numpy()[:, 0], unrolled.distribution
+
+
+def split(buffer):
+    rows = buffer.rows()
+    for start, stop in itertools.pairwise(buffer.traj_idx):
+        yield slice(start, stop), rows
+
+
+def test_trajectories_by_hand_one_of_each_slot_from_reset_to_end():
+    sampler = make_sampler(CountingSlots([2, 3]))
+    buffer, timing = sampler.sample_traj(max_traj_len=10)
+    assert buffer.traj_idx == [0, 2, 5]
+    assert buffer.terminal_values == [0, 0]
+    rows = buffer.rows()
+    np.testing.assert_array_equal(rows.rewards, [1, 2, 1, 2, 3])
+    # Slot 0: delta1 = 2 - V1, delta0 = 1 + V1 / 2 - V0; A0 = delta0 + delta1 / 4.
+    second = rows.values[1]
+    want = [1 + second / 2 + (2 - second) / 4, 2]
+    np.testing.assert_allclose(rows.returns[:2], want, rtol=1e-6)
+    assert timing.env_steps == 5
+    assert timing.sample_sec == timing.ideal_sec > 0
+
+
+def test_what_is_longer_is_cut_off_and_ends_with_the_value_of_what_came_last():
+    slots = CountingSlots([2, 9])
+    seen = []
+    step = slots.step
+    slots.step = lambda actions: seen.append(slots._now) or step(actions)
+    sampler = make_sampler(slots)
+    reset = slots.reset
+    slots.reset = lambda mask=None: seen.append(slots._now) or reset(mask)
+    buffer, _ = sampler.sample_traj(max_traj_len=4)
+    assert buffer.traj_idx == [0, 2, 6]
+    seen = [rows[1] for rows in seen]
+    # The first is of before all, the last one of before the reset that the cut needs.
+    (value,) = sampler.compute_values({"observation": seen[-1][None]}, {})
+    assert buffer.terminal_values == [0, pytest.approx(value)]
+    rows = buffer.rows()
+    np.testing.assert_array_equal(rows.rewards[2:], [1, 2, 3, 4])
+    assert rows.returns[-1] == pytest.approx(4 + 0.5 * value)
+    own = [row for i, row in enumerate(seen[1:-1]) if i != 2]  # slot 0 was reset then
+    np.testing.assert_array_equal(rows.states["observation"][2:], own[:4])
+
+
+@pytest.mark.parametrize("layers", [(8,), LSTM], ids=["feed-forward", "lstm"])
+def test_values_and_log_probs_are_tensorflows_from_no_memory_on(layers):
+    """Also of the second trajectory of a slot, which must not remember the first one."""
+    config = make_config(layers)
+    sampler = make_sampler(CountingSlots([3, 5], cut=[1]), config)
+    values = draw_values(sampler.model, 3)
+    sampler.sync_policy(values, 7)
+    assert sampler.version == 7
+    buffers = []
+    sampler.sample_on(50, buffers.append, lambda: len(buffers) < 5)
+    assert {len(buffer) for buffer in buffers} == {3, 5}
+    for buffer in buffers:
+        rows = buffer.rows()
+        want, distribution = unroll(config, values, rows.states["observation"])
+        np.testing.assert_allclose(rows.values, want, atol=1e-5)
+        log_prob = distribution.log_prob(rows.actions["action"]).numpy()
+        np.testing.assert_allclose(rows.extras["log_prob"], log_prob, atol=1e-5)
+
+
+def test_the_end_of_a_cut_trajectory_is_valued_with_what_is_remembered_of_it():
+    config = make_config(LSTM)
+    slots = CountingSlots([4], cut=[0])
+    finals = []
+    step = slots.step
+
+    def note(actions):
+        transition = step(actions)
+        if transition.final_observations is not None:
+            finals.append(transition.final_observations[0])
+        return transition
+
+    slots.step = note
+    sampler = make_sampler(slots, config)
+    values = draw_values(sampler.model, 4)
+    sampler.sync_policy(values, 1)
+    buffer, _ = sampler.sample_traj(50)
+    seen = np.concatenate([buffer.rows().states["observation"], finals[0][None]])
+    want, _ = unroll(config, values, seen)
+    assert buffer.terminal_values == [pytest.approx(want[-1], abs=1e-5)]
+
+
+def test_do_eval_takes_the_best_actions():
+    config = make_config()
+    sampler = make_sampler(CountingSlots([40]), config)
+    values = draw_values(sampler.model, 5)
+    sampler.sync_policy(values, 1)
+    rows = sampler.sample_traj(50, do_eval=True)[0].rows()
+    _, distribution = unroll(config, values, rows.states["observation"])
+    best = distribution.mode().numpy()
+    np.testing.assert_array_equal(rows.actions["action"], best)
+    rows = sampler.sample_traj(50)[0].rows()
+    _, distribution = unroll(config, values, rows.states["observation"])
+    assert (rows.actions["action"] != distribution.mode().numpy()).any()
+
+
+def test_normalisation_moves_only_when_asked_and_until_the_next_sync():
+    sampler = make_sampler(CountingSlots([3, 4]), make_config(update_norm=True))
+    values = [variable.value for variable in get_variables(sampler.model)]
+    sampler.sample_traj(10)
+    assert sampler.get_statistic("observation").count == 0
+    seen = []
+    for count in (7, 14):
+        buffer, _ = sampler.sample_traj(10, update_normalization_param=True)
+        seen.append(buffer.rows().states["observation"])
+        got, want = sampler.get_statistic("observation"), Moments.of(np.concatenate(seen))
+        assert got.count == want.count == count
+        np.testing.assert_allclose(got.mean, want.mean, rtol=1e-6)
+        np.testing.assert_allclose(got.m2, want.m2, rtol=1e-6)
+    sampler.sync_policy(values, 1)
+    assert sampler.get_statistic("observation").count == 0
+
+
+def test_a_history_begins_anew_with_each_trajectory():
+    sampler = make_sampler(
+        CountingSlots([2, 3], cut=[1]), make_config(observation_history=2), observation_history=2
+    )
+    for slots, rows in split(sampler.sample_traj(10)[0]):
+        inputs = rows.states["observation"][slots]
+        assert inputs.shape[1:] == (6,)
+        np.testing.assert_array_equal(inputs[0, :3], inputs[0, 3:])
+        np.testing.assert_array_equal(inputs[1:, :3], inputs[:-1, 3:])
+
+
+def test_what_is_not_whole_in_the_end_is_counted():
+    sampler = make_sampler(CountingSlots([2, 5]))
+    asked, whole = [], []
+
+    def goes_on():
+        asked.append(1)
+        return len(asked) <= 7  # seven steps
+
+    # Slot 0: three whole, one step; slot 1: one whole, two steps.
+    assert sampler.sample_on(9, whole.append, goes_on) == (2, 3)
+    assert sorted(map(len, whole)) == [2, 2, 2, 5]
+
+
+def test_trajectories_longer_than_the_first_room():
+    buffer, _ = make_sampler(CountingSlots([200, 3])).sample_traj(150)
+    assert buffer.traj_idx == [0, 150, 153]
+    np.testing.assert_array_equal(buffer.rows().rewards[:150], np.arange(1, 151))
+
+
+def test_a_policy_that_does_not_act_in_numpy_is_refused():
+    config = make_config([{"conv": {"filters": 2, "kernel": 3, "stride": 1}}, 4], image=(8, 8, 1))
+    with pytest.raises(ConfigError, match=r"learner\.workers: PPOModel cannot sample"):
+        AlgoWorker(make_model(config), 0)

@@ -1,0 +1,144 @@
+"""Runs that learn in their parameter server, as users start them: they learn, and survive deaths.
+
+covers R12, R24, R26, J8, P9
+"""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.cluster import ROOT, TRACE, Cluster, Program, wait_until
+
+from relaax_like.parameter_server.snapshots import read_latest
+
+PPO = ROOT / "algorithms" / "ppo"
+ITERATION = 128  # environment steps
+SETTINGS = (
+    "learner.placement=server",
+    "relaax-rlx-server.score_lines=false",
+    "algorithm.num_actions=2",
+    "algorithm.network={layers: [32]}",
+    f"algorithm.num_steps={ITERATION}",
+    "algorithm.rollout_steps=16",  # of eight slots: two clients of four
+    "algorithm.batch_size=64",
+    "algorithm.epochs=8",
+    "algorithm.a_lr=3e-3",
+    "algorithm.c_lr=3e-3",
+    "algorithm.discount=0.98",
+    "algorithm.gae_lambda=0.8",
+)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path, PPO, *SETTINGS) as cluster:
+        yield cluster
+
+
+def start_client(cluster: Cluster, name: str) -> Program:
+    return cluster.start_client(name, "--num-envs", 4)
+
+
+def count_scores(client: Program) -> int:
+    return sum("Score = " in line for line in list(client.lines))
+
+
+def wait_scores(client: Program, more: int) -> None:
+    wanted = count_scores(client) + more
+    wait_until(lambda: count_scores(client) >= wanted, (f"{more} more episodes", client))
+    assert client.alive
+
+
+def assert_no_trace(*programs: Program) -> None:
+    for program in programs:
+        assert TRACE not in program.output, program
+
+
+def test_two_clients_learn_cartpole_together_and_a_third_joins_them(cluster: Cluster) -> None:
+    target = ("learner.target_return=150", "learner.target_episodes=50")
+    ps, rlx = cluster.start_both_servers(*target)
+    clients = [start_client(cluster, name) for name in ("one", "two")]
+    cluster.wait_steps(5 * ITERATION)
+    clients.append(start_client(cluster, "three"))
+    wait_scores(clients[2], 1)
+    assert ps.wait() == 0
+    ps.wait_for(r"finished: mean return 1[5-9]\d.* of the last 50 episodes reached the target 150")
+    for client in clients:
+        assert client.wait() == 0
+        client.wait_for("reached the target 150")
+    assert rlx.stop() == 128 + signal.SIGTERM
+    assert_no_trace(ps, rlx, *clients)
+    saved = read_latest(cluster.folder / "run" / "checkpoints")
+    assert saved is not None
+    assert saved.global_t == ITERATION * saved.version
+    assert not [line for line in rlx.lines if "lost" in line or "refused" in line]
+    cluster.assert_nothing_left()
+
+
+def find_taken_up(ps: Program) -> tuple[int, int]:
+    """Returns number and step of the publish that a server has taken up."""
+    match = ps.wait_for(r"took up publish (\d+), step (\d+)")
+    return int(match[1]), int(match[2])
+
+
+def test_a_killed_parameter_server_takes_up_its_newest_publish_and_agents_act_on(
+    cluster: Cluster,
+) -> None:
+    failpoint = {"RELAAX_FAILPOINT": "ps.after_publish=kill@7"}
+    first = cluster.start_parameter_server(**failpoint)
+    rlx = cluster.start_rlx_server()
+    rlx.wait_for("rlx server on")
+    clients = [start_client(cluster, name) for name in ("one", "two")]
+    assert first.wait() == -signal.SIGKILL
+    rlx.wait_for("rollouts are discarded until it is back")
+    for client in clients:
+        wait_scores(client, 2)  # with the values at hand
+    second = cluster.start_parameter_server()
+    # Written down before it was visible to anybody: not one publish more or less.
+    assert find_taken_up(second) == (7, 7 * ITERATION)
+    assert int(second.wait_for(r"global_t is (\d+)")[1]) == 7 * ITERATION
+    rlx.wait_for("the parameter server is back")
+    status = cluster.wait_steps(3 * ITERATION)
+    assert status.version >= 10
+    # Killed wherever it is: what anybody was told is there.
+    told = cluster.status()
+    assert told is not None
+    second.stop(signal.SIGKILL)
+    third = cluster.start_parameter_server()
+    number, step = find_taken_up(third)
+    assert step == number * ITERATION >= told.global_t
+    cluster.wait_steps(2 * ITERATION)
+    # A client that dies in the middle of an iteration is not waited for.
+    assert clients[0].stop(signal.SIGKILL) == -signal.SIGKILL
+    cluster.wait_steps(3 * ITERATION)
+    wait_scores(clients[1], 1)
+    # In order: everything is saved, and nothing needs to be taken up.
+    assert third.stop() == 128 + signal.SIGTERM
+    saved = read_latest(cluster.folder / "run" / "checkpoints")
+    assert saved is not None
+    assert saved.global_t == ITERATION * saved.version
+    assert saved.global_t >= step + 5 * ITERATION
+    fourth = cluster.start_parameter_server()
+    assert int(fourth.wait_for(r"global_t is (\d+)")[1]) == saved.global_t
+    # While TensorFlow is being loaded, or compiles.
+    fourth.wait_for("parameter server on")
+    assert fourth.stop() == 128 + signal.SIGTERM
+    assert "took up" not in fourth.output
+    assert "trying again" not in clients[1].output
+    assert_no_trace(second, third, fourth, rlx, *clients)
+    assert rlx.stop() == 128 + signal.SIGTERM
+    assert clients[1].stop() == 128 + signal.SIGTERM
+    cluster.assert_nothing_left()
+
+
+def test_a_learner_that_fails_ends_its_server_with_a_line(cluster: Cluster) -> None:
+    # Steps so large that the second one is not finite.
+    ps, rlx = cluster.start_both_servers("algorithm.a_lr=1e30", "algorithm.c_lr=1e30")
+    client = start_client(cluster, "one")
+    assert ps.wait() == 1
+    ps.wait_for("learning has failed: .* (not finite|NaN or infinity)")
+    ps.wait_for("^[0-9:]* stopped$")
+    assert_no_trace(ps, rlx, client)
+    rlx.wait_for("rollouts are discarded until it is back")
+    wait_scores(client, 1)
