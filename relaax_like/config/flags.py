@@ -15,8 +15,8 @@ from relaax_like.wire.errors import ConfigError
 def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
     """Turns flags that a command does not know itself into overrides of the file.
 
-    `--KEY VALUE` or `--KEY=VALUE`, with dashes for underscores; `--KEY` alone is `--KEY true`. A key
-    is looked for in the sections algorithm, learner and environment, then among the keys that stand
+    `--KEY VALUE` or `--KEY=VALUE`, with dashes for underscores; `--KEY` alone is `--KEY true`. It is
+    looked for in the sections algorithm, learner and environment, then among the keys that stand
     in no section.
 
     Args:

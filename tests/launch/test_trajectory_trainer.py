@@ -2,15 +2,22 @@
 
 # covers P9, P16, P20, P23, P26
 
+import logging
 import re
 import signal
+import threading
 
 import numpy as np
 import pytest
-from support.cluster import ROOT, TRACE, Cluster, find_command
+from support.cluster import ROOT, TRACE, Cluster, find_command, wait_until
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.experience.buffer import Buffer
+from relaax_like.launch.local import open_slots
+from relaax_like.launch.parameter_server import run_parameter_server
+from relaax_like.launch.process import Shutdown
+from relaax_like.launch.sampler_main import make_sampler
+from relaax_like.launch.trainer import Trainer
 from relaax_like.launch.trajectory_trainer import find_episodes
 from relaax_like.metrics.curves import read_curves
 from relaax_like.parameter_server.snapshots import read_latest
@@ -19,6 +26,7 @@ from relaax_like.wire.errors import ConfigError
 ARGUMENTS = (
     *("--workers", 2, "--max-traj-len", 300, "--num-steps", 2000, "--rollout-steps", 200),
     *("--batch-size", 125, "--epochs", 5, "--a-lr", 1e-3, "--c-lr", 1e-3),
+    *("--target-return", 100, "--target-episodes", 50),
 )
 CONFIG = """
 run_dir: run
@@ -28,49 +36,72 @@ environment: {{program: OpenAI_Gym, env: {env}, slots: 2}}
 """
 
 
-@pytest.fixture
-def cluster(tmp_path):
+def write(folder, layers="[32, 32]", size=4, env="CartPole-v1", algorithm="ppo"):
+    file, path = folder / "trajectories.yaml", ROOT / "algorithms" / algorithm
+    file.write_text(CONFIG.format(folder=path, layers=layers, size=size, env=env))
+    return file
+
+
+def test_it_learns_cartpole(tmp_path):
+    command = [find_command("relaax"), "train", write(tmp_path), *ARGUMENTS]
     with Cluster(tmp_path) as cluster:
-        yield cluster
-
-
-def train(cluster, *arguments, layers="[32, 32]", size=4, env="CartPole-v1", algorithm="ppo"):
-    file = cluster.folder / "trajectories.yaml"
-    folder = ROOT / "algorithms" / algorithm
-    file.write_text(CONFIG.format(folder=folder, layers=layers, size=size, env=env))
-    return cluster.start("train", [find_command("relaax"), "train", file, *ARGUMENTS, *arguments])
-
-
-def test_it_learns_cartpole(cluster):
-    program = train(cluster, "--target-return", 100, "--target-episodes", 50)
-    assert program.wait() == 0, program
+        program = cluster.start("train", command)
+        assert program.wait() == 0, program
     program.wait_for(r"finished: mean return [\d.]+ of the last 50 episodes reached")
     assert TRACE not in program.output
-    curves = read_curves(cluster.folder / "run" / "metrics")
+    curves = read_curves(tmp_path / "run" / "metrics")
     assert {
         *("Train/Return", "Optimizer/KL", "Optimizer/actor", "Optimizer/critic"),
         *("Time/Sample Time", "Time/Sample Rate", "Time/Ideal Sample Rate", "Time/Overhead Loss"),
         *("Time/Optimize Time", "Time/Timesteps per Iteration", "Time/Discarded Timesteps"),
     } <= set(curves)
-    assert min(curves["Time/Timesteps per Iteration"].y) >= 2000
+    assert min(curves["Time/Timesteps per Iteration"].values) >= 2000
 
 
-def test_a_recurrent_policy_learns_from_trajectories_and_a_stopped_run_goes_on(cluster):
-    settings = {"layers": "[8, {lstm: 8}]", "size": 2, "env": "MaskedCartPole-v1"}
-    arguments = (
-        *("--batch-size", 8, "--epochs", 2, "--update-norm", "--max-traj-len", 20),
-        *("--set", "relaax-parameter-server.progress_interval_sec=0.1"),
+def train_here(file, *sets, until=None):
+    """Trains in this process; returns the exit status, and what is left.
+
+    Args:
+      file: the experiment's.
+      sets: overrides of its keys.
+      until: tells when a Ctrl-C comes; None: none does.
+    """
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    experiment, shutdown = load_experiment(file, sets), Shutdown()
+
+    def interrupt():
+        wait_until(until, "what the interrupt waits for")
+        shutdown.request(128 + signal.SIGINT)
+
+    try:
+        if until is not None:
+            threading.Thread(target=interrupt).start()
+        status = Trainer(experiment, sets).run(shutdown)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    state = read_latest(experiment.parameter_server.checkpoint_dir)
+    assert state is not None
+    return status, state
+
+
+def test_a_recurrent_policy_learns_from_trajectories_and_a_stopped_run_goes_on(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    file = write(tmp_path, layers="[{lstm: 4}]", size=2, env="MaskedCartPole-v1")
+    sets = (
+        f"run_dir={tmp_path / 'run'}",
+        "relaax-parameter-server.progress_interval_sec=0.1",
+        *("learner.workers=2", "learner.max_traj_len=20", "algorithm.update_norm=true"),
+        *("algorithm.num_steps=400", "algorithm.rollout_steps=40"),
+        *("algorithm.batch_size=8", "algorithm.epochs=2"),
     )
-    program = train(cluster, *arguments, **settings)
-    program.wait_for(r"step [\d,]{2,} ")
-    assert program.stop(signal.SIGINT) == 128 + signal.SIGINT
-    assert TRACE not in program.output
-    first = read_latest(cluster.folder / "run" / "checkpoints")
-    assert first.global_t >= 2000
-    budget = ("--max-global-step", first.global_t + 3000, "--resume")
-    program = train(cluster, *arguments, *budget, **settings)
-    assert program.wait() == 0, program
-    second = read_latest(cluster.folder / "run" / "checkpoints")
+    learned = lambda: re.search(r"step [\d,]{3,} ", caplog.text)  # noqa: E731
+    status, first = train_here(file, *sets, until=learned)
+    assert status == 128 + signal.SIGINT
+    assert first.global_t >= 400
+    budget = f"algorithm.max_global_step={first.global_t + 500}"
+    status, second = train_here(file, *sets, budget)
+    assert status == 0
     assert second.version == first.version + 2
     names = [segment.name for segment in second.manifest.segments]
     values = dict(zip(names, second.manifest.unpack(second.values), strict=True))
@@ -90,37 +121,22 @@ def test_episodes_of_a_buffer():
     assert found == [(6, 3), (4, 1), (-1, 2)]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"algorithm": "a2c"},
-            r"learner\.workers: 2, but this algorithm does not learn from whole",
-        ),
-        ({"size": 3}, r"sampling worker \d ended with status 2"),
-    ],
-    ids=["an algorithm of single gradients", "spaces that the policy cannot use"],
-)
-def test_what_cannot_be_is_said_in_one_line(cluster, options, message):
-    if options.get("algorithm"):
-        file = cluster.folder / "trajectories.yaml"
-        folder = ROOT / "algorithms" / options["algorithm"]
-        file.write_text(CONFIG.format(folder=folder, layers=[8], size=4, env="CartPole-v1"))
-        with pytest.raises(ConfigError, match=message):
-            load_experiment(file, ["learner.workers=2"])
-        return
-    program = train(cluster, **options)
-    assert program.wait() in (1, 2), program
-    assert re.search(message, program.output), program
-    assert "state_size" in program.output
-    assert TRACE not in program.output
+def test_spaces_that_the_policy_cannot_use_are_refused(tmp_path):
+    experiment = load_experiment(write(tmp_path, size=3))
+    with (
+        open_slots(experiment, "train") as slots,
+        pytest.raises(ConfigError, match=r"shape \[4\].*state_size"),
+    ):
+        make_sampler(experiment, slots, "0")
 
 
-def test_servers_that_are_given_workers_say_so(cluster):
-    file = cluster.folder / "trajectories.yaml"
-    folder = ROOT / "algorithms" / "ppo"
-    file.write_text(CONFIG.format(folder=folder, layers=[8], size=4, env="CartPole-v1"))
-    command = [find_command("relaax-parameter-server"), file, "--set", "learner.workers=2"]
-    program = cluster.start("server", command)
-    assert program.wait() == 2
-    assert "learner.workers: 2, but only relaax train samples with workers" in program.output
+def test_an_algorithm_of_single_gradients_is_refused(tmp_path):
+    file = write(tmp_path, algorithm="a2c")
+    with pytest.raises(ConfigError, match=r"this algorithm does not learn from whole trajectories"):
+        load_experiment(file, ["learner.workers=2"])
+
+
+def test_servers_that_are_given_workers_refuse(tmp_path):
+    experiment = load_experiment(write(tmp_path), ["learner.workers=2"])
+    with pytest.raises(ConfigError, match=r"learner\.workers: 2, but only relaax train samples"):
+        run_parameter_server(experiment)
