@@ -180,6 +180,9 @@ class LearnerConfig(Settings):
     workers: int = Field(default=0, ge=0, le=1024)
     # Steps after which such a trajectory is cut off.
     max_traj_len: int = Field(default=300, ge=1)
+    # Placement server: threads that compute an update; -1: as many as are quickest, which is
+    # measured when the run begins.
+    backprop_workers: int = Field(default=1, ge=-1, le=1024)
     # Placement server: iterations between two copies of policy and optimizers in RUN/ckpt; -1:
     # none.
     save_freq: int = Field(default=-1, ge=-1)
@@ -195,6 +198,13 @@ class LearnerConfig(Settings):
         if self.max_rollouts_ahead is not None:
             return self.max_rollouts_ahead
         return 0 if self.placement == "server" else 1
+
+    @field_validator("backprop_workers")
+    @classmethod
+    def _refuse_none(cls, value: int) -> int:
+        if not value:
+            raise ValueError("0 came, expected 1 or more, or -1 (as many as are quickest)")
+        return value
 
     @field_validator("placement", mode="before")
     @classmethod

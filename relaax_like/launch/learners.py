@@ -82,7 +82,7 @@ def make_iteration_learner(experiment: Experiment, publisher: Publisher) -> "Ite
         from relaax_like.learner.learning_policy import LearningPolicy
         from relaax_like.learner.rollout_layout import RolloutLayout
 
-    task, model = _make_learning_task(experiment)
+    task, model = make_learning_task(experiment)
     seed = derive_seed(config.seed, "learn")
     policy = LearningPolicy(task, plan, seed, experiment.run_dir)
     base = _make_base_learner(experiment, policy, publisher)
@@ -106,7 +106,7 @@ def make_trajectory_learner(experiment: Experiment, publisher: Publisher) -> "Pu
         from relaax_like.learner.publishing_learner import PublishingLearner
         from relaax_like.sampling.ppo_optim import PPOOptim
 
-    task, _ = _make_learning_task(experiment)
+    task, _ = make_learning_task(experiment)
     seed = derive_seed(experiment.algorithm.seed, "learn")
     max_traj_len = experiment.learner.max_traj_len
     policy = PPOOptim(task, plan, seed, max_traj_len, experiment.run_dir)
@@ -129,8 +129,12 @@ def get_update_plan(experiment: Experiment) -> UpdatePlan:
     return plan
 
 
-def _make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
-    """Returns the task, and its model."""
+def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
+    """Loads TensorFlow, and returns the task that makes an algorithm's own updates; and its model.
+
+    Args:
+      experiment: of which `get_update_plan` returns a plan.
+    """
     config, folder = experiment.algorithm, experiment.algorithm_folder
     model_module: Any = load_model_module(experiment)
     with without_native_stderr():

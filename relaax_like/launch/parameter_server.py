@@ -8,11 +8,13 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.manifest import Variable, make_manifest
 from relaax_like.bridge.service import Metrics, Status
 from relaax_like.config.models import Experiment
+from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.learners import make_iteration_learner
 from relaax_like.launch.previous import load_previous
 from relaax_like.launch.process import EXIT_ERROR, EXIT_USAGE, Shutdown, validate_port_free
@@ -41,6 +43,9 @@ from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire import failpoints, tracing
 from relaax_like.wire.errors import ConfigError, SnapshotError
+
+if TYPE_CHECKING:  # It imports TensorFlow.
+    from relaax_like.learner.iteration_learner import IterationLearner
 
 logger = logging.getLogger(__name__)
 
@@ -200,8 +205,13 @@ def _make_experience_service(
     plan = experiment.algorithm.update_plan
     if experiment.learner.placement != "server" or plan is None:
         return None
+
+    def make_learner() -> "IterationLearner":
+        set_backprop_workers(experiment)
+        return make_iteration_learner(experiment, server)
+
     return ExperienceService(
-        lambda: make_iteration_learner(experiment, server),
+        make_learner,
         plan.columns,
         _MAX_ROLLOUT_BYTES,
         on_failure=lambda error: shutdown.request(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.client.interactor import Interactor, SlotEpisode
 from relaax_like.config.models import Experiment
+from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.live import JsonProgress, NewestScalars, Progress, open_progress
 from relaax_like.launch.local import make_local_agents, open_slots
 from relaax_like.launch.modes import LogMode
@@ -85,6 +86,8 @@ class Trainer:
         experiment = self._experiment
         if server.finished:
             return
+        if experiment.learner.placement == "server":
+            set_backprop_workers(experiment)
         if experiment.learner.workers:
             train_on_trajectories(experiment, server, stop, progress.lengths)
             return

@@ -22,8 +22,11 @@ class RecordingProcessor:
         self.refreshes = 0
         self.state_shapes = state_shapes or {}
 
-    def submit(self, rollout, episodes, on_done, env_steps):
+    def submit(self, rollout, episodes, on_done, env_steps, agent=""):
         self.submitted.append((rollout, list(episodes), on_done))
+
+    def leave(self, agent):
+        pass
 
     def report(self, episodes, env_steps):
         self.reported.append((list(episodes), env_steps))

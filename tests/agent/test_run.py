@@ -46,9 +46,12 @@ class CountingProcessor:
             Prediction({"action": np.array([self.predictions])}, memory, np.zeros(1, np.float32), 0)
         ]
 
-    def submit(self, rollout, episodes, on_done, env_steps):
+    def submit(self, rollout, episodes, on_done, env_steps, agent=""):
         self.submitted.append((rollout, list(episodes), env_steps))
         on_done()
+
+    def leave(self, agent):
+        pass
 
     def report(self, episodes, env_steps):
         assert episodes == []

@@ -228,7 +228,7 @@ def test_no_descriptors_left_is_no_end(config, caplog, monkeypatch):
             raise OSError(24, "Too many open files")
         return socketpair()
 
-    monkeypatch.setattr("relaax_like.learner.learner_process.socket.socketpair", make_pair)
+    monkeypatch.setattr("relaax_like.learner.child.socket.socketpair", make_pair)
     with serving(config) as (_, argv), running(argv) as process:
         Answers(process.learner("RL")).start()
         assert "cannot be started: [Errno 24]" in caplog.text

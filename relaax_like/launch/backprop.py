@@ -1,0 +1,76 @@
+"""Threads for the updates of a run: a number, or as many as are quickest."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from relaax_like.config.models import Experiment
+from relaax_like.config.run_folder import CONFIG_NAME
+from relaax_like.nn.threads import set_threads
+from relaax_like.wire.errors import RelaaxError
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = "backprop_workers.json"
+_TIMEOUT_SEC = 300.0
+
+
+def set_backprop_workers(experiment: Experiment) -> None:
+    """Sets the threads of this process; before TensorFlow is loaded.
+
+    With `learner.backprop_workers: -1` 1, 2, 4 ... of them are measured, each in a process of its
+    own, which takes ten seconds or more; the run's folder keeps what came out, for a resumed run.
+
+    Args:
+      experiment: whose config.yaml lies in the run's folder.
+
+    Raises:
+      RelaaxError: a measurement failed.
+    """
+    threads = experiment.learner.backprop_workers
+    if threads < 0:
+        threads = _choose(experiment.run_dir)
+    set_threads(threads)
+
+
+def _choose(run_dir: Path) -> int:
+    path, counts = run_dir / FILE_NAME, _list_counts()
+    seconds = json.loads(path.read_text()) if path.exists() else {}
+    if [int(count) for count in seconds] != counts:  # never measured, or on another machine
+        seconds = {str(count): _measure(run_dir, count) for count in counts}
+        path.write_text(json.dumps(seconds))
+    best = min(seconds, key=seconds.__getitem__)
+    shown = ", ".join(f"{count}: {1000 * sec:.3g} ms" for count, sec in seconds.items())
+    logger.info("learner.backprop_workers: %s (threads: time of a minibatch; %s)", best, shown)
+    return int(best)
+
+
+def _list_counts() -> list[int]:
+    """Returns 1, 2, 4 ... up to the processors, and their number itself."""
+    processors = os.cpu_count() or 1
+    return sorted({*(1 << i for i in range(processors.bit_length())), processors})
+
+
+def _measure(run_dir: Path, count: int) -> float:
+    argv = [sys.executable, "-m", "relaax_like.launch.backprop_main"]
+    argv += [str(run_dir / CONFIG_NAME), str(count)]
+    logger.info("measuring an update with %d thread(s)", count)
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_TIMEOUT_SEC, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        raise _explain(count, f"it takes longer than {_TIMEOUT_SEC:.0f} s") from None
+    if done.returncode:
+        raise _explain(count, " ".join(done.stderr.split())[-500:])
+    return float(done.stdout.splitlines()[-1])
+
+
+def _explain(count: int, why: str) -> RelaaxError:
+    return RelaaxError(
+        f"learner.backprop_workers: -1, but {count} thread(s) could not be measured: {why}; set a "
+        "number"
+    )

@@ -1,0 +1,99 @@
+"""Threads of an update: a number, or as many as are quickest. covers P20"""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support.batch import load
+from support.cluster import ROOT
+
+from relaax_like.config.loader import dump_experiment, load_experiment
+from relaax_like.launch.backprop import FILE_NAME, set_backprop_workers
+from relaax_like.launch.backprop_main import make_fake_buffer
+from relaax_like.nn.threads import get_threads, set_threads
+from relaax_like.wire.errors import ConfigError, RelaaxError
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    yield
+    set_threads(1)
+
+
+def make_experiment(folder, threads):
+    file = folder / "experiment.yaml"
+    file.write_text(
+        f"run_dir: {folder}\n"
+        f"learner: {{backprop_workers: {threads}}}\n"
+        f"algorithm: {{path: {ROOT / 'algorithms' / 'ppo'}, num_actions: 2, "
+        "network: {layers: [4]}, num_steps: 64, rollout_steps: 16, epochs: 1}\n"
+    )
+    experiment = load_experiment(file)
+    (folder / "config.yaml").write_text(dump_experiment(experiment))
+    return experiment
+
+
+def test_a_number_is_what_tensorflow_gets(tmp_path):
+    set_backprop_workers(make_experiment(tmp_path, 3))
+    assert get_threads() == 3
+    code = (
+        "from relaax_like.nn.threads import set_threads; set_threads(3)\n"
+        "from relaax_like.nn.runtime import tf\n"
+        "print(tf.config.threading.get_intra_op_parallelism_threads())"
+    )
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "3", done.stderr
+
+
+def test_the_quickest_of_an_earlier_measurement_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    (tmp_path / FILE_NAME).write_text('{"1": 0.4, "2": 0.3, "4": 0.1, "6": 0.2}')
+    set_backprop_workers(make_experiment(tmp_path, -1))
+    assert get_threads() == 4
+
+
+def test_what_was_measured_elsewhere_is_measured_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    (tmp_path / FILE_NAME).write_text('{"1": 1e9, "2": 0.1}')
+    set_backprop_workers(make_experiment(tmp_path, -1))
+    assert get_threads() == 1
+    seconds = json.loads((tmp_path / FILE_NAME).read_text())
+    assert list(seconds) == ["1"]
+    assert 0 < seconds["1"] < 60
+
+
+def test_a_measurement_that_fails_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    experiment = make_experiment(tmp_path, -1)
+    (tmp_path / "config.yaml").write_text("algorithm: {}")
+    with pytest.raises(RelaaxError, match=r"1 thread\(s\) could not be measured: .*algorithm"):
+        set_backprop_workers(experiment)
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+def test_no_threads_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="backprop_workers: 0 came, expected 1 or more, or -1"):
+        make_experiment(tmp_path, 0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_actions": 3},
+        {"action_size": 2, "bounded": True, "action_low": 1, "action_high": 2},
+        {"num_actions": 2, "network": {"layers": ({"lstm": 4},)}},
+    ],
+    ids=["discrete", "bounded", "lstm"],
+)
+def test_a_fake_buffer_has_actions_that_there_can_be(settings):
+    config = load("config", "ppo").Config(**settings)
+    buffer = make_fake_buffer(load("model", "ppo").make_model(config, 0), 3, 5)
+    assert buffer.traj_idx == [0, 5, 10, 15]
+    rows = buffer.rows()
+    assert np.isfinite(rows.extras["log_prob"]).all()
+    if "bounded" in settings:
+        assert ((rows.actions["action"] > 1) & (rows.actions["action"] < 2)).all()
