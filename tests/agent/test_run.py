@@ -301,7 +301,9 @@ def test_one_task_counts_steps_and_episodes_for_all(agent_class, main):
 def test_the_agent_waits_for_every_task():
     agent, processors = make_two(TwoTasks, (1, 9))
     done = []
-    processors["first"].submit = lambda rollout, episodes, on_done, env_steps: done.append(on_done)
+    processors["first"].submit = lambda rollout, episodes, on_done, env_steps, agent: done.append(
+        on_done
+    )
     agent.observe({"observation": np.zeros((1, 1))})
     actions = None
     while actions is None:
@@ -331,7 +333,7 @@ class SplitAgent(SimpleRLAgent):
 def test_slots_that_store_apart_are_waited_for_and_counted_apart():
     processor = CountingProcessor()
     done = []
-    processor.submit = lambda rollout, episodes, on_done, env_steps: done.append(rollout)
+    processor.submit = lambda rollout, episodes, on_done, env_steps, agent: done.append(rollout)
     helper = OnlineHelper(processor, 2, 1, max_wait_sec=60)
     agent = SplitAgent({TASK: helper}, 2)
     observations = {"observation": np.zeros((2, 1))}
