@@ -15,9 +15,9 @@ from relaax_like.wire.errors import ConfigError
 def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
     """Turns flags that a command does not know itself into overrides of the file.
 
-    `--KEY VALUE` or `--KEY=VALUE`, with dashes for underscores; `--KEY` alone is `--KEY true`. It is
-    looked for in the sections algorithm, learner and environment, then among the keys that stand
-    in no section.
+    `--KEY VALUE` or `--KEY=VALUE`, with dashes for underscores; `--KEY` alone is `--KEY true`. The
+    key is looked for in the sections algorithm, learner and environment, then among the keys that
+    stand in no section.
 
     Args:
       file: the experiment's YAML file.
