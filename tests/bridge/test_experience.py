@@ -331,27 +331,30 @@ def test_agents_wait_for_an_iteration_while_others_can_fill_it(site: Site) -> No
 
 
 def test_while_an_iteration_is_learned_from_nobody_acts_on_without_its_values(site: Site) -> None:
-    names = ("one", "two", "three")
-    one, two, three = (site.connect(name) for name in names)
+    one, two, three = (site.connect(name) for name in ("one", "two", "three"))
+    for client in (one, two):
+        client.send(1, make_rewarded(2, 1.0))
+    for client in (one, two):
+        client.wait(released=1, version=1)
     site.policy.gate.clear()
-    one.send(1, make_rewarded(2, 1.0))
-    one.wait(released=1)
-    two.send(1, make_rewarded(2, 2.0))
+    for client in (one, two):
+        client.send(2, make_rewarded(2, 2.0))
     assert site.policy.begun.wait(20)
     # A third one cannot fill the next iteration alone; but the first two are to come for it.
     three.send(1, make_rewarded(2, 3.0))
-    three.wait(received=1)
     three.send(2)
     three.wait(received=2)
-    assert two.newest is not None
-    assert three.newest is not None
-    assert two.newest.progress.released == 0
-    assert three.newest.progress.released == 0
+    for client, released in ((one, 1), (two, 1), (three, 0)):
+        client.wait(received=2)
+        assert client.newest is not None
+        assert client.newest.progress.released == released
     site.policy.gate.set()
-    two.wait(released=1)
-    assert two.newest.reply.version >= 1  # with the values that it led to
-    one.send(2, make_rewarded(2, 4.0))
-    three.wait(released=2, version=2)
+    for client in (one, two):
+        client.wait(released=2, version=2)  # with the values that it led to
+    assert three.newest is not None
+    assert three.newest.progress.released == 0
+    one.send(3, make_rewarded(2, 4.0))
+    three.wait(released=2, version=3)
 
 
 def test_a_client_that_fell_silent_is_not_waited_for(

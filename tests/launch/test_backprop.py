@@ -85,7 +85,7 @@ def test_no_threads_are_refused(tmp_path):
     [
         {"num_actions": 3},
         {"action_size": 2, "bounded": True, "action_low": 1, "action_high": 2},
-        {"num_actions": 2, "network": {"layers": ({"lstm": 4},)}},
+        {"num_actions": 2, "network": {"layers": ({"lstm": 4},)}, "batch_size": 4},
     ],
     ids=["discrete", "bounded", "lstm"],
 )

@@ -346,7 +346,9 @@ def test_a_restarted_server_has_lost_what_it_had_not_learned_from(
     far.start()
     wait_until(lambda: agents.learner.lost_rollouts == 2, "two lost rollouts")
     assert not agents.learner._under_way
-    assert "the parameter server is back; 2 rollout(s) were lost" in caplog.text
+    wait_until(
+        lambda: "the parameter server is back; 2 rollout(s) were lost" in caplog.text, "the line"
+    )
     agents.wait(agents.submit(make_rewarded(COLUMNS, 4.0)))
     agents.wait_version(1)
     assert far.learned() == [[4.0] * COLUMNS]
