@@ -84,7 +84,6 @@ def test_what_cannot_be_drawn_is_a_clear_error_and_no_file(tmp_path: Path) -> No
     path = tmp_path / "out.mp4"
     cases: list[tuple[Any, str]] = [
         (make_slots("memory"), "nothing came"),
-        (make_slots(env="CartPole-v1", args={"render_mode": None}), "nothing came"),
         (OddSlots(np.zeros((4, 4))), r"an array \[4, 4\] came"),
         (OddSlots(RuntimeError("no GPU")), "cannot be drawn: no GPU"),
     ]
