@@ -85,7 +85,7 @@ def test_a_hierarchy_learns_from_two_clients_over_the_network(experiment):
         host = make_agent_host(
             experiment,
             lambda name: link.parameter_server_stub(name, recorder),
-            beside=BesideLearner(learner, recorder),
+            beside=BesideLearner(learner, recorder, ahead=1),
         )
         rlx = make_rlx_server(experiment.rlx_server, host, recorder)
         with ServerThread(rlx, "127.0.0.1", 0) as running:
