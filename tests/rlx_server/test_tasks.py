@@ -67,7 +67,11 @@ def test_a_hierarchy_learns_from_two_clients_over_the_network(experiment):
     def play(port, slots, seed):
         env = CueSlots(slots, seed)
         with RlxClient(
-            f"127.0.0.1:{port}", env.observation_space, env.action_space, slots=slots
+            f"127.0.0.1:{port}",
+            env.observation_space,
+            env.action_space,
+            slots=slots,
+            retry=Retry(min_sleep_sec=0.2, max_sleep_sec=0.5),  # until the learner has come up
         ) as client:
             runs.append(Interactor(env, client).run())
 
