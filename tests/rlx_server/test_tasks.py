@@ -13,7 +13,7 @@ from support.rlx import RawClient, array, make_next, make_start, serve_rlx
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.service import Metrics
-from relaax_like.client.client import RlxClient
+from relaax_like.client.client import Retry, RlxClient
 from relaax_like.client.interactor import Interactor
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.agents import BesideLearner, make_agent_host
