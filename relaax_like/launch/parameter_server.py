@@ -59,6 +59,8 @@ _TOLD_SEC = 0.5
 # Between attempts to save the trained weights, when the disk is full or the folder unwritable.
 _SAVE_RETRY_SEC = 5.0
 _CURVES_INTERVAL_SEC = 1.0
+# At the end, for calls that do not end by themselves.
+_CALLS_SEC = 3.0
 
 
 def make_parameter_server(
@@ -183,7 +185,8 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             shutdown.requested.wait(_TOLD_SEC)
         if service is not None:
             service.stop()  # ends its streams, which would use up the grace
-        grpc_server.stop(grace=1.0).wait()
+        # Whatever becomes of the calls: what was learned is to be saved.
+        grpc_server.stop(grace=1.0).wait(_CALLS_SEC)
     finally:
         page.close()
         server.close(save=True)

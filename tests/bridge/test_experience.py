@@ -54,6 +54,13 @@ from relaax_like.wire.security import ClientSecurity
 COLLECT = "/relaax.v1.Experience/Collect"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experience_service, "_POLL_SEC", 0.05)
+        yield
+
+
 class Client:
     """One stream, read by a thread.
 
@@ -906,8 +913,9 @@ def test_clients_by_the_thousand_are_forgotten_and_those_that_wait_are_not(
     one, two = site.connect("one"), site.connect("two")
     for client, reward in ((one, 1.0), (two, 2.0)):
         client.send(1, make_rewarded(2, reward))
-    one.wait(released=1, version=1)
-    two.wait(released=1, version=1)
+        client.wait(received=1)
+    for client in (one, two):
+        client.wait(released=1, version=1)
     one.send(2, make_rewarded(2, 3.0))
     one.wait(received=2)
     for number in range(50):

@@ -175,7 +175,7 @@ def test_episodes_of_other_threads_are_counted_once(server: ParameterServer) -> 
         return count
 
     callers = [Caller(add_episodes) for _ in range(3)]
-    for _ in range(200):
+    for _ in range(50):
         learner.add(make_rewarded(COLUMNS, 0.0), ())
         assert learner.learn() is not None
     done.set()

@@ -85,7 +85,7 @@ def find_taken_up(ps: Program) -> tuple[int, int]:
 def test_a_killed_parameter_server_takes_up_its_newest_publish_and_agents_act_on(
     cluster: Cluster,
 ) -> None:
-    failpoint = {"RELAAX_FAILPOINT": "ps.after_publish=kill@7"}
+    failpoint = {"RELAAX_FAILPOINT": "ps.after_publish=kill@3"}
     first = cluster.start_parameter_server(**failpoint)
     rlx = cluster.start_rlx_server()
     rlx.wait_for("rlx server on")
@@ -96,19 +96,17 @@ def test_a_killed_parameter_server_takes_up_its_newest_publish_and_agents_act_on
         wait_scores(client, 2)  # with the values at hand
     second = cluster.start_parameter_server()
     # Written down before it was visible to anybody: not one publish more or less.
-    assert find_taken_up(second) == (7, 7 * ITERATION)
-    assert int(second.wait_for(r"global_t is (\d+)")[1]) == 7 * ITERATION
+    assert find_taken_up(second) == (3, 3 * ITERATION)
+    assert int(second.wait_for(r"global_t is (\d+)")[1]) == 3 * ITERATION
     rlx.wait_for("the parameter server is back")
-    status = cluster.wait_steps(3 * ITERATION)
-    assert status.version >= 10
     # Killed wherever it is: what anybody was told is there.
-    told = cluster.status()
-    assert told is not None
+    told = cluster.wait_steps(2 * ITERATION)
+    assert told.version >= 5
     second.stop(signal.SIGKILL)
     third = cluster.start_parameter_server()
     number, step = find_taken_up(third)
     assert step == number * ITERATION >= told.global_t
-    cluster.wait_steps(2 * ITERATION)
+    cluster.wait_steps(1)
     # A client that dies in the middle of an iteration is not waited for.
     assert clients[0].stop(signal.SIGKILL) == -signal.SIGKILL
     cluster.wait_steps(3 * ITERATION)
@@ -118,7 +116,7 @@ def test_a_killed_parameter_server_takes_up_its_newest_publish_and_agents_act_on
     saved = read_latest(cluster.folder / "run" / "checkpoints")
     assert saved is not None
     assert saved.global_t == ITERATION * saved.version
-    assert saved.global_t >= step + 5 * ITERATION
+    assert saved.global_t >= step + 4 * ITERATION
     fourth = cluster.start_parameter_server()
     assert int(fourth.wait_for(r"global_t is (\d+)")[1]) == saved.global_t
     # While TensorFlow is being loaded, or compiles.
