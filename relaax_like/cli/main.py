@@ -87,8 +87,9 @@ def train(
 ) -> None:
     """Train in one process, without a network: the same objects, the quickest path.
 
-    After Ctrl-C `relaax resume` goes on as if it had never stopped. Any key of the file's
-    algorithm, learner or environment is a flag, too: --a-lr 3e-4.
+    After Ctrl-C `relaax resume` goes on as if it had never stopped; with --workers it begins new
+    trajectories. Any key of the file's algorithm, learner or environment is a flag, too: --a-lr
+    3e-4.
     """
 
     def start() -> int:

@@ -306,7 +306,9 @@ class _ExperimentLoader:
                 f"{learner.workers}, but this algorithm does not learn from whole trajectories: "
                 "expected 0",
             )
-        return learner.model_copy(update={"placement": possible})
+        # Kept in the run's config.yaml, which may be read from anywhere.
+        previous = learner.previous and learner.previous.absolute()
+        return learner.model_copy(update={"placement": possible, "previous": previous})
 
     def _validate_optimizers(self, algorithm: AlgorithmConfig) -> None:
         try:

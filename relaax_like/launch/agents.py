@@ -78,6 +78,11 @@ def make_agent_host(
         with without_native_stderr():
             agent_class = load_algorithm_module(folder, "agent").Agent
         if not (isinstance(agent_class, type) and issubclass(agent_class, BatchAgent)):
+            if experiment.learner.placement == "server":
+                raise ConfigError(
+                    f"{folder / 'agent.py'}: a plain Agent sends gradients, but this run learns in "
+                    "its parameter server; derive Agent from BatchAgent, or leave agent.py out"
+                )
             return PlainHost(config, agent_class, make_client)
     client_id = client_id or make_client_id("rlx")
     if fixed is not None and load_model_module(experiment) is not None:

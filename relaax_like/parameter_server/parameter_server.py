@@ -106,6 +106,7 @@ class _Means:
     since: float
     staleness: int = 0
     gradients: int = 0
+    publishes: int = 0
 
 
 class ParameterServer(ParameterServerBackend, Publisher):
@@ -311,10 +312,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     def publish(self, publish: Publish) -> Reply:
         """Has what a learner has come to take effect; see `Publisher`."""
+        score, self._next_score = self._next_score, None  # of this one, whatever becomes of it
         _validate_publish(publish)
         reply = self._submit_publish(publish)
-        score, self._next_score = self._next_score, None
-        if score is not None:
+        if score is not None and reply.outcome == "applied":
             self._save_best(score)
         return reply
 
@@ -735,6 +736,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             if self._publications is not None:
                 state = self._store.export_state()
                 self._publications.write(replace(state, statistics=self._export_statistics()))
+        self._means.publishes += 1
         failpoints.hit("ps.after_publish")
         every = self._every_env_steps
         if every is not None and self._store.global_t - self._attempted_t >= every:
@@ -803,11 +805,15 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     def _record_metrics(self, now: bool = False) -> None:
         means, time_sec = self._means, self._clock()
-        if not means.gradients or not (now or time_sec - means.since >= _METRICS_EVERY_SEC):
+        if not (means.gradients or means.publishes) or not (
+            now or time_sec - means.since >= _METRICS_EVERY_SEC
+        ):
             return
         self._means = _Means(since=time_sec)
         global_t = self.global_t
-        scalars = {"Optimizer/staleness": means.staleness / means.gradients}
+        scalars = {}
+        if means.gradients:
+            scalars["Optimizer/staleness"] = means.staleness / means.gradients
         for group, rate in self._store.compute_learning_rates().items():
             scalars[f"Optimizer/learning_rate/{group}"] = rate
         for name, count in vars(self._combiner.counts).items():

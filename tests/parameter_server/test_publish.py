@@ -21,7 +21,7 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.parameter_server.parameter_server import ParameterServer, Target
 from relaax_like.parameter_server.published_state import NAMES
 from relaax_like.parameter_server.push_journal import PushJournal
-from relaax_like.parameter_server.snapshots import Snapshots, list_names
+from relaax_like.parameter_server.snapshots import Snapshots, list_names, read_best
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire import failpoints
 from relaax_like.wire.errors import InvalidInputError, LeasedError, SnapshotError
@@ -34,7 +34,7 @@ SIZE = 9  # of float32
 
 
 def make_server(
-    folder: Path | None = None, enabled: bool = False, **options: Any
+    folder: Path | None = None, enabled: bool = False, keep_best: int = 0, **options: Any
 ) -> ParameterServer:
     """Makes a server as a run does that learns in it, or, with `enabled`, beside its agents."""
     manifest = make_manifest(VARIABLES)
@@ -43,7 +43,7 @@ def make_server(
     options.setdefault("metrics", NullMetrics())
     if folder is None:
         return ParameterServer(store, **options)
-    snapshots = Snapshots(folder, 3, 0)
+    snapshots = Snapshots(folder, 1 if keep_best else 3, keep_best)
     journal = PushJournal(folder / "journal", manifest.fingerprint, enabled=enabled)
     try:
         server = ParameterServer(store, snapshots=snapshots, journal=journal, **options)
@@ -487,3 +487,59 @@ def test_a_run_that_learns_beside_its_agents_writes_no_published_state(tmp_path:
     server.push(make_push(server))
     server.close()
     assert not [name for name in NAMES if (tmp_path / name).exists()]
+
+
+# Scores of tests. covers P18
+
+
+def test_a_publish_with_a_score_is_kept_when_newer_snapshots_come(tmp_path: Path) -> None:
+    with make_server(tmp_path, keep_best=1, scores_returns=False) as server:
+        server.lease()
+        assert server.best_score is None
+        server.keep_next(7.5)
+        server.publish(make_publish(1))
+        assert server.best_score == 7.5
+        server.publish(make_publish(2))
+        server.save_checkpoint()
+    best = read_best(tmp_path)
+    assert best is not None
+    assert (best.score, best.global_t) == (7.5, 20)
+    assert len(list_names(tmp_path)) == 2
+    with make_server(tmp_path, keep_best=1, scores_returns=False) as again:
+        assert again.best_score == 7.5
+
+
+def test_a_publish_that_is_refused_is_not_kept_as_the_best(tmp_path: Path) -> None:
+    with make_server(tmp_path, keep_best=1, scores_returns=False) as server:
+        server.lease()
+        server.keep_next(7.5)
+        with pytest.raises(InvalidInputError):
+            server.publish(make_publish(1, np.nan))
+        server.publish(make_publish(1))
+        assert server.best_score is None
+
+
+def test_returns_of_the_training_are_no_score_where_tests_are(tmp_path: Path) -> None:
+    episodes = tuple(Episode(3.0, 20) for _ in range(100))
+    for name, scores_returns, want in (("tests", False, None), ("training", True, 3.0)):
+        with make_server(tmp_path / name, keep_best=1, scores_returns=scores_returns) as server:
+            server.lease()
+            server.publish(make_publish(1, episodes=episodes))
+            server.save_checkpoint()
+            assert server.best_score == want
+
+
+def test_the_learning_rate_that_a_publish_was_made_with_is_a_curve() -> None:
+    class Recorder(NullMetrics):
+        def __init__(self) -> None:
+            self.points: list[tuple[str, float, float | None]] = []
+
+        def scalar(self, name: str, y: float, x: float | None = None) -> None:
+            self.points.append((name, y, x))
+
+    recorder = Recorder()
+    with make_server(metrics=recorder) as server:
+        server.lease()
+        server.publish(make_publish(1))
+    assert ("Optimizer/learning_rate/default", 0.1, 20) in recorder.points
+    assert not [name for name, *_ in recorder.points if name == "Optimizer/staleness"]

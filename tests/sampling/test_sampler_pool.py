@@ -84,7 +84,7 @@ def test_a_sample_is_of_whole_trajectories_of_the_newest_policy_alone(pool, make
     assert timing.ideal_sec > 0
     assert timing.sample_sec > 0
 
-    # What was under way is forgotten: at most one trajectory of each slot.
+    # What was under way is forgotten, and what ended after the sample was complete.
     discarded = steps = 0
     for version in (2, 3, 4):
         pool.sync_policy(make_values(version % 2), version)
@@ -92,8 +92,7 @@ def test_a_sample_is_of_whole_trajectories_of_the_newest_policy_alone(pool, make
         assert get_actions(buffer) == {version % 2}
         discarded += timing.discarded_trajectories
         steps += timing.discarded_steps
-    assert 0 < discarded <= 3 * WORKERS * (SLOTS + 2)
-    assert discarded <= steps <= discarded * 11
+    assert 0 < discarded <= steps <= discarded * 11
 
 
 def test_the_same_policy_goes_on_with_what_is_under_way(pool, make_values):

@@ -1,0 +1,178 @@
+"""Tests while a run learns, copies of its policy, and starting from another run's weights."""
+
+# covers J10, P17, P18, P19
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cluster import ROOT, TRACE, find_command
+
+from relaax_like.client.interactor import Transition
+from relaax_like.launch.evaluation import play_greedy
+from relaax_like.learner.checkpoint import load_checkpoint
+from relaax_like.learner.fixed_values import FixedValues
+from relaax_like.metrics.curves import read_curves
+from relaax_like.parameter_server.snapshots import list_names, read_best, read_latest
+from relaax_like.wire.spaces import Box, Discrete
+
+PPO = ROOT / "algorithms" / "ppo" / "ppo.yaml"
+TESTED = ("--eval-freq", "2", "--num-eval-eps", "3", "--save-freq", "3", "--seed", "3")
+
+
+def train(folder: Path, run_dir: str, *flags: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [find_command("relaax"), "train", str(PPO), "--run-dir", run_dir, *flags],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert TRACE not in done.stdout
+    return done.returncode, done.stdout
+
+
+@pytest.fixture(scope="module")
+def tested(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run of four iterations of 256 steps, tested after the second and the fourth."""
+    folder = tmp_path_factory.mktemp("tested")
+    status, output = train(folder, "run", "--max-global-step", "1024", *TESTED)
+    assert status == 0, output
+    return folder / "run", output
+
+
+def test_the_policy_is_tested_every_so_many_iterations(tested: tuple[Path, str]) -> None:
+    run, output = tested
+    assert "test at step 512: mean return" in output
+    assert "test at step 1,024: mean return" in output
+    curves = read_curves(run / "metrics")
+    assert curves["Test/Return"].steps.tolist() == [512, 1024]
+    # CartPole gives 1 for each step.
+    assert curves["Test/Return"].values == pytest.approx(curves["Test/Episode Length"].values)
+
+
+def test_the_policy_with_the_best_test_is_kept_with_its_score(tested: tuple[Path, str]) -> None:
+    run, _ = tested
+    returns = read_curves(run / "metrics")["Test/Return"]
+    best = read_best(run / "checkpoints")
+    assert best is not None
+    assert best.score == pytest.approx(max(returns.values), rel=1e-6)
+    assert best.global_t == returns.steps[np.argmax(returns.values)]
+    assert len(list_names(run / "checkpoints")) > 1  # it is not just the newest
+
+
+def test_a_copy_of_policy_and_optimizers_is_kept_every_so_many_iterations(
+    tested: tuple[Path, str],
+) -> None:
+    run, _ = tested
+    assert [path.name for path in (run / "ckpt").iterdir()] == ["iteration_3.npz"]
+    copy = load_checkpoint(run / "ckpt" / "iteration_3.npz")
+    assert (copy.last_iter, copy.last_step) == (3, 768)
+    assert {"value/policy.0.W", "slots/actor", "slots/critic"} <= set(copy.policy)
+
+
+def test_a_run_starts_from_another_ones_weights_and_tells_what_differs(
+    tested: tuple[Path, str],
+) -> None:
+    previous, _ = tested
+    before = read_latest(previous / "checkpoints")
+    assert before is not None
+    # With rates of zero the weights stay what they were at the start.
+    still = ("--a-lr", "0", "--c-lr", "0", "--max-global-step", "256", "--seed", "3")
+    status, output = train(previous.parent, "second", "--previous", "run", *still)
+    assert status == 0, output
+    assert "algorithm.a_lr is 0.0, in the previous run it was 0.001" in output
+    assert f"starting from {previous}, its step 1,024" in output
+    after = read_latest(previous.parent / "second" / "checkpoints")
+    assert after is not None
+    np.testing.assert_array_equal(after.values, before.values)
+    assert after.global_t == 256
+    untouched = read_latest(previous / "checkpoints")
+    assert untouched is not None
+    assert untouched.global_t == before.global_t
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--previous", "nowhere"), "nowhere"),
+        (
+            ("--previous", "run", "--set", "algorithm.network={layers: [8]}"),
+            "run has another model",
+        ),
+    ],
+    ids=["no run", "another model"],
+)
+def test_what_cannot_be_started_from_is_refused(
+    tested: tuple[Path, str], flags: Sequence[str], words: str
+) -> None:
+    folder = tested[0].parent
+    status, output = train(folder, "third", *flags)
+    assert status == 2, output
+    assert words in output
+    assert not (folder / "third" / "ckpt").exists()
+
+
+@dataclass
+class Uneven:
+    """Two slots: episodes of one step in the first, of five in the second; reward 1 a step."""
+
+    slots: int = 2
+    observation_space = Box(dtype="float32", shape=(1,))
+    action_space = Discrete(n=2)
+
+    def reset(self, mask: Any = None) -> np.ndarray:
+        self.t = np.zeros(2, int)
+        return np.zeros((2, 1), np.float32)
+
+    def step(self, actions: Any) -> Transition:
+        self.t += 1
+        ended = self.t == [1, 5]
+        self.t[ended] = 0
+        zeros = np.zeros((2, 1), np.float32)
+        return Transition(
+            observations=zeros,
+            rewards=np.ones(2),
+            terminated=ended,
+            truncated=np.zeros(2, bool),
+            final_observations=zeros if ended.any() else None,
+        )
+
+
+class Idle:
+    """Always takes action 0."""
+
+    def step(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(actions=np.zeros(2, np.int64), finished="", version=0)
+
+
+@pytest.mark.parametrize(("episodes", "want"), [(4, [1, 5, 1, 5]), (3, [1, 5, 1]), (1, [1])])
+def test_each_slot_plays_as_many_episodes_so_that_short_ones_are_not_preferred(
+    episodes: int, want: list[int]
+) -> None:
+    """Of all slots together, the first four to end would have one step each."""
+    environment = SimpleNamespace(rnd=0, limit=None)
+    experiment: Any = SimpleNamespace(environment=environment, seed=0)
+    agents: Any = Idle()
+    played = play_greedy(experiment, Uneven(), agents, episodes)
+    assert [episode.length for episode in played] == want
+
+
+def test_fixed_values_are_handed_out_and_answer_what_comes() -> None:
+    heard = []
+    fixed = FixedValues([np.zeros(2)], 3)
+    fixed.start(heard.append)
+    fixed.set([np.ones(2)], 4)
+    work: Any = SimpleNamespace(number=7)
+    fixed.submit(work)
+    assert [(one.version, list(one.numbers)) for one in heard] == [(3, []), (4, []), (4, [7])]
+    assert heard[1].values is not None
+    np.testing.assert_array_equal(heard[1].values[0], np.ones(2))
+    assert heard[2].values is None  # no newer ones
