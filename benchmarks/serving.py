@@ -2,6 +2,7 @@
 
     python -m benchmarks.serving
     python -m benchmarks.serving --path compiled
+    python -m benchmarks.serving --placement server
 
 Environments and servers share the machine. Each row is a number of clients times the slots of each.
 `acting` clients exploit; `learning` ones store rollouts, from which all the servers learn. Clients
@@ -9,6 +10,10 @@ of CartPole are a process each. The null environment answers at once: one proces
 connections, each stepped as soon as it is answered, which measures the server.
 
 The policy acts in NumPy; with `--path compiled` it is one that cannot, and acts in compiled calls.
+
+With `--placement server` all is ppo (2x64 tanh for each of actor and critic), learned by the parameter
+server from large iterations: 128 steps of all slots, 4 epochs of 8 minibatches. Its agents wait while
+it learns, so that each acts with the newest values: sampling and learning share these steps' time.
 """
 
 import argparse
@@ -33,9 +38,10 @@ from relaax_like.wire.ndarray import ndarray_to_message
 from relaax_like.wire.spaces import Box, Discrete, space_to_message
 
 CONFIG = Path(__file__).parents[1] / "algorithms" / "a2c" / "a2c.yaml"
+PPO = CONFIG.parents[1] / "ppo" / "ppo.yaml"
 COMPILED = Path(__file__).parent / "compiled_a2c"
 SPACES = Box(dtype="float32", shape=(4,)), Discrete(n=2)
-WARM_UP_SEC = 10.0
+WARM_UP_SEC = 15.0
 
 
 def play(address: str, slots: int, exploit: bool, start_at: float, seconds: float) -> None:
@@ -130,10 +136,16 @@ def _read(one: socket.socket) -> bytes:
 
 
 def measure(
-    environment: str, mode: str, clients: int, slots: int, seconds: float, *sets: str
+    environment: str,
+    mode: str,
+    clients: int,
+    slots: int,
+    seconds: float,
+    *sets: str,
+    config: Path = CONFIG,
 ) -> dict[str, Any]:
     """Returns one row."""
-    with run_servers(CONFIG, *sets) as address:
+    with run_servers(config, *sets) as address:
         start_at = str(time.time() + WARM_UP_SEC)
         command = [sys.executable, "-m", "benchmarks.serving", environment, mode, address]
         command += [str(clients), str(slots), start_at, str(seconds)]
@@ -158,8 +170,28 @@ ROWS = (("CartPole", 1, 1), ("CartPole", 8, 1), ("null", 64, 1), ("CartPole", 4,
 MODES = ("acting", "learning")
 
 
-def main(path: str = "NumPy", seconds: float = 6.0) -> None:
+# Clients of so many slots whose parameter server learns.
+PPO_ROWS = ((1, 64), (2, 64), (4, 64))
+_STEPS, _EPOCHS, _MINIBATCHES = 128, 4, 8
+
+
+def measure_ppo(clients: int, slots: int, seconds: float) -> dict[str, Any]:
+    """Returns a row of clients whose parameter server learns."""
+    rows = _STEPS * clients * slots
+    sets = (
+        f"algorithm.num_steps={rows}",
+        f"algorithm.rollout_steps={_STEPS}",
+        f"algorithm.epochs={_EPOCHS}",
+        f"algorithm.batch_size={rows // _MINIBATCHES}",
+    )
+    return measure("CartPole", "learning", clients, slots, seconds, *sets, config=PPO)
+
+
+def main(path: str = "NumPy", placement: str = "agent", seconds: float = 6.0) -> None:
     """Measures all rows."""
+    if placement == "server":
+        report("serving, ppo", [measure_ppo(*row, seconds) for row in PPO_ROWS])
+        return
     sets = (f"algorithm.path={COMPILED}", "algorithm.name=null") if path == "compiled" else ()
     rows = [
         measure(environment, mode, clients, slots, seconds, *sets)
@@ -172,12 +204,13 @@ def main(path: str = "NumPy", seconds: float = 6.0) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--path", choices=("NumPy", "compiled"), default="NumPy")
+    parser.add_argument("--placement", choices=("agent", "server"), default="agent")
     parser.add_argument("--seconds", type=float, default=6.0)
     # What it starts itself as.
     parser.add_argument("load", nargs="*", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if not args.load:
-        main(args.path, args.seconds)
+        main(args.path, args.placement, args.seconds)
     else:
         environment, mode, address, clients, slots, start_at, seconds = args.load
         window, exploit = (float(start_at), float(seconds)), mode == "acting"

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 
 from relaax_like.wire.errors import ConfigError
 
-from . import gym_masked
+from . import gym_atari, gym_masked
 from .gym_repeat import ActionRepeat
 from .gym_slots import (
     EnvListSlots,
@@ -101,9 +101,9 @@ def _make(
             f"actrep: {actrep}, but environment {name} in its vectorised form steps all slots "
             "together, also those whose episode ends between two repeats; use mode sync"
         )
-    if mode == "vector_entry_point" or (
-        mode == "auto" and vectorised and slots > 1 and actrep == 1
-    ):
+    # The other form of Atari games shows frames that nobody has prepared.
+    better = slots > 1 or gym_atari.is_atari(name)
+    if mode == "vector_entry_point" or (mode == "auto" and vectorised and better and actrep == 1):
         made = _make_vectorised(name, slots, mode, seed, needs, env_args)
         if made is not None:
             return made
@@ -126,11 +126,13 @@ def _make_vectorised(
     env_args: dict[str, Any],
 ) -> GymSlots | None:
     """Makes the vectorised form; None when mode auto had better take the other one."""
-    forced = mode == "vector_entry_point"
+    forced = mode == "vector_entry_point" or gym_atari.is_atari(name)
     if not forced and needs.partial_steps:
         return None
 
     def make(count: int) -> gym.vector.VectorEnv:
+        if gym_atari.is_atari(name):
+            return gym_atari.make(name, count, env_args)
         return gym.make_vec(
             name, num_envs=count, vectorization_mode="vector_entry_point", **env_args
         )
@@ -148,6 +150,8 @@ def _make_vectorised(
 
 
 def _find_spec(name: str) -> Any:
+    if gym_atari.is_atari(name):
+        gym_atari.register()
     try:
         module, colon, env_id = name.rpartition(":")
         if colon:
@@ -172,7 +176,7 @@ def _render_args(spec: Any, env_args: dict[str, Any]) -> dict[str, str]:
 
     Nothing is drawn before `render` is called.
     """
-    if "render_mode" in env_args:
+    if "render_mode" in env_args or spec.namespace == "ALE":
         return {}
     creator = spec.entry_point
     try:

@@ -1,0 +1,98 @@
+"""Atari games as ale-py's own vectorised form shows them, with their colours behind.
+
+    slots = make_slots("ALE/Pong-v5", 8)    # observations [8, 84, 84, 1] uint8
+
+What DQN's authors did to the pictures (Mnih et al. 2015, "Methods", "Preprocessing") is done in
+C++: grey, 84 x 84, the brighter of the last two of four frames, up to 30 idle steps at the start,
+rewards cut to their sign. Any of it is changed by an argument of `ale_py.AtariVectorEnv`.
+
+One frame is shown at a time, a quarter of what would be sent otherwise;
+`algorithm.observation_history: 4` stacks them where they are learned from.
+"""
+
+import importlib
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from relaax_like.wire.errors import ConfigError
+
+NAMESPACE = "ALE/"
+_DEFAULTS = {"autoreset_mode": "SameStep", "stack_num": 1}
+# Side of a square that a pixel becomes in a video.
+_ZOOM = 4
+
+
+class FramesLast(gym.vector.VectorWrapper):
+    """From `[k, frames, height, width]` to `[k, height, width, frames]`, as networks read them."""
+
+    def __init__(self, env: gym.vector.VectorEnv) -> None:
+        """Takes environments whose observations are stacked grey pictures."""
+        super().__init__(env)
+        box = env.single_observation_space
+        assert isinstance(box, gym.spaces.Box)
+        self.single_observation_space = gym.spaces.Box(
+            0, 255, (*box.shape[1:], box.shape[0]), np.uint8
+        )
+        self.observation_space = gym.vector.utils.batch_space(
+            self.single_observation_space, env.num_envs
+        )
+        self._newest: np.ndarray | None = None
+
+    def reset(self, **options: Any) -> Any:
+        """Begins new episodes."""
+        observations, infos = self.env.reset(**options)
+        self._newest = np.moveaxis(observations, 1, -1)
+        return self._newest, infos
+
+    def step(self, actions: Any) -> Any:
+        """Steps all games."""
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        self._newest = np.moveaxis(observations, 1, -1)
+        if "final_obs" in infos:
+            infos["final_obs"] = np.moveaxis(infos["final_obs"], 1, -1)
+        return self._newest, rewards, terminated, truncated, infos
+
+    @property
+    def render_mode(self) -> str:
+        """What `render` gives."""
+        return "rgb_array"
+
+    def render(self) -> tuple[np.ndarray, ...]:
+        """Returns what slot 0 sees, `[height, width, 3]` uint8."""
+        if self._newest is None:
+            return ()
+        frame = self._newest[0, :, :, -1].repeat(_ZOOM, axis=0).repeat(_ZOOM, axis=1)
+        return (np.broadcast_to(frame[:, :, None], (*frame.shape, 3)),)
+
+
+def is_atari(name: str) -> bool:
+    """Whether a name is that of an Atari game."""
+    return name.startswith(NAMESPACE)
+
+
+def register() -> None:
+    """Has `gymnasium.make` know the games.
+
+    Raises:
+      ConfigError: their package is not installed.
+    """
+    try:
+        games = importlib.import_module("ale_py")
+    except ImportError as error:
+        raise ConfigError(
+            f"Atari games need ale-py: pip install 'relaax_like[envs]' ({error})"
+        ) from None
+    gym.register_envs(games)
+
+
+def make(name: str, slots: int, env_args: dict[str, Any]) -> gym.vector.VectorEnv:
+    """Makes `slots` games in one."""
+    env = gym.make_vec(
+        name,
+        num_envs=slots,
+        vectorization_mode="vector_entry_point",
+        **(_DEFAULTS | env_args),
+    )
+    return FramesLast(env)
