@@ -11,9 +11,10 @@ connections, each stepped as soon as it is answered, which measures the server.
 
 The policy acts in NumPy; with `--path compiled` it is one that cannot, and acts in compiled calls.
 
-With `--placement server` all is ppo (2x64 tanh for each of actor and critic), learned by the parameter
-server from large iterations: 128 steps of all slots, 4 epochs of 8 minibatches. Its agents wait while
-it learns, so that each acts with the newest values: sampling and learning share these steps' time.
+With `--placement server` all is ppo (2x64 tanh for each of actor and critic), learned by the
+parameter server from large iterations: 128 steps of all slots, 4 epochs of 8 minibatches. Agents
+wait while it learns, so that each acts with the newest values: the rate is of sampling and learning
+one after the other.
 """
 
 import argparse
