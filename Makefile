@@ -27,8 +27,12 @@ install: $(VENV)/.installed  ## Install the project and its tools into .venv.
 run: install  ## Train CartPole over the network, watch it in TensorBoard, end at the target.
 	honcho start
 
+# Tests of whole clusters and of faults take the machine for themselves; each file is one process's.
+ALONE := tests/system tests/fault
+
 test: install  ## Run all tests.
-	pytest
+	pytest -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
+	pytest $(ALONE)
 
 faults: install  ## Kill the parameter server 150 times and more: a quarter of an hour.
 	RELAAX_FAULT_SEEDS=20 RELAAX_FAULT_KILLS=50 pytest tests/fault --timeout 600 --durations 5

@@ -11,6 +11,7 @@ from support.hierarchy import make_host as make_hierarchy
 from relaax_like.agent.batch_agent import SimpleRLAgent
 from relaax_like.client.interactor import Interactor
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
+from relaax_like.config.models import LearnerConfig
 from relaax_like.launch.agents import make_agent_host
 from relaax_like.launch.initial_values_main import make_initial_values
 from relaax_like.launch.local import LocalAgents
@@ -40,7 +41,8 @@ class Agent(SimpleRLAgent):
 
 def make_experiment(folder):
     config = load_algorithm_module(folder, "config").Config()
-    return types.SimpleNamespace(algorithm_folder=folder, algorithm=config, seed=0)
+    learner = LearnerConfig(placement="agent")
+    return types.SimpleNamespace(algorithm_folder=folder, algorithm=config, learner=learner, seed=0)
 
 
 def make_host(folder):
@@ -67,6 +69,13 @@ def one_task(folder):
 @pytest.mark.parametrize("path", [BARE, POLICY_GRADIENT], ids=["user's", "built-in"])
 def test_a_plain_agent_class_makes_plain_agents(path):
     assert isinstance(make_host(path), PlainHost)
+
+
+def test_a_plain_agent_cannot_send_experience():
+    experiment = make_experiment(BARE)
+    experiment.learner = LearnerConfig(placement="server")
+    with pytest.raises(ConfigError, match=r"agent\.py: a plain Agent sends gradients"):
+        make_agent_host(experiment, lambda name: None)  # type: ignore[arg-type]
 
 
 def test_a_folder_without_an_agent_has_the_simple_one():
