@@ -1,0 +1,29 @@
+"""The time of day may jump, so nothing is waited for or ordered by it. covers R26"""
+
+import re
+
+from support.cluster import ROOT
+
+READS = re.compile(r"\btime\.(time|time_ns|strftime|localtime)\(|\bdatetime\.(now|utcnow|today)\b")
+# Who reads it, and why that is no harm when it jumps.
+READERS = {
+    "bridge/client.py": "the life of a client, whose name nobody else ever has",
+    "config/run_folder.py": "the name of a folder",
+    "launch/run_folder.py": "shown",
+    "learner/remote_learner.py": "the life of a client, whose name nobody else ever has",
+    "metrics/buffered.py": "the time of a point on a curve",
+    "metrics/recorder.py": "the time of a point on a curve, the name of a file",
+    "parameter_server/parameter_server.py": "the epoch of a server without a folder",
+    "parameter_server/snapshots.py": "the first epoch of a folder; after that it is counted",
+    "wire/tracing.py": "the place of a process on the common axis",
+}
+
+
+def test_the_time_of_day_is_read_by_few_and_decides_nothing():
+    package = ROOT / "relaax_like"
+    found = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if not path.name.endswith(("_pb2.py", "_pb2_grpc.py")) and READS.search(path.read_text())
+    }
+    assert found == set(READERS)
