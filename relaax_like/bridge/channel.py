@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 
 from relaax_like.bridge.access import TokenCheck, TokenSender
+from relaax_like.bridge.limits import CallLimit
 from relaax_like.bridge.malformed import MessageCheck
 from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.ports import describe_bind_failure
@@ -73,11 +74,19 @@ def make_channel(
     return channel
 
 
-def make_interceptors(security: ServerSecurity | None) -> list[grpc.ServerInterceptor]:
-    """Returns what a `grpc.server` needs to check messages, and tokens where they are asked for."""
+def make_interceptors(
+    security: ServerSecurity | None, max_calls: int
+) -> list[grpc.ServerInterceptor]:
+    """Returns what a `grpc.server` needs to check messages, and tokens where they are asked for.
+
+    Args:
+      security: what clients must show; None: nothing, in the clear.
+      max_calls: that the server has at a time; one address gets half of them.
+    """
+    limit = CallLimit(max_calls // 2)
     if security is None or security.tokens is None:
-        return [MessageCheck()]
-    return [TokenCheck(security.tokens), MessageCheck()]
+        return [limit, MessageCheck()]
+    return [limit, TokenCheck(security.tokens), MessageCheck()]
 
 
 def bind(server: grpc.Server, address: str, security: ServerSecurity | None = None) -> int:

@@ -236,7 +236,7 @@ class BridgeControl:
                 ("grpc.max_receive_message_length", message_bytes),
             ),
             maximum_concurrent_rpcs=_MAX_CALLS,
-            interceptors=make_interceptors(security),
+            interceptors=make_interceptors(security, _MAX_CALLS),
         )
         add_to_server(ParameterServerServicer(backend), server)
         add_experience_to_server(ExperienceServicer(backend, experience), server)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -184,6 +185,14 @@ class ExperienceSink(abc.ABC):
         """Has all who wait ask their `is_over`."""
 
 
+class TrainReturn(NamedTuple):
+    """How the training does: mean return of the newest `window` episodes, `episodes` so far."""
+
+    mean: float
+    window: int
+    episodes: int
+
+
 class Publisher(abc.ABC):
     """A parameter server as the one learner in its process sees it."""
 
@@ -204,6 +213,11 @@ class Publisher(abc.ABC):
     @abc.abstractmethod
     def best_score(self) -> float | None:
         """Best score of the snapshots that are kept; None: none has one."""
+
+    @property
+    @abc.abstractmethod
+    def train_return(self) -> TrainReturn | None:
+        """As of the newest publish; None: there are too few episodes."""
 
     @abc.abstractmethod
     def keep_next(self, score: float) -> None:

@@ -42,8 +42,7 @@ def begin_training(
     from relaax_like.launch.run_folder import begin_run
 
     experiment = load_experiment(config, sets, new_run=True)
-    begin_run(experiment, force)
-    return _train(experiment, sets, trace, log)
+    return _train(experiment, sets, trace, log, lambda: begin_run(experiment, force))
 
 
 def resume(run: Path, flags: Sequence[str], sets: Sequence[str], trace: bool, log: LogMode) -> int:
@@ -63,20 +62,26 @@ def resume(run: Path, flags: Sequence[str], sets: Sequence[str], trace: bool, lo
     overrides = [*folders, *flags_to_overrides(file, flags), *sets]
     experiment = load_experiment(file, overrides)
     if read_command(file.parent) == TRAIN:
-        validate_not_held(experiment)
-        return _train(experiment, overrides, trace, log)
+        return _train(experiment, overrides, trace, log, lambda: validate_not_held(experiment))
     return _run_processes(experiment, overrides, trace, lambda: validate_not_held(experiment))
 
 
-def _train(experiment: Experiment, sets: Sequence[str], trace: bool, log: LogMode) -> int:
+def _train(
+    experiment: Experiment,
+    sets: Sequence[str],
+    trace: bool,
+    log: LogMode,
+    take_folder: Callable[[], None],
+) -> int:
+    from relaax_like.launch.training import make_trainer
+
     setup_logging("INFO", sys.stderr if log is LogMode.JSON else None)
+    trainer = make_trainer(experiment, sets, log)
+    take_folder()
     if trace:
         clear_traces(experiment)
     start_tracing("train", experiment, trace)
-    from relaax_like.launch.trainer import Trainer
-
-    overrides = [*sets, *fix_run_dir(experiment.run_dir)]
-    return Trainer(experiment, overrides, log).run(Shutdown())
+    return trainer.run(Shutdown())
 
 
 def _run_processes(

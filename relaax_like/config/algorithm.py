@@ -62,6 +62,16 @@ class AlgorithmConfig(Settings):
         return None
 
     @property
+    def learns_offline(self) -> bool:
+        """Whether it can learn from what another policy did: `learner.offline`."""
+        return False
+
+    @property
+    def learns_online(self) -> bool:
+        """Whether it can learn from what its own agents do."""
+        return True
+
+    @property
     def optimizers(self) -> dict[str, OptimizerConfig]:
         """One optimizer per variable group; overridden by the parameter server's `optimizers`."""
         return {"default": OptimizerConfig(learning_rate=self.learning_rate)}

@@ -7,7 +7,7 @@ from typing import Any
 
 from relaax_like.config.algorithm_folder import find_algorithm, load_config_class
 from relaax_like.config.base import Settings
-from relaax_like.config.models import EnvironmentConfig, LearnerConfig, TopConfig
+from relaax_like.config.models import EnvironmentConfig, LearnerConfig, TopConfig, WandbConfig
 from relaax_like.config.yaml_document import read_yaml
 from relaax_like.wire.errors import ConfigError
 
@@ -17,7 +17,7 @@ def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
 
     `--KEY VALUE` or `--KEY=VALUE`, with dashes for underscores; `--KEY` alone is `--KEY true`. The
     key is looked for in the sections algorithm, learner and environment, then among the keys that
-    stand in no section.
+    stand in no section. Those of the section wandb are `--wandb-KEY`.
 
     Args:
       file: the experiment's YAML file.
@@ -70,7 +70,7 @@ def _find_keys(file: Path) -> dict[str, str]:
         for name, field in model.model_fields.items():
             for spelling in {name, field.alias or name}:
                 keys[spelling] = f"{section}{field.alias or name}"
-    return keys
+    return keys | {f"wandb_{name}": f"wandb.{name}" for name in WandbConfig.model_fields}
 
 
 def _find_config_class(file: Path) -> type[Settings]:

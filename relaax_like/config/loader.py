@@ -25,6 +25,7 @@ from relaax_like.config.models import (
     RlxServerConfig,
     SecurityConfig,
     TopConfig,
+    WandbConfig,
 )
 from relaax_like.config.problems import Problems, describe_value
 from relaax_like.config.run_folder import find_run_dir, fix_run_dir
@@ -34,6 +35,7 @@ from relaax_like.wire.errors import ConfigError
 PARAMETER_SERVER = "relaax-parameter-server"
 RLX_SERVER = "relaax-rlx-server"
 METRICS_SERVER = "relaax-metrics-server"
+WANDB = "wandb"
 SECURITY = "security"
 LEARNER = "learner"
 ALGORITHM = "algorithm"
@@ -42,6 +44,7 @@ SECTIONS = (
     PARAMETER_SERVER,
     RLX_SERVER,
     METRICS_SERVER,
+    WANDB,
     SECURITY,
     LEARNER,
     ALGORITHM,
@@ -100,6 +103,7 @@ def export_experiment(experiment: Experiment) -> dict[str, Any]:
         (PARAMETER_SERVER, experiment.parameter_server),
         (RLX_SERVER, experiment.rlx_server),
         (METRICS_SERVER, experiment.metrics_server),
+        (WANDB, experiment.wandb),
         (SECURITY, experiment.security),
         (LEARNER, experiment.learner),
         (ALGORITHM, experiment.algorithm),
@@ -136,6 +140,7 @@ class _ExperimentLoader:
         parameter_server = self._load_parameter_server(run_dir)
         rlx_server = self._load_rlx_server(parameter_server)
         metrics_server = self._load_metrics_server(run_dir)
+        wandb = self._load_section(WANDB, WandbConfig, {}) if WANDB in self._data else None
         security = self._load_security()
         learner = self._load_section(LEARNER, LearnerConfig, {})
         folder, algorithm = self._load_algorithm()
@@ -160,6 +165,7 @@ class _ExperimentLoader:
             parameter_server=parameter_server,
             rlx_server=rlx_server,
             metrics_server=metrics_server,
+            wandb=wandb,
             security=security,
             learner=learner,
             algorithm=algorithm.with_seed(top.seed),
@@ -306,9 +312,45 @@ class _ExperimentLoader:
                 f"{learner.workers}, but this algorithm does not learn from whole trajectories: "
                 "expected 0",
             )
+        if learner.collect_traj and (possible != "server" or learner.workers):
+            self._problems.add(
+                (LEARNER, "collect_traj"),
+                "true, but only a learner in the server (placement: server), without workers, "
+                "keeps what it learns from: expected false",
+            )
+        self._validate_offline(learner, algorithm)
         # Kept in the run's config.yaml, which may be read from anywhere.
         previous = learner.previous and learner.previous.absolute()
-        return learner.model_copy(update={"placement": possible, "previous": previous})
+        offline = learner.offline and learner.offline.absolute()
+        return learner.model_copy(
+            update={"placement": possible, "previous": previous, "offline": offline}
+        )
+
+    def _validate_offline(self, learner: LearnerConfig, algorithm: AlgorithmConfig) -> None:
+        if learner.offline is None:
+            if not algorithm.learns_online:
+                self._problems.add(
+                    (LEARNER, "offline"),
+                    "missing, but this algorithm learns from what others did, and not from what it "
+                    "does: name a folder of trajectories, as runs with learner.collect_traj "
+                    "leave it (RUN/trajectories)",
+                )
+            return
+        if not algorithm.learns_offline:
+            self._problems.add(
+                (LEARNER, "offline"),
+                f"{str(learner.offline)!r}, but this algorithm can only learn from what its own "
+                "policy does: leave it out, or use an algorithm that learns from what others did, "
+                "such as behaviour cloning",
+            )
+        for key, none in (("workers", 0), ("collect_traj", False), ("target_return", None)):
+            value = getattr(learner, key)
+            if value != none:
+                self._problems.add(
+                    (LEARNER, key),
+                    f"{json.dumps(value)}, but nothing is played in a run that learns from files "
+                    f"(offline): expected {json.dumps(none)}",
+                )
 
     def _validate_optimizers(self, algorithm: AlgorithmConfig) -> None:
         try:

@@ -139,6 +139,27 @@ class MetricsServerConfig(Settings):
     log_level: LogLevel = "INFO"
 
 
+class WandbConfig(Settings):
+    """Section `wandb`. When it is there, the curves go to Weights & Biases, too.
+
+    Whoever is not logged in there, or cannot reach it, gets an offline run in RUN/wandb, which
+    `wandb sync` sends later. Its environment variables, such as WANDB_MODE and WANDB_ENTITY, count.
+    """
+
+    project: str = Field(default="relaax_like", min_length=1, max_length=128)
+    # Runs of one group are shown together, such as the seeds of an experiment.
+    group: str | None = Field(default=None, min_length=1)
+    # Null: the last two names of the run's folder.
+    name: str | None = Field(default=None, min_length=1)
+
+    @field_validator("project")
+    @classmethod
+    def _refuse_what_wandb_refuses(cls, value: str) -> str:
+        if set(value) & set("/\\#?%:"):
+            raise ValueError(f"{value!r} came, expected a name without / \\ # ? % and :")
+        return value
+
+
 class SecurityConfig(Settings):
     """Section `security`: what all connections of the run ask for and show. docs/security.md."""
 
@@ -186,6 +207,14 @@ class LearnerConfig(Settings):
     # Placement server: iterations between two copies of policy and optimizers in RUN/ckpt; -1:
     # none.
     save_freq: int = Field(default=-1, ge=-1)
+    # Placement server: also write what is learned from to RUN/trajectories, one file for each
+    # iteration.
+    collect_traj: bool = False
+    # Megabytes of such files, above which nothing more is written; a warning tells.
+    collect_traj_max_mb: float = Field(default=1000.0, gt=0)
+    # `relaax train`: a folder of such files to learn from, instead of playing; for algorithms that
+    # can. Relative to where the command is started.
+    offline: Path | None = None
     # A run's folder whose newest weights this one starts from; it stays as it is. Relative to where
     # the command is started.
     previous: Path | None = None
@@ -247,6 +276,7 @@ class Experiment:
       seed: see `config.seeds.derive_seed`.
       run_dir: folder of all that the run writes.
       metrics_server: None when the file has no such section.
+      wandb: None when the file has no such section.
       security: its paths are absolute; whether the files exist shows when they are used.
       algorithm: an instance of the algorithm folder's own `Config`.
       algorithm_folder: absolute; for `config.algorithm_folder.load_algorithm_module`.
@@ -260,6 +290,7 @@ class Experiment:
     parameter_server: ParameterServerConfig
     rlx_server: RlxServerConfig
     metrics_server: MetricsServerConfig | None
+    wandb: WandbConfig | None
     security: SecurityConfig
     learner: LearnerConfig
     algorithm: AlgorithmConfig

@@ -23,6 +23,7 @@ PLACES = {
     *(f"relaax-rlx-server.{key}" for key in ("bind", "parameter_server", "score_lines")),
     "relaax-rlx-server.log_level",
     *(f"{_METRICS_SERVER}.{key}" for key in ("bind", "metrics_dir", "log_level")),
+    *(f"wandb.{key}" for key in ("project", "group", "name")),
 }
 _HASH_DIGITS = 8
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")

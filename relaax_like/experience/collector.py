@@ -30,17 +30,22 @@ class TrainingData:
       rollout: `[T, columns, ...]`; its `versions` are the oldest that acted at each step.
       tickets: of what was added, those whose last column is in this batch; ascending.
       env_steps: T * columns.
+      mean_version: mean over all of these steps of the version that acted.
       keys: `[columns, 2] int64`: ticket, and index of the column among those of its ticket.
     """
 
     rollout: Rollout
     tickets: tuple[int, ...]
     env_steps: int
+    mean_version: float
     keys: np.ndarray
 
 
 class DataHandler(Protocol):
     """A user's changes to experience; any object with these two methods.
+
+    An algorithm that learns in the server has one where its `algorithm.py` has a function
+    `make_data_handler(config)`. All that it makes of a rollout counts as environment steps.
 
     Both are called in the thread of whoever adds or learns, and so maybe at the same time.
     """
@@ -57,7 +62,8 @@ class DataHandler(Protocol):
 
         Args:
           training_data: the batch that was learned from; `keys` tell its columns apart.
-          policy_data: what the update returned.
+          policy_data: what the update returned; of learners in the server the means of its costs
+            and metrics, by name.
         """
 
 
@@ -151,6 +157,11 @@ class Collector:
         return self._num_added
 
     @property
+    def added_env_steps(self) -> int:
+        """Environment steps that ever came."""
+        return self._steps * self._num_added
+
+    @property
     def num_taken(self) -> int:
         """Columns that ever went out."""
         return self._num_taken
@@ -215,6 +226,7 @@ class Collector:
             rollout=rollout,
             tickets=tuple(part.ticket for part in parts if part.ends_ticket),
             env_steps=rollout.env_steps,
+            mean_version=_find_mean_version(parts),
             keys=_make_keys(parts),
         )
         if self._data_handler is not None:
@@ -343,6 +355,11 @@ def _make_keys(parts: Sequence[_Part]) -> np.ndarray:
         keys[start:stop, 1] = part.first_index + np.arange(stop - start)
         start = stop
     return keys
+
+
+def _find_mean_version(parts: Sequence[_Part]) -> float:
+    columns = [part.rollout.slots for part in parts]
+    return float(np.average([part.rollout.versions.mean() for part in parts], weights=columns))
 
 
 def _find_layout(rollout: Rollout, steps: int) -> _Layout:

@@ -1,6 +1,7 @@
 """Loads the experiment's algorithm and makes its learners."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relaax_like.bridge.service import ParameterServerClient, Publisher
@@ -9,16 +10,19 @@ from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment, LearnerConfig
 from relaax_like.config.seeds import derive_seed
 from relaax_like.config.update_plan import UpdatePlan
+from relaax_like.experience.trajectory_files import TRAJECTORY_FOLDER, TrajectoryWriter
 from relaax_like.launch.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError
-from relaax_like.wire.spaces import ACTION
+from relaax_like.wire.spaces import ACTION, Space
 
-if TYPE_CHECKING:  # They import TensorFlow.
+if TYPE_CHECKING:  # Most of them import TensorFlow.
     from relaax_like.computation.updates import LearningTask
+    from relaax_like.experience.collector import DataHandler
     from relaax_like.learner.base_learner import BaseLearner
     from relaax_like.learner.gradient_learner import GradientLearner
     from relaax_like.learner.iteration_learner import IterationLearner
     from relaax_like.learner.learning_policy import LearningPolicy
+    from relaax_like.learner.offline_learner import OfflineLearner
     from relaax_like.learner.publishing_learner import PublishingLearner
 
 MakeClient = Callable[[str], ParameterServerClient]
@@ -88,11 +92,15 @@ def make_iteration_learner(experiment: Experiment, publisher: Publisher) -> "Ite
     base = _make_base_learner(experiment, policy, publisher)
     # Any client's rollout finds room as soon as all whole iterations have been taken.
     largest = plan.columns + experiment.rlx_server.max_slots_per_client
-    collector = Collector(plan.steps, plan.columns, capacity=max(4 * plan.columns, largest))
-    # Not all algorithms know their actions' range; those with networks of ours do.
-    space = getattr(config, "action_space", None)
-    layout = RolloutLayout(model, plan.steps, {} if space is None else {ACTION: space})
-    return IterationLearner(base, policy, collector, publisher, layout)
+    collector = Collector(
+        plan.steps,
+        plan.columns,
+        capacity=max(4 * plan.columns, largest),
+        data_handler=_make_data_handler(experiment),
+    )
+    layout = RolloutLayout(model, plan.steps, _find_action_spaces(experiment))
+    trajectories = _make_trajectory_writer(experiment)
+    return IterationLearner(base, policy, collector, publisher, layout, trajectories)
 
 
 def make_trajectory_learner(experiment: Experiment, publisher: Publisher) -> "PublishingLearner":
@@ -106,12 +114,39 @@ def make_trajectory_learner(experiment: Experiment, publisher: Publisher) -> "Pu
         from relaax_like.learner.publishing_learner import PublishingLearner
         from relaax_like.sampling.ppo_optim import PPOOptim
 
+    if _make_data_handler(experiment) is not None:
+        raise ConfigError(
+            f"learner.workers: {experiment.learner.workers}, but the algorithm "
+            f"{experiment.algorithm_folder.name} has a data handler, which changes rollouts of one "
+            "length only; use workers: 0"
+        )
     task, _ = make_learning_task(experiment)
     seed = derive_seed(experiment.algorithm.seed, "learn")
     max_traj_len = experiment.learner.max_traj_len
     policy = PPOOptim(task, plan, seed, max_traj_len, experiment.run_dir)
     base = _make_base_learner(experiment, policy, publisher)
     return PublishingLearner(base, policy, publisher)
+
+
+def make_offline_learner(
+    experiment: Experiment, publisher: Publisher, files: Sequence[Path]
+) -> "OfflineLearner":
+    """Loads TensorFlow, and makes the learner of a run that learns from files of trajectories.
+
+    Raises:
+      ConfigError: the algorithm cannot learn from them.
+    """
+    plan = get_update_plan(experiment)
+    with without_native_stderr():
+        from relaax_like.learner.learning_policy import LearningPolicy
+        from relaax_like.learner.offline_learner import OfflineLearner
+
+    task, model = make_learning_task(experiment)
+    seed = derive_seed(experiment.algorithm.seed, "learn")
+    policy = LearningPolicy(task, plan, seed, experiment.run_dir)
+    base = _make_base_learner(experiment, policy, publisher)
+    spaces = _find_action_spaces(experiment)
+    return OfflineLearner(base, policy, publisher, files, model, spaces, seed)
 
 
 def get_update_plan(experiment: Experiment) -> UpdatePlan:
@@ -144,6 +179,27 @@ def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
     model = model_module.make_model(config, config.seed)
     algorithm = algorithm_module.make_algorithm(config, model, derive_seed(config.seed, "learn"))
     return LearningTask(algorithm, experiment.optimizers), model
+
+
+def _find_action_spaces(experiment: Experiment) -> Mapping[str, Space]:
+    """Not all algorithms know their actions' range; those with networks of ours do."""
+    space = getattr(experiment.algorithm, "action_space", None)
+    return {} if space is None else {ACTION: space}
+
+
+def _make_data_handler(experiment: Experiment) -> "DataHandler | None":
+    module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
+    make = getattr(module, "make_data_handler", None)
+    return None if make is None else make(experiment.algorithm)
+
+
+def _make_trajectory_writer(experiment: Experiment) -> TrajectoryWriter | None:
+    config = experiment.learner
+    if not config.collect_traj:
+        return None
+    return TrajectoryWriter(
+        experiment.run_dir / TRAJECTORY_FOLDER, 1e6 * config.collect_traj_max_mb
+    )
 
 
 def _make_base_learner(

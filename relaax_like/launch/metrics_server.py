@@ -4,8 +4,8 @@ import logging
 
 from relaax_like.config.models import Experiment, MetricsServerConfig
 from relaax_like.launch.process import Shutdown, validate_port_free
+from relaax_like.launch.recording import make_file_recorder
 from relaax_like.launch.security import make_server_security, validate_exposure
-from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.metrics.server import create_metrics_server
 from relaax_like.wire.errors import ConfigError
 
@@ -33,7 +33,7 @@ def run_metrics_server(experiment: Experiment) -> int:
     validate_exposure(settings.bind, experiment.security)
     security = make_server_security(experiment)
     validate_port_free(settings.bind, "--bind")
-    with TensorBoardRecorder(settings.metrics_dir) as recorder:
+    with make_file_recorder(experiment, settings.metrics_dir) as recorder:
         server, port = create_metrics_server(settings.bind, recorder, security)
         server.start()
         logger.info("metrics server on %s:%d", settings.bind.host, port)

@@ -80,7 +80,11 @@ class OnlineTester:
 
 
 class TestHook(LearnerHook):
-    """Has the policy tested every so many iterations, and a snapshot kept where it is the best.
+    """Has the policy tested now and then, and a snapshot kept where it is the best.
+
+    That is every so many iterations, and in the one after the training's mean return was the best
+    so far. A mean is compared with those of other episodes only: where episodes come a few at a
+    time, that is once for each window of them.
 
     Args:
       tester: plays.
@@ -102,10 +106,13 @@ class TestHook(LearnerHook):
         self._every = every
         self._episodes = episodes
         self._best = publisher.best_score
+        self._best_train_return = -np.inf
+        self._compared = 0  # episodes
 
     def __call__(self, engine: Any) -> None:
         """Tests, if it is time; `engine` is the BaseLearner."""
-        if engine.updates % self._every:
+        was_best = self._compare_train_return()
+        if engine.updates % self._every and not was_best:
             return
         began = time.monotonic()
         values = self._policy.get_values()
@@ -126,6 +133,16 @@ class TestHook(LearnerHook):
         if self._best is None or mean > self._best:
             self._best = mean
             self._publisher.keep_next(mean)
+
+    def _compare_train_return(self) -> bool:
+        """Returns whether the training's return, as of the last iteration, is a new best one."""
+        newest = self._publisher.train_return
+        if newest is None or newest.episodes - self._compared < newest.window:
+            return False
+        self._compared = newest.episodes
+        was_best = newest.mean > self._best_train_return
+        self._best_train_return = max(newest.mean, self._best_train_return)
+        return was_best
 
 
 class CloseHook(LearnerHook):

@@ -18,8 +18,9 @@ from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.learners import make_iteration_learner
 from relaax_like.launch.previous import load_previous
 from relaax_like.launch.process import EXIT_ERROR, EXIT_USAGE, Shutdown, validate_port_free
+from relaax_like.launch.recording import make_file_recorder
 from relaax_like.launch.run_folder import SERVERS, describe_start, is_described, write_config
-from relaax_like.launch.runs import EPISODES, MEAN_RETURN
+from relaax_like.launch.runs import EPISODE_LENGTH, EPISODES, MEAN_RETURN
 from relaax_like.launch.security import (
     make_client_security,
     make_server_security,
@@ -30,7 +31,6 @@ from relaax_like.learner.experience_service import ExperienceService
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.metrics.prometheus import PrometheusPage
-from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.parameter_server.initial_values import (
     compute_initial_values,
     load_variables,
@@ -137,11 +137,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     """Serves until training finishes or a signal comes; returns the exit status."""
     failpoints.arm_from_environment()
     settings = experiment.parameter_server
-    if experiment.learner.workers:
-        raise ConfigError(
-            f"learner.workers: {experiment.learner.workers}, but only relaax train samples with "
-            "workers; expected 0 (environments are clients here)"
-        )
+    validate_served(experiment)
     shutdown = Shutdown()
     validate_exposure(settings.bind, experiment.security)
     if settings.prometheus_bind is not None:
@@ -199,6 +195,25 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         sys.stdout.flush()
         os._exit(status)
     return status
+
+
+def validate_served(experiment: Experiment) -> None:
+    """Refuses what only a run in one process can do.
+
+    Raises:
+      ConfigError: names the key, and the command.
+    """
+    learner = experiment.learner
+    if learner.workers:
+        raise ConfigError(
+            f"learner.workers: {learner.workers}, but only relaax train samples with workers; "
+            "expected 0 (environments are clients here)"
+        )
+    if learner.offline is not None:
+        raise ConfigError(
+            f"learner.offline: {learner.offline}, but only relaax train learns from files; use "
+            "that, or leave it out"
+        )
 
 
 def _make_experience_service(
@@ -262,7 +277,7 @@ def make_recorder(experiment: Experiment, global_t: Callable[[], int]) -> Buffer
     if experiment.metrics_server is not None:
         address = experiment.metrics_server.bind.to_connect()
         return MetricsClient(address, global_t, security=make_client_security(experiment))
-    return TensorBoardRecorder(experiment.parameter_server.metrics_dir, global_t)
+    return make_file_recorder(experiment, experiment.parameter_server.metrics_dir, global_t)
 
 
 def log_progress(status: Status) -> None:
@@ -308,6 +323,7 @@ class _ReturnCurves:
     """Records how well the training goes, whatever is trained."""
 
     def __init__(self, server: ParameterServer):
+        self._server = server
         self._metrics = server.metrics()
         self._recorded = 0  # episodes
 
@@ -317,6 +333,9 @@ class _ReturnCurves:
             return
         self._recorded = status.episodes
         self._metrics.scalar(MEAN_RETURN, status.mean_return, status.global_t)
+        length = self._server.mean_length
+        if length is not None:  # snapshots of earlier days have returns only
+            self._metrics.scalar(EPISODE_LENGTH, length, status.global_t)
         self._metrics.scalar(EPISODES, status.episodes, status.global_t)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from relaax_like.config.models import EnvironmentConfig, Experiment
 from relaax_like.launch.manager import ProcessSpec
+from relaax_like.launch.parameter_server import validate_served
 from relaax_like.launch.process import TRACE_FOLDER, validate_port_free
 from relaax_like.launch.security import (
     make_client_security,
@@ -56,9 +57,11 @@ def validate_servers(experiment: Experiment) -> None:
     """Fails before anything is started: restarting does not mend a port that is taken.
 
     Raises:
-      ConfigError: a server would be open to strangers, or a file of `security` cannot be used.
+      ConfigError: a server would be open to strangers, a file of `security` cannot be used, or
+        the run can only be trained in one process.
       RelaaxError: names the process that holds a port, and the key that chooses another.
     """
+    validate_served(experiment)
     make_server_security(experiment)
     make_client_security(experiment)
     for section, settings in (

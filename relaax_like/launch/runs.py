@@ -17,6 +17,7 @@ METRICS_SERVER = "relaax-metrics-server"
 # Of these curves the first one that a run has shows how well it does. The parameter server records
 # the mean over the newest episodes, some agents each episode.
 MEAN_RETURN = "Train/Return"
+EPISODE_LENGTH = "Train/Episode Length"
 EPISODES = "Train/Episodes"
 EPISODE_REWARD = "episode reward"
 _DEFAULTS = {"checkpoint_dir": "checkpoints", "metrics_dir": "metrics"}

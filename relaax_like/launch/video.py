@@ -136,8 +136,7 @@ def validate_video(path: Path) -> None:
 def _open(path: Path, fps: float) -> Any:
     import imageio.v2
 
-    # Else ffmpeg is forked, not spawned: beside threads of gRPC such a child may never get so far as
-    # to begin.
+    # Else ffmpeg is forked, not spawned: such a child may be stuck in gRPC before it begins.
     os.environ.setdefault("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")
     if path.suffix.lower() == ".gif":
         return imageio.v2.get_writer(path, duration=1000 / fps, loop=0)

@@ -1,12 +1,16 @@
 """IterationLearner: learns whole iterations in one call, and publishes each as one version."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from relaax_like.bridge.service import Episode, Publisher
 from relaax_like.computation.learning import Learned
 from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
+from relaax_like.experience.trajectory_files import TrajectoryWriter
 from relaax_like.learner.base_learner import BaseLearner
 from relaax_like.learner.learning_policy import LearningPolicy
 from relaax_like.learner.publishing_learner import PublishingLearner
@@ -29,6 +33,7 @@ class IterationLearner(PublishingLearner):
       collector: gives iterations.
       publisher: the parameter server.
       layout: of the policy's rollouts.
+      trajectories: keeps what was learned from; None: nothing is kept.
     """
 
     def __init__(
@@ -38,10 +43,14 @@ class IterationLearner(PublishingLearner):
         collector: Collector,
         publisher: Publisher,
         layout: RolloutLayout,
+        trajectories: TrajectoryWriter | None = None,
     ):
         super().__init__(base_learner, policy, publisher)
         self._collector = collector
         self._layout = layout
+        self._trajectories = trajectories
+        self._counted_at = 0.0
+        self._counted_env_steps = 0
 
     @property
     def waiting_columns(self) -> int:
@@ -60,6 +69,12 @@ class IterationLearner(PublishingLearner):
           InvalidInputError: it is none of this run.
         """
         return self._layout.conform(rollout)
+
+    def load(self) -> Learned:
+        """Becomes the run's only learner; returns the values to act with."""
+        learned = super().load()
+        self._counted_at = time.monotonic()
+        return learned
 
     def add(self, rollout: Rollout, episodes: Sequence[Episode]) -> int:
         """Takes a rollout, and the episodes that ended in it; returns its ticket.
@@ -82,7 +97,17 @@ class IterationLearner(PublishingLearner):
           NotFiniteError: the iteration led nowhere; nothing was published.
         """
         data = self._collector.get_training_data(timeout_sec)
-        return None if data is None else self.learn_from(data)
+        if data is None:
+            return None
+        lag = self.version - data.mean_version
+        learned = self.learn_from(data)
+        self._collector.handle_data_after_learn(
+            {name: np.asarray(y) for name, y in self._base_learner.log_buffer.items()}
+        )
+        self.record({"Train/Lag": lag, "Time/Sampled Timesteps per Second": self._count_sampled()})
+        if self._trajectories is not None:
+            self._trajectories.write(self.iteration, data.rollout)
+        return learned
 
     def get_state(self) -> dict[str, Any]:
         """Returns what the next publish will be made of, and no publish holds."""
@@ -95,8 +120,16 @@ class IterationLearner(PublishingLearner):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `get_state` returned; after `load`, with nothing added before."""
         self._collector.set_state(state["collector"])
+        self._counted_env_steps = self._collector.added_env_steps
         self.add_episodes([Episode(*episode) for episode in state["episodes"]])
         self._policy.set_sums(state["reward_sums"])
+
+    def _count_sampled(self) -> float:
+        """Returns the environment steps per second that have come since the last call."""
+        now, env_steps = time.monotonic(), self._collector.added_env_steps
+        came, seconds = env_steps - self._counted_env_steps, now - self._counted_at
+        self._counted_at, self._counted_env_steps = now, env_steps
+        return came / max(seconds, 1e-9)
 
     def close(self) -> None:
         """Takes nothing more, and runs the hooks of the end."""

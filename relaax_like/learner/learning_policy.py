@@ -107,7 +107,8 @@ class LearningPolicy:
         """
         plan = self._plan
         mask = arguments.get("extras", {}).get("mask")
-        env_steps = plan.env_steps if mask is None else int(mask.sum())
+        alive = arguments["next_alive"]["alive"]
+        env_steps = alive.size if mask is None else int(mask.sum())
         if self._prenormalizes:
             self._feed_statistics(arguments["inputs"], mask)
             self.global_t += env_steps

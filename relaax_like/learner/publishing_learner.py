@@ -51,15 +51,29 @@ class PublishingLearner:
         self._publisher = publisher
         self._lease: Lease | None = None
         self._number = 0
+        self._version = 0
         self._lock = threading.Lock()  # guards _episodes
         self._episodes: deque[Episode] = deque(maxlen=_MAX_EPISODES)
         self._learned_at = time.monotonic()
         self._means = Means(publisher.metrics())
 
+    @property
+    def iteration(self) -> int:
+        """Number of the newest iteration that was published, of all the run's; 0 before the first.
+
+        After `load`.
+        """
+        return self._number
+
+    @property
+    def version(self) -> int:
+        """Of the newest values, with which the next iteration is learned from; after `load`."""
+        return self._version
+
     def load(self) -> Learned:
         """Becomes the run's only learner; returns the values to act with."""
         lease = self._publisher.lease()
-        self._lease, self._number = lease, lease.number
+        self._lease, self._number, self._version = lease, lease.number, lease.version
         self._policy.load(lease)
         self._base_learner.go_on_from(lease.number, lease.global_t)
         values = lease.manifest.unpack(lease.values)
@@ -120,6 +134,7 @@ class PublishingLearner:
                 episodes=episodes,
             )
         )
+        self._version = reply.version
         return Learned(data.tickets, reply.version, reply.global_t, reply.finished, values)
 
     def _record_times(self, began: float, env_steps: int) -> None:

@@ -34,6 +34,55 @@ class Curve:
     seconds: np.ndarray
 
 
+class EventFileReader:
+    """Reads an event file, also while it grows.
+
+    reader = EventFileReader(path)
+    for event in reader.read():
+        ...
+    for event in reader.read():  # those that have come since
+        ...
+
+    The checksums of the bodies are not compared: TensorBoard's is written in Python, and would take
+    most of the time.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._read = 0  # bytes
+        self._damaged = False
+
+    def read(self) -> Iterator[Event]:
+        """Gives the next events, up to the file's end, or to the first record that is not whole."""
+        if self._damaged:
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            data = file.read()
+        start = 0
+        while start + _HEADER.size <= len(data):
+            length, crc = _HEADER.unpack_from(data, start)
+            body = start + _HEADER.size
+            end = body + length + _CRC_BYTES
+            if masked_crc32c(data[start : start + 8]) != crc:
+                self._give_up()
+                return
+            if end > len(data):
+                return
+            try:
+                event = Event.FromString(data[body : body + length])
+            except DecodeError:
+                self._give_up()
+                return
+            start = end
+            self._read += _HEADER.size + length + _CRC_BYTES
+            yield event
+
+    def _give_up(self) -> None:
+        self._damaged = True
+        _log.warning("%s: damaged at byte %d; the rest is left out", self._path, self._read)
+
+
 @dataclass
 class _Points:
     steps: list[int] = field(default_factory=list)
@@ -73,7 +122,7 @@ def _read_file(path: Path) -> _File | None:
     """Reads one file; None when it has nothing."""
     times: list[float] = []
     curves: dict[str, _Points] = {}
-    for event in _read_events(path):
+    for event in EventFileReader(path).read():
         times.append(event.wall_time)
         for value in event.summary.value:
             if value.HasField("simple_value"):
@@ -82,31 +131,6 @@ def _read_file(path: Path) -> _File | None:
                 points.values.append(value.simple_value)
                 points.wall_times.append(event.wall_time)
     return _File(min(times), max(times), curves) if times else None
-
-
-def _read_events(path: Path) -> Iterator[Event]:
-    """Gives a file's events up to its end, or to the first record that is not whole.
-
-    The checksums of the bodies are not compared: TensorBoard's is written in Python, and would take
-    most of the time.
-    """
-    data = path.read_bytes()
-    start = 0
-    while start + _HEADER.size <= len(data):
-        length, crc = _HEADER.unpack_from(data, start)
-        body = start + _HEADER.size
-        end = body + length + _CRC_BYTES
-        if masked_crc32c(data[start : start + 8]) != crc:
-            _log.warning("%s: damaged at byte %d; the rest is left out", path, start)
-            return
-        if end > len(data):
-            return
-        try:
-            yield Event.FromString(data[body : body + length])
-        except DecodeError:
-            _log.warning("%s: damaged at byte %d; the rest is left out", path, start)
-            return
-        start = end
 
 
 def _join(parts: Sequence[_Points], spans: Sequence[tuple[float, float]]) -> Curve:

@@ -84,7 +84,7 @@ def create_metrics_server(
     server = grpc.server(
         ThreadPoolExecutor(_MAX_WORKERS, thread_name_prefix="metrics server"),
         maximum_concurrent_rpcs=_MAX_CALLS,
-        interceptors=make_interceptors(security),
+        interceptors=make_interceptors(security, _MAX_CALLS),
         options=[
             # Otherwise a second server on the port starts silently and takes a share of the calls.
             ("grpc.so_reuseport", 0),

@@ -23,6 +23,7 @@ from relaax_like.bridge.service import (
     Push,
     Reply,
     Status,
+    TrainReturn,
 )
 from relaax_like.config.combine import CombineConfig
 from relaax_like.parameter_server.combining import Combiner, Plan
@@ -244,6 +245,11 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return self._finished
 
     @property
+    def mean_length(self) -> float | None:
+        """Mean length of the newest episodes, in environment steps; None before the first one."""
+        return self._statistics.mean_length
+
+    @property
     def snapshot_failures(self) -> int:
         """Periodic snapshots that could not be written."""
         return self._snapshot_failures
@@ -323,6 +329,15 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def best_score(self) -> float | None:
         """Best score of the snapshots that are kept; None: none has one."""
         return None if self._snapshots is None else self._snapshots.best_score
+
+    @property
+    def train_return(self) -> TrainReturn | None:
+        """How the training does; see `Publisher`."""
+        statistics = self._statistics
+        mean = statistics.mean_return
+        if mean is None or not statistics.is_window_full:
+            return None
+        return TrainReturn(mean, statistics.return_episodes, statistics.episodes)
 
     def keep_next(self, score: float) -> None:
         """Has the next publish written to a snapshot, with this score; see `Publisher`."""

@@ -26,8 +26,13 @@ DAMAGE = (
 )
 
 
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes a file; one of that name is replaced. Returns when the disk has it.
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], sync: bool = True) -> None:
+    """Writes a file; one of that name is replaced.
+
+    Args:
+      path: of the file.
+      arrays: by name.
+      sync: return when the disk has it. False: a power cut may damage it, nothing else does.
 
     Raises:
       OSError: it could not be written; a file of that name is as it was.
@@ -40,9 +45,11 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
                 for name, array in arrays.items():
                     _write_entry(archive, name, array)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_directory(path.parent)
+        if sync:
+            _sync_directory(path.parent)
     finally:
         _remove(temporary)
 

@@ -140,6 +140,37 @@ def test_the_divergence_of_a_minibatch_above_kl_skips_all_later_ones():
     assert updates <= short.update_epochs(epochs=5, minibatch=6, seed=1, **batch)[1]
 
 
+def compute_divergence(before, after, observations):
+    """Mean over all steps of KL(pi_0, pi) = sum_a pi_0(a) (log pi_0(a) - log pi(a)), float64."""
+    log_probs = []
+    for values in (before, after):
+        values = {name: value.astype(np.float64) for name, value in values.items()}
+        logits = run_network(values, "policy", observations.astype(np.float64))
+        log_probs.append(logits - np.log(np.exp(logits).sum(-1, keepdims=True)))
+    return (np.exp(log_probs[0]) * (log_probs[0] - log_probs[1])).sum(-1).mean()
+
+
+def test_the_update_that_sees_a_larger_divergence_is_the_last_one_worked_out_in_numpy():
+    """Each epoch is one minibatch of all steps: what an update does, no draw decides."""
+    batch, settings = make_batch(), {"a_lr": 0.02, "clip": 0.9}
+    free = [make_task(make_config(**settings)) for _ in range(7)]
+    start = values_of(free[0])
+    for epochs, task in enumerate(free[1:], 1):
+        task.update_epochs(epochs=epochs, minibatch=18, seed=1, **batch)
+    seen = batch["inputs"]["observation"]
+    divergences = [compute_divergence(start, values_of(task), seen) for task in free]
+    assert divergences == sorted(divergences)
+    assert divergences[0] == 0
+    # Update number n + 1 sees the policy after n. The bound lies between those after 2 and 3.
+    kl = (divergences[2] + divergences[3]) / 2
+    bound = make_task(make_config(kl=kl, **settings))
+    costs, updates = bound.update_epochs(epochs=6, minibatch=18, seed=1, **batch)
+    assert updates == 4
+    assert costs["KL"] == pytest.approx(np.mean(divergences[:4]), rel=1e-3)
+    for name, value in values_of(free[4]).items():
+        np.testing.assert_allclose(values_of(bound)[name], value, atol=1e-6)
+
+
 @pytest.mark.parametrize("settings", [{}, {"normalize_advantage": "batch"}], ids=str)
 def test_padding_that_is_masked_changes_nothing(settings):
     config = make_config(entropy_coeff=0.01, **settings)

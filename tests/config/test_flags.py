@@ -25,6 +25,10 @@ def file(tmp_path):
         ([], []),
         (["--a-lr", "1e-4"], ["algorithm.a_lr=1e-4"]),
         (["--a_lr=1e-4", "--eval-freq", "5"], ["algorithm.a_lr=1e-4", "learner.eval_freq=5"]),
+        (
+            ["--wandb-project", "p", "--wandb-name=first"],
+            ["wandb.project=p", "wandb.name=first"],
+        ),
         (["--save-freq", "-1", "--seed=3"], ["learner.save_freq=-1", "seed=3"]),
         (
             ["--shared-network", "--slots", "4"],

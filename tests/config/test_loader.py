@@ -183,8 +183,12 @@ _BAD_FILES = {
         "algoritm: {}\n" + MINIMAL,
         "cartpole.yaml:1: algoritm: unknown key; did you mean algorithm? (known: seed, run_dir, "
         "logdir, run_name, "
-        "relaax-parameter-server, relaax-rlx-server, relaax-metrics-server, security, learner, "
-        "algorithm, environment)",
+        "relaax-parameter-server, relaax-rlx-server, relaax-metrics-server, wandb, security, "
+        "learner, algorithm, environment)",
+    ),
+    "project that wandb refuses": (
+        MINIMAL + "wandb: {project: a/b}\n",
+        "cartpole.yaml:2: wandb.project: 'a/b' came, expected a name without / \\ # ? % and :",
     ),
     "section that is a number": (
         MINIMAL + "learner: 3\n",
@@ -396,6 +400,7 @@ relaax-rlx-server:
   score_lines: false
 relaax-metrics-server:
   bind: localhost:7200
+wandb: {project: cart pole, group: seeds}
 learner: {target_return: 195}
 algorithm:
   path: my_algorithm
@@ -423,6 +428,12 @@ def test_dumped_experiment_loads_as_the_same(write: Any, tmp_path: Path) -> None
     assert again.environment is not None
     assert again.environment.args["text"] == "1e-2"
     assert again.environment.actrep == 4
+    assert again.wandb is not None
+    assert (again.wandb.project, again.wandb.group, again.wandb.name) == (
+        "cart pole",
+        "seeds",
+        None,
+    )
     assert "hidden_layer_size: 17" in saved.read_text()
     assert "  layer_size:" not in saved.read_text()
 

@@ -105,6 +105,20 @@ def test_versions_of_a_batch_are_the_oldest() -> None:
     np.testing.assert_array_equal(data.rollout.versions, [5, 6, 7])
 
 
+def test_the_mean_version_of_a_batch_counts_each_step_once() -> None:
+    # covers J16
+    collector = Collector(STEPS, 4, capacity=8)
+    for slots, version in ((1, 3), (3, 6), (2, 9)):
+        rollout = make_rollout(slots, version, STEPS)
+        collector.add(dataclasses.replace(rollout, versions=version + np.arange(STEPS)))
+    batch = collector.get_training_data()
+    assert batch is not None
+    # One column of 3, 4, ... and three of 6, 7, ...; those of 9 wait.
+    assert batch.mean_version == (1 * 3 + 3 * 6) / 4 + (STEPS - 1) / 2
+    assert batch.rollout.versions.tolist() == [3 + t for t in range(STEPS)]
+    assert collector.added_env_steps == 6 * STEPS
+
+
 def test_a_rollout_that_is_the_batch_goes_out_as_it_came() -> None:
     collector = Collector(STEPS, 8, capacity=8)
     rollout = make_rollout(8, 0, STEPS)

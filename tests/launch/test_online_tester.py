@@ -2,6 +2,7 @@
 
 # covers J10, P17, P18, P19
 
+import logging
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cluster import ROOT, TRACE, find_command
+from support.learning import (
+    COLUMNS,
+    PlainPolicy,
+    make_plain_learner,
+    make_plain_server,
+    make_rewarded,
+)
 
+from relaax_like.bridge.service import Episode, NullMetrics, TrainReturn
 from relaax_like.client.interactor import Transition
 from relaax_like.launch.evaluation import play_greedy
+from relaax_like.launch.online_tester import TestHook
 from relaax_like.learner.checkpoint import load_checkpoint
 from relaax_like.learner.fixed_values import FixedValues
 from relaax_like.metrics.curves import read_curves
+from relaax_like.parameter_server.parameter_server import Target
 from relaax_like.parameter_server.snapshots import list_names, read_best, read_latest
 from relaax_like.wire.spaces import Box, Discrete
 
@@ -118,6 +129,59 @@ def test_what_cannot_be_started_from_is_refused(
     assert status == 2, output
     assert words in output
     assert not (folder / "third" / "ckpt").exists()
+
+
+class Fixed:
+    """Tests that always come to the same."""
+
+    def test(self, values: Any, version: int, episodes: int) -> tuple[np.ndarray, np.ndarray]:
+        return np.full(episodes, 7.0), np.full(episodes, 9)
+
+
+def test_a_best_training_return_is_followed_by_a_test(caplog: pytest.LogCaptureFixture) -> None:
+    """Windows of two episodes, two in each iteration: as many iterations, as many returns."""
+    policy = PlainPolicy()
+    policy.global_t = 0  # type: ignore[attr-defined]
+    returns = [5.0, 3.0, 6.0, 6.0, 8.0, 1.0, 0.0, 0.0, 0.0, 7.0]
+    tested = []
+    with make_plain_server(target=Target(mean_return=1000.0, episodes=2)) as server:
+        learner = make_plain_learner(server, policy)
+        tester: Any = Fixed()
+        hook = TestHook(tester, policy, server, every=9, episodes=3)
+        learner._base_learner.register_hook(hook)
+        learner.load()
+        with caplog.at_level(logging.INFO):
+            for number, mean in enumerate(returns, 1):
+                caplog.clear()
+                episodes = [Episode(mean - 1, 4), Episode(mean + 1, 4)]
+                learner.add(make_rewarded(COLUMNS, 0.0), episodes)
+                assert learner.learn() is not None
+                if "mean return 7.00 of 3 greedy episodes" in caplog.text:
+                    tested.append(number)
+    # The returns of iterations 1, 3 and 5 were the best; the ninth is tested anyway.
+    assert tested == [2, 4, 6, 9]
+
+
+def test_returns_of_the_same_episodes_are_compared_once() -> None:
+    """One episode in an iteration, windows of three: iterations 3, 6 and 9 end one."""
+    tested: list[int] = []
+
+    def test(values: Any, version: int, episodes: int) -> tuple[np.ndarray, np.ndarray]:
+        tested.append(version)
+        return Fixed().test(values, version, episodes)
+
+    publisher: Any = SimpleNamespace(
+        best_score=None, metrics=NullMetrics, keep_next=lambda score: None, train_return=None
+    )
+    policy: Any = SimpleNamespace(get_values=list, global_t=0)
+    tester: Any = SimpleNamespace(test=test)
+    hook = TestHook(tester, policy, publisher, every=100, episodes=1)
+    for number in range(1, 11):
+        hook(SimpleNamespace(updates=number, logger=logging.getLogger()))
+        # Rises all the time: were it compared each time, all iterations would be tested.
+        if number >= 3:
+            publisher.train_return = TrainReturn(float(number), 3, number)
+    assert tested == [4, 7, 10]
 
 
 @dataclass

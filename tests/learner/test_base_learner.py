@@ -581,6 +581,34 @@ def test_without_environment_steps_there_are_curves_against_iterations_only(
     }
 
 
+def test_all_properties_of_a_learner_by_hand(tmp_path: Path) -> None:
+    """Two iterations of four rows, each of two environment steps."""
+    # covers D2
+    recorder = TensorBoardRecorder(tmp_path / "metrics")
+    learner = make_learner(tmp_path, {"hook": {"log_show_after_iter": 3}}, metrics=recorder)
+    policy = learner.policy
+    for number in range(2):
+        learner.train(make_rows(number, 4))
+    info = learner.priority_info
+    assert info is not None
+    assert info["replay_unique_id"] == ["1-0", "1-1", "1-2", "1-3"]
+    assert learner.learn_info == {
+        "last_iter": 2,
+        "last_step": 16,
+        "finished": False,
+        "priority_info": info,
+    }
+    assert (learner.last_iter, learner.last_step, learner.updates) == (2, 16, 2)
+    assert (learner.name, learner.rank, learner.load_path) == ("BaseLearner", 0, "")
+    assert learner.policy is policy
+    assert learner.tb_logger is recorder
+    assert learner.logger.name.endswith("BaseLearner.0")
+    assert learner.tick_time >= learner.log_buffer["train_time"] > 0
+    assert learner.monitor is not None
+    assert set(learner.monitor.take().means) >= {"loss", "weights/first"}
+    learner.close()
+
+
 # Several learners.
 
 

@@ -1,12 +1,16 @@
 """IterationLearner and SerialLearner: iterations in, numbered publishes out. covers J3, J4, J8"""
 
+import dataclasses
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from support.cluster import ROOT
 from support.learning import (
     COLUMNS,
     ENV_STEPS,
@@ -26,13 +30,15 @@ from support.threads import Caller
 from relaax_like.bridge.service import Episode, Metrics
 from relaax_like.computation.learning import Learned, Work
 from relaax_like.computation.updates import NotFiniteError
-from relaax_like.launch.learners import make_iteration_learner
-from relaax_like.learner import publishing_learner
+from relaax_like.launch.learners import make_iteration_learner, make_trajectory_learner
+from relaax_like.learner import iteration_learner, publishing_learner
+from relaax_like.learner.means import Means
 from relaax_like.learner.serial_learner import SerialLearner
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire.errors import (
     CollectorClosedError,
     CollectorFullError,
+    ConfigError,
     InvalidInputError,
     ServerUnavailableError,
 )
@@ -112,6 +118,64 @@ def test_an_iteration_that_is_not_finite_is_not_published(ppo: Any) -> None:
         learner.learn()
     assert server.version == version
     assert_equal(unpack(server), before)
+
+
+HANDLER = """
+
+class Handler:
+    def __init__(self, config):
+        self.config = config
+        self.after = []
+
+    def after_interact(self, rollout):
+        return dataclasses.replace(rollout, rewards=rollout.rewards + 1.0)
+
+    def after_learn(self, training_data, policy_data):
+        self.after.append((training_data, policy_data))
+
+
+def make_data_handler(config):
+    return Handler(config)
+"""
+
+
+def test_a_data_handler_of_the_algorithms_folder_changes_what_is_learned_from(
+    tmp_path: Path,
+) -> None:
+    # covers J5, J7
+    folder = tmp_path / "mine"
+    shutil.copytree(ROOT / "algorithms" / "ppo", folder, ignore=shutil.ignore_patterns("__*"))
+    code = folder / "algorithm.py"
+    code.write_text(code.read_text() + "\n\nimport dataclasses\n" + HANDLER)
+    rollout = make_rollout(COLUMNS, 0, STEPS)
+    richer = dataclasses.replace(rollout, rewards=rollout.rewards + 1.0)
+    mine = ["algorithm.name=null", f"algorithm.path={folder}"]
+    learned = {}
+    for name, sets, came in (("mine", mine, rollout), ("plain", [], richer)):
+        experiment = make_experiment(tmp_path, *sets)
+        with make_server(experiment) as server:
+            learner = make_iteration_learner(experiment, server)
+            learner.load()
+            ticket = learner.add(came, ())
+            assert learner.learn() is not None
+            learned[name] = unpack(server)
+            handler: Any = learner._collector._data_handler
+            if name == "mine":
+                assert handler.config == experiment.algorithm
+                ((data, numbers),) = handler.after
+                assert data.keys.tolist() == [[ticket, column] for column in range(COLUMNS)]
+                assert numbers["critic"] > 0
+                assert numbers["updates"] == 4
+            else:
+                assert handler is None
+            learner.close()
+    assert_equal(learned["mine"], learned["plain"])
+    experiment = make_experiment(tmp_path, *mine, "learner.workers=2")
+    with (
+        make_server(experiment) as server,
+        pytest.raises(ConfigError, match="workers: 2, but the algorithm mine has a data handler"),
+    ):
+        make_trajectory_learner(experiment, server)
 
 
 # Counting, with a policy that learns in NumPy.
@@ -213,6 +277,37 @@ def test_curves_say_what_was_learned_and_where_the_time_went() -> None:
     assert points["Time/Sample Time"] >= 0.0
     assert points["Time/Optimize Time"] > 0.0
     assert points["Time/Timesteps per Second"] > 0.0
+
+
+def test_the_lag_is_that_of_all_samples_and_rates_count_what_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # covers J16
+    clock = iter([100.0, 102.0, 106.0, 107.0, 109.0])
+    monkeypatch.setattr(iteration_learner, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    points: dict[str, list[float]] = {"Train/Lag": [], "Time/Sampled Timesteps per Second": []}
+
+    def add(means: Means, numbers: Mapping[str, float], x: float | None = None) -> None:
+        for name in points.keys() & numbers:
+            points[name].append(numbers[name])
+
+    monkeypatch.setattr(Means, "add", add)
+    with make_plain_server() as server:
+        learner = make_plain_learner(server)
+        learner.load()
+        for _ in range(3):  # acted with version 0, all of them
+            learner.add(make_rewarded(COLUMNS, 0.0), ())
+        assert all(learner.learn() is not None for _ in range(3))
+        # Learned with version 3: one slot acted with 1, 1, 1, 2, 2, the three of another agent
+        # with 3: 3 - (7 + 45) / 20.
+        learner.add(
+            dataclasses.replace(make_rewarded(1, 0.0), versions=np.array([1, 1, 1, 2, 2])), ()
+        )
+        learner.add(dataclasses.replace(make_rewarded(3, 0.0), versions=np.full(STEPS, 3)), ())
+        assert learner.learn() is not None
+    assert points["Train/Lag"] == pytest.approx([0.0, 1.0, 2.0, 0.4])
+    # 60 steps came in the first two seconds, none in the next five, 20 in the last two.
+    assert points["Time/Sampled Timesteps per Second"] == [30.0, 0.0, 0.0, 10.0]
 
 
 def test_too_many_rollouts_are_refused_and_none_after_the_end(server: ParameterServer) -> None:

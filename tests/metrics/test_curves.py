@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.runs import START, write_events
 
-from relaax_like.metrics.curves import read_curves
+from relaax_like.metrics.curves import EventFileReader, read_curves
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.metrics.tensorboard_files import Event, RecordWriter, Summary
@@ -29,6 +29,26 @@ def test_what_the_recorder_writes_comes_back(tmp_path: Path) -> None:
         assert (curve.steps.dtype, curve.values.dtype) == (np.int64, np.float64)
         assert (np.diff(curve.seconds) >= 0).all()
         assert 0 <= curve.seconds[0] <= curve.seconds[-1] < 60
+
+
+def test_a_file_that_grows_is_read_on(tmp_path: Path) -> None:
+    with TensorBoardRecorder(tmp_path) as recorder:
+        reader = EventFileReader(recorder.path)
+        assert list(reader.read()) == []
+        for steps in (range(3), range(3, 300)):
+            for step in steps:
+                recorder.scalar("loss", 0.5, step)
+            assert recorder.flush()
+            events = [event for event in reader.read() if event.summary.value]
+            assert [event.step for event in events] == list(steps)
+        path, size = recorder.path, recorder.path.stat().st_size
+    data = path.read_bytes()
+    torn = tmp_path / "torn"
+    torn.write_bytes(data[: size - 5])
+    reader = EventFileReader(torn)
+    assert len(list(reader.read())) == 300  # the header is one, and the torn one waits
+    torn.write_bytes(data)
+    assert [event.step for event in reader.read()] == [299]
 
 
 def test_no_folder_and_no_files_are_no_curves(tmp_path: Path) -> None:

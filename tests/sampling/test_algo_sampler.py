@@ -1,15 +1,18 @@
 """AlgoWorker and AlgoSampler: whole trajectories, by hand and against TensorFlow."""
 
-# covers P1, P2, P4, P5, P6, P16, P26
+# covers J18, P1, P2, P4, P5, P6, P16, P26
 
 import itertools
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.batch import load
+from support.cluster import ROOT
 
 from relaax_like.bridge.moments import Moments
 from relaax_like.computation.model import get_variables
+from relaax_like.config.algorithm_folder import load_folder_module
 from relaax_like.sampling.algo_worker import AlgoWorker
 from relaax_like.wire.errors import ConfigError
 
@@ -119,6 +122,33 @@ def test_the_end_of_a_cut_trajectory_is_valued_with_what_is_remembered_of_it():
     seen = np.concatenate([buffer.rows().states["observation"], finals[0][None]])
     want, _ = unroll(config, values, seen)
     assert buffer.terminal_values == [pytest.approx(want[-1], abs=1e-5)]
+
+
+def test_an_environments_own_time_limit_cuts_trajectories_off_that_begin_differently():
+    """MountainCar ends after 200 steps: the car does not come up the hill by chance."""
+    config = load("config", "ppo").Config(
+        network={"layers": (4,)},
+        state_size=2,
+        num_actions=3,
+        num_steps=8,
+        rollout_steps=4,
+        batch_size=4,
+    )
+    gym = load_folder_module(ROOT / "environments" / "OpenAI_Gym", "gym_make")
+    slots = gym.make_slots("MountainCar-v0", 2, seed=1)
+    sampler = make_sampler(slots, config)
+    buffers = [sampler.sample_traj(max_traj_len=1000)[0] for _ in range(2)]
+    starts = []
+    for buffer in buffers:
+        assert buffer.traj_idx == [0, 200, 400]
+        rows = buffer.rows()
+        for (slice_, _), terminal_value in zip(split(buffer), buffer.terminal_values, strict=True):
+            starts.append(rows.states["observation"][slice_][0].tolist())
+            # It is worth what comes behind it, and so is the last step.
+            assert terminal_value != 0
+            assert rows.returns[slice_][-1] == pytest.approx(-1 + 0.5 * terminal_value)
+    assert len(np.unique(starts, axis=0)) == 4
+    slots.close()
 
 
 def test_do_eval_takes_the_best_actions():

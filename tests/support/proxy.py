@@ -68,8 +68,12 @@ class Proxy:
       bytes_per_sec: of all connections together, in each direction; None: as fast as it goes.
     """
 
-    def __init__(self, port: int):
-        """Listens on a free port and forwards to `port` of this machine, where nobody need be."""
+    def __init__(self, port: int, source: str = _HOST):
+        """Listens on a free port and forwards to `port` of this machine, where nobody need be.
+
+        The server sees connections from `source`, an address of the loopback interface.
+        """
+        self._source = source
         self.delay_sec = 0.0
         self.bytes_per_sec: float | None = None
         self._target = port
@@ -199,7 +203,9 @@ class Proxy:
         self, client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter
     ) -> None:
         try:
-            server_reader, server_writer = await asyncio.open_connection(_HOST, self._target)
+            server_reader, server_writer = await asyncio.open_connection(
+                _HOST, self._target, local_addr=(self._source, 0)
+            )
         except OSError:
             client_writer.transport.abort()
             return

@@ -11,7 +11,7 @@ import numpy as np
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.process import Shutdown
 from relaax_like.launch.serial_state import read_document
-from relaax_like.launch.trainer import Trainer
+from relaax_like.launch.training import make_trainer
 from relaax_like.parameter_server.snapshots import read_latest
 from support.cluster import ROOT
 
@@ -52,7 +52,7 @@ def train(file: Path, *sets: str, stop_at: int = 0) -> int:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     os.environ[STOP_AT] = str(stop_at)
     try:
-        return Trainer(load_experiment(file, sets), sets).run(Shutdown())
+        return make_trainer(load_experiment(file, sets), sets).run(Shutdown())
     finally:
         del os.environ[STOP_AT]
         for number, handler in handlers.items():

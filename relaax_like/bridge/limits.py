@@ -1,0 +1,81 @@
+"""A bound on the calls that one address may have open at a server."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+
+
+class CallLimit(grpc.ServerInterceptor):
+    """Refuses calls of an address that has too many open already: others find room.
+
+    A call counts from when its headers are there, also when no message follows. To be the first of
+    the interceptors. All programs of one machine, or behind one router, share an address.
+
+    Args:
+      most: calls of one address at a time.
+    """
+
+    def __init__(self, most: int):
+        self._most = most
+        self._open: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def intercept_service(
+        self, continuation: Callable[..., Any], handler_call_details: grpc.HandlerCallDetails
+    ) -> Any:
+        """Called by gRPC in its one serving thread; the caller's address is known later."""
+        handler = continuation(handler_call_details)
+        if handler is None:
+            return None
+        call = (
+            handler.unary_unary
+            or handler.unary_stream
+            or handler.stream_unary
+            or handler.stream_stream
+        )
+
+        def serve(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+            self._enter(context)
+            request = requests if handler.request_streaming else _take_one(requests, context)
+            response = call(request, context)
+            if handler.response_streaming:
+                yield from response
+            else:
+                yield response
+
+        # Of this kind for all: a handler of one message is not called before that is there.
+        return grpc.stream_stream_rpc_method_handler(
+            serve, handler.request_deserializer, handler.response_serializer
+        )
+
+    def _enter(self, context: grpc.ServicerContext) -> None:
+        # "ipv4:10.0.0.5:41234": without the port.
+        address = context.peer().rpartition(":")[0]
+        with self._lock:
+            count = self._open[address]
+            full = count >= self._most
+            if not full:
+                self._open[address] = count + 1
+        if full:
+            context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{count} calls are open from {address}, which is the most for one address; close "
+                "those that are idle",
+            )
+        if not context.add_callback(lambda: self._leave(address)):  # it is over already
+            self._leave(address)
+
+    def _leave(self, address: str) -> None:
+        with self._lock:
+            self._open[address] -= 1
+            if not self._open[address]:
+                del self._open[address]
+
+
+def _take_one(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+    for request in requests:
+        return request
+    return context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call ended without its message")

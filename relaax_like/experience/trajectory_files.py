@@ -1,0 +1,122 @@
+"""What a run has learned from, as files: written one by one, and read back as rollouts.
+
+    FOLDER/iteration-00000001.npz
+
+holds the arrays of one `Rollout`, which NumPy reads as any `.npz`: `inputs/NAME`,
+`next_inputs/NAME`, `actions/NAME`, `states/NAME`, `next_alive`, `rewards`, `log_prob`, `versions`.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relaax_like.experience.rollout import Rollout
+from relaax_like.wire.array_file import DAMAGE, read_arrays, write_arrays
+from relaax_like.wire.errors import InvalidInputError
+
+logger = logging.getLogger(__name__)
+
+# Of a run's folder.
+TRAJECTORY_FOLDER = "trajectories"
+_PATTERN = "iteration-*.npz"
+# Fields of a Rollout: arrays, and arrays by name.
+_ARRAYS = ("next_alive", "rewards", "log_prob", "versions")
+_NAMED = ("inputs", "next_inputs", "actions", "states")
+# What a file has beside each array, at most, where its name is not a very long one.
+_HEADER_BYTES = 512
+
+
+class TrajectoryWriter:
+    """Writes iterations until the folder is full; learning goes on whatever becomes of a file.
+
+    A file is there as a whole or not at all, also after `kill -9`; a power cut may damage the
+    newest ones. Not thread-safe.
+
+    Args:
+      folder: is made with the first file; what lies in it counts, too.
+      max_bytes: of all files together; what would go beyond it is not written, which a warning
+        tells once.
+    """
+
+    def __init__(self, folder: Path, max_bytes: float):
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._bytes = sum(path.stat().st_size for path in find_trajectories(folder))
+        self._is_full = False
+        self._has_failed = False
+
+    def write(self, iteration: int, rollout: Rollout) -> None:
+        """Writes one; when that fails, as on a full disk, it is left out, which one line tells.
+
+        Args:
+          iteration: names the file; one of that name is replaced.
+          rollout: what was learned from.
+        """
+        if self._is_full:
+            return
+        arrays = _flatten(rollout)
+        path = self._folder / f"iteration-{iteration:08d}.npz"
+        size = sum(array.nbytes + _HEADER_BYTES for array in arrays.values())
+        if self._bytes + size > self._max_bytes:
+            self._is_full = True
+            logger.warning(
+                "%s holds %.1f MB, learner.collect_traj_max_mb is %g: iteration %d and what "
+                "follows is not written; training goes on",
+                self._folder,
+                self._bytes / 1e6,
+                self._max_bytes / 1e6,
+                iteration,
+            )
+            return
+        try:
+            # Not synced: an iteration takes milliseconds, and a disk as long.
+            write_arrays(path, arrays, sync=False)
+            self._bytes += path.stat().st_size
+        except OSError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                logger.warning(
+                    "%s was not written: %s; training goes on without it, and without others that "
+                    "cannot be written",
+                    path,
+                    error,
+                )
+
+
+def find_trajectories(folder: Path) -> list[Path]:
+    """Returns the files of a folder, in the order of their iterations; none if there is no such."""
+    return sorted(folder.glob(_PATTERN))
+
+
+def read_trajectories(path: Path) -> Rollout:
+    """Reads one file.
+
+    Raises:
+      InvalidInputError: there is none, it is damaged, or it is something else.
+    """
+    try:
+        arrays = read_arrays(path)
+        fields: dict[str, Any] = {field: arrays[field] for field in _ARRAYS}
+        for field in _NAMED:
+            prefix = f"{field}/"
+            fields[field] = {
+                name.removeprefix(prefix): array
+                for name, array in arrays.items()
+                if name.startswith(prefix)
+            }
+        return Rollout(**fields)
+    except DAMAGE as error:
+        raise InvalidInputError(
+            f"{path}: no trajectories, or damaged ({type(error).__name__}: {error}); remove the "
+            "file, or name the folder of a run with learner.collect_traj",
+            str(path),
+        ) from error
+
+
+def _flatten(rollout: Rollout) -> dict[str, np.ndarray]:
+    arrays = {field: getattr(rollout, field) for field in _ARRAYS}
+    for field in _NAMED:
+        arrays.update({f"{field}/{name}": a for name, a in getattr(rollout, field).items()})
+    return arrays

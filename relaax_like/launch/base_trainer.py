@@ -1,0 +1,154 @@
+"""BaseTrainer: what every run in one process has, whatever it trains on."""
+
+import abc
+import logging
+import threading
+from collections.abc import Sequence
+
+from relaax_like.bridge.in_process import InProcessClient
+from relaax_like.bridge.service import Status
+from relaax_like.client.interactor import EnvironmentSlots, SlotEpisode
+from relaax_like.config.models import Experiment
+from relaax_like.launch.backprop import set_backprop_workers
+from relaax_like.launch.live import JsonProgress, NewestScalars, Progress, open_progress
+from relaax_like.launch.local import LocalAgents, make_local_agents
+from relaax_like.launch.modes import LogMode
+from relaax_like.launch.parameter_server import (
+    make_parameter_server,
+    make_recorder,
+    make_run_dir,
+    print_summary,
+    watch_progress,
+)
+from relaax_like.launch.process import Shutdown
+from relaax_like.launch.run_folder import TRAIN, describe_start, write_config
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.wire import tracing
+
+logger = logging.getLogger(__name__)
+
+
+class BaseTrainer(abc.ABC):
+    """Trains an experiment in this process; a subclass says on what, in `train`.
+
+        class Trainer(BaseTrainer):
+            def train(self, server, stop, progress):
+                with open_slots(self.experiment, "train") as slots:
+                    agents = self.make_agents(slots, server, stop)
+                    try:
+                        Interactor(slots, agents).run()
+                    finally:
+                        agents.close()
+
+        status = Trainer(experiment).run(Shutdown())
+
+    What all have: the run's folder, the parameter server in this process, curves, progress and
+    summary; target and budget, signals, snapshots and the exit status. An algorithm's folder may
+    have its own, in `trainer.py`; `relaax train` uses it.
+
+    Attributes:
+      experiment: what is trained.
+      status: of the parameter server at the end of `run`; None before.
+
+    Args:
+      experiment: as the attribute.
+      overrides: of keys of its file, for the processes that are started.
+      log: how the progress is shown.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        overrides: Sequence[str] = (),
+        log: LogMode = LogMode.PLAIN,
+    ):
+        self.experiment = experiment
+        self.status: Status | None = None
+        self._overrides = overrides
+        self._log = log
+
+    def run(self, shutdown: Shutdown) -> int:
+        """Trains until the target, the budget or a signal; returns the exit status."""
+        experiment = self.experiment
+        make_run_dir(experiment)
+        serving: list[ParameterServer] = []
+        with make_recorder(experiment, lambda: serving[0].global_t if serving else 0) as recorder:
+            newest = NewestScalars(recorder)
+            with shutdown.interrupting(), tracing.span(tracing.START):
+                server = make_parameter_server(experiment, self._overrides, newest)
+            serving.append(server)
+            with server:
+                # Not before: now nobody else works in the folder.
+                write_config(experiment)
+                describe_start(experiment, TRAIN)
+                progress = self._train_and_watch(server, newest, shutdown)
+        self.status = server.status()
+        if isinstance(progress, JsonProgress):
+            progress.show(self.status)
+        print_summary(experiment, self.status)
+        return 0 if server.finished else shutdown.exit_status
+
+    @abc.abstractmethod
+    def train(self, server: ParameterServer, stop: threading.Event, progress: Progress) -> None:
+        """Trains until the end; what it returns with is saved.
+
+        Called once, in the main thread, unless the run had finished before. It is to return soon
+        after `server.finished` is not empty (target or budget are reached) or `stop` is set (a
+        signal came). It may return earlier: then the run counts as stopped, and can be resumed.
+
+        Args:
+          server: holds weights, optimizers and counts; `InProcessClient(server, name)` is an
+            agent's view of it.
+          stop: asks for the end.
+          progress: is shown; `show_episode` adds to it.
+        """
+
+    def make_agents(
+        self, slots: EnvironmentSlots, server: ParameterServer, stop: threading.Event
+    ) -> LocalAgents:
+        """Builds the experiment's agents, which learn; for an `Interactor`. Close them at the end.
+
+        Those of a run that learns in its parameter server (`learner.placement`) bring its learner
+        along: have one at a time.
+
+        Args:
+          slots: environments of this process, for each an agent, or a row of one.
+          server: of `train`.
+          stop: see `LocalAgents`; of `train`, or another event.
+
+        Raises:
+          ProtocolError: the algorithm cannot use the environments' spaces.
+        """
+        with tracing.span(tracing.START):
+            return make_local_agents(
+                self.experiment,
+                slots,
+                lambda client_id: InProcessClient(server, client_id),
+                publisher=server if self.experiment.learner.placement == "server" else None,
+                stop=stop,
+            )
+
+    def show_episode(self, episode: SlotEpisode, progress: Progress) -> None:
+        """Adds an episode to what is shown; for `on_episode` of an `Interactor`."""
+        progress.lengths.append(episode.length)
+        if self.experiment.rlx_server.score_lines:
+            logger.info("slot %d: score %g, %d steps", episode.slot, episode.score, episode.length)
+
+    def _train_and_watch(
+        self, server: ParameterServer, newest: NewestScalars, shutdown: Shutdown
+    ) -> Progress:
+        with open_progress(self._log, self.experiment, newest, shutdown) as progress:
+            watching = threading.Thread(
+                target=watch_progress,
+                args=(server, shutdown, progress.interval_sec, progress.show),
+            )
+            watching.start()
+            try:
+                if not server.finished:
+                    if self.experiment.learner.placement == "server":
+                        set_backprop_workers(self.experiment)
+                    self.train(server, shutdown.requested, progress)
+            finally:
+                shutdown.requested.set()
+                watching.join()
+        return progress

@@ -1,0 +1,58 @@
+"""OfflineTrainer: learns from what others did; nothing is played but tests."""
+
+import threading
+from collections.abc import Sequence
+
+from relaax_like.config.models import Experiment
+from relaax_like.experience.trajectory_files import find_trajectories
+from relaax_like.launch.base_trainer import BaseTrainer
+from relaax_like.launch.learners import make_offline_learner
+from relaax_like.launch.live import Progress
+from relaax_like.launch.modes import LogMode
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.wire import tracing
+from relaax_like.wire.errors import ConfigError
+
+
+class OfflineTrainer(BaseTrainer):
+    """Goes through the files of `learner.offline`, until so many steps have been learned from.
+
+    `global_t` counts the steps of the files, as often as each was learned from. A run that was
+    stopped goes on with the file that would have come next.
+
+    Args:
+      experiment: with `learner.offline`.
+      overrides: see `BaseTrainer`.
+      log: see `BaseTrainer`.
+
+    Raises:
+      ConfigError: there are no such files.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        overrides: Sequence[str] = (),
+        log: LogMode = LogMode.PLAIN,
+    ):
+        super().__init__(experiment, overrides, log)
+        folder = experiment.learner.offline
+        assert folder is not None, "the experiment has learner.offline"
+        self._files = find_trajectories(folder)
+        if not self._files:
+            what = "has no trajectories (iteration-N.npz)" if folder.is_dir() else "no such folder"
+            raise ConfigError(
+                f"learner.offline: {folder}: {what}; expected RUN/trajectories of a run with "
+                "learner.collect_traj: true"
+            )
+
+    def train(self, server: ParameterServer, stop: threading.Event, progress: Progress) -> None:
+        """Learns until the end; see `BaseTrainer`."""
+        with tracing.span(tracing.START):
+            learner = make_offline_learner(self.experiment, server, self._files)
+        try:
+            learned = learner.load()
+            while not (learned.finished or stop.is_set()):
+                learned = learner.learn()
+        finally:
+            learner.close()

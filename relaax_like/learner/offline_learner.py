@@ -1,0 +1,122 @@
+"""OfflineLearner: learns from files of trajectories, and publishes each as one version."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from relaax_like.bridge.service import Publisher
+from relaax_like.computation.learning import Learned
+from relaax_like.computation.model import Model
+from relaax_like.config.seeds import derive_seed
+from relaax_like.experience.rollout import Rollout
+from relaax_like.experience.trajectory_files import read_trajectories
+from relaax_like.learner.base_learner import BaseLearner
+from relaax_like.learner.learning_policy import LearningPolicy
+from relaax_like.learner.publishing_learner import PublishingLearner
+from relaax_like.learner.rollout_layout import RolloutLayout
+from relaax_like.wire import tracing
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.spaces import Space
+
+
+@dataclass(frozen=True)
+class RecordedData:
+    """An iteration that came from a file.
+
+    Attributes:
+      rollout: `[T, k, ...]`.
+      tickets: none; nobody waits for it.
+    """
+
+    rollout: Rollout
+    tickets: tuple[int, ...] = ()
+
+    @property
+    def env_steps(self) -> int:
+        """T * k."""
+        return self.rollout.env_steps
+
+    @property
+    def keys(self) -> np.ndarray:
+        """`[k, 2] int64`: 0, and the slot; see `TrainingData`."""
+        return np.stack([np.zeros(self.rollout.slots, np.int64), np.arange(self.rollout.slots)], 1)
+
+
+class OfflineLearner(PublishingLearner):
+    """A file is an iteration; all are gone through again and again, each time in another order.
+
+        learner = OfflineLearner(base_learner, policy, parameter_server, files, model, {}, seed)
+        learned = learner.load()
+        while not learned.finished:
+            learned = learner.learn()
+
+    The order depends on the seed, the number of files and that of the iteration: a run that goes on
+    from a snapshot draws what it would have drawn.
+
+    Args:
+      base_learner: trains the policy, with its hooks.
+      policy: of `base_learner`.
+      publisher: the parameter server.
+      files: at least one, in an order that is always the same.
+      model: whose specs the rollouts follow.
+      action_spaces: of the actions, where they are known.
+      seed: of the orders.
+    """
+
+    def __init__(
+        self,
+        base_learner: BaseLearner,
+        policy: LearningPolicy,
+        publisher: Publisher,
+        files: Sequence[Path],
+        model: Model,
+        action_spaces: Mapping[str, Space],
+        seed: int,
+    ):
+        super().__init__(base_learner, policy, publisher)
+        self._files = files
+        self._model = model
+        self._action_spaces = action_spaces
+        self._seed = seed
+
+    def learn(self) -> Learned:
+        """Learns from the next file, and publishes.
+
+        Raises:
+          InvalidInputError: the file is damaged, or its rollout is none of this algorithm's.
+          NotFiniteError: it led nowhere; nothing was published.
+        """
+        path = self._files[draw_index(self._seed, len(self._files), self.iteration)]
+        with tracing.span("read"):
+            rollout = self._conform(read_trajectories(path), path)
+        return self.learn_from(RecordedData(rollout))
+
+    def _conform(self, rollout: Rollout, path: Path) -> Rollout:
+        """Returns what the model reads, in its types; each slot begins without memory.
+
+        The memory of whoever acted is that of another network.
+        """
+        memory = {
+            name: np.zeros((rollout.slots, *properties["shape"]), np.float32)
+            for name, properties in self._model.get_state_specs()
+        }
+        layout = RolloutLayout(self._model, len(rollout.next_alive), self._action_spaces)
+        try:
+            return layout.conform(dataclasses.replace(rollout, states=memory))
+        except InvalidInputError as error:
+            raise InvalidInputError(
+                f"{path} does not fit the settings of this algorithm: {error}", error.field
+            ) from error
+
+
+def draw_index(seed: int, number: int, iteration: int) -> int:
+    """Returns which of `number` files an iteration learns from.
+
+    Every `number` iterations, from 0 on, go through all files in an order of their own.
+    """
+    epoch, place = divmod(iteration, number)
+    order = np.random.default_rng(derive_seed(seed, "files", epoch)).permutation(number)
+    return int(order[place])

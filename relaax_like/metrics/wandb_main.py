@@ -1,0 +1,117 @@
+"""`python -m ...`: hands the curves of an event file on to Weights & Biases while it grows.
+
+The first line of its input is an order in JSON: events (the file), folder, project, group, name and
+config. When its input ends, the file is whole. What it prints is for people; the last line says why
+it failed.
+"""
+
+import contextlib
+import json
+import os
+import select
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from relaax_like.metrics.curves import EventFileReader
+from relaax_like.metrics.tensorboard_files import Event, HistogramProto, Summary
+
+_AXIS = "env_steps"
+_INTERVAL_SEC = 1.0
+_INIT_TIMEOUT_SEC = 30.0
+
+
+def main() -> int:
+    """Hands on until the file is whole; returns the exit status."""
+    # Nobody else prints there, nor holds it open behind our end.
+    says = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    try:
+        with open(0, "rb", buffering=0, closefd=False) as orders:  # `select` sees what is left
+            order = json.loads(orders.readline())
+        run = _begin(order, says)
+        reader = EventFileReader(Path(order["events"]))
+        is_whole = False
+        while not is_whole:
+            # First: what was written until the end came is read after it.
+            is_whole = bool(select.select([0], [], [], _INTERVAL_SEC)[0])
+            for step, numbers in group_by_step(reader.read()):
+                run.log({**numbers, _AXIS: step})
+        run.finish()
+    except Exception as error:  # wandb raises whatever it likes
+        _say(says, " ".join(str(error).split())[:500] or repr(error))
+        return 1
+    return 0
+
+
+def group_by_step(events: Iterable[Event]) -> list[tuple[int, dict[str, Any]]]:
+    """Returns (step, name -> number or histogram): one row for points of one step in a row."""
+    rows: list[tuple[int, dict[str, Any]]] = []
+    for event in events:
+        for value in event.summary.value:
+            if not rows or rows[-1][0] != event.step or value.tag in rows[-1][1]:
+                rows.append((event.step, {}))
+            rows[-1][1][value.tag] = _read(value)
+    return rows
+
+
+def _begin(order: dict[str, Any], says: TextIO) -> Any:
+    """Begins a run: online where one is logged in and the server answers, else offline."""
+    import wandb
+
+    arguments: dict[str, Any] = {
+        "dir": order["folder"],
+        "project": order["project"],
+        "group": order["group"],
+        "name": order["name"],
+        "config": order["config"],
+        "settings": wandb.Settings(
+            console="off",
+            disable_code=True,
+            disable_git=True,
+            # Of this process, which is of no interest.
+            x_disable_stats=True,
+            x_disable_meta=True,
+            init_timeout=_INIT_TIMEOUT_SEC,
+        ),
+    }
+    try:
+        run = wandb.init(**arguments)
+    except wandb.Error as error:
+        _say(says, str(error).partition("\n")[0])
+        run = wandb.init(mode="offline", **arguments)
+    run.define_metric(_AXIS, hidden=True)
+    run.define_metric("*", step_metric=_AXIS)
+    if run.offline:
+        folder = run.settings.sync_dir
+        _say(says, f"offline; to send the run later: wandb sync {folder}")
+    else:
+        _say(says, run.url or "disabled")
+    return run
+
+
+def _read(value: Summary.Value) -> Any:
+    if value.HasField("simple_value"):
+        return value.simple_value
+    import wandb
+
+    counts, edges = _read_histogram(value.histo)
+    return wandb.Histogram(np_histogram=(counts, edges))
+
+
+def _read_histogram(histogram: HistogramProto) -> tuple[np.ndarray, np.ndarray]:
+    """Returns counts `[n]` and edges `[n + 1]`."""
+    edges = np.array([histogram.min, *histogram.bucket_limit])
+    return np.array(histogram.bucket, np.int64), edges
+
+
+def _say(says: TextIO, text: str) -> None:
+    with contextlib.suppress(OSError):  # who started this has gone
+        print(text, file=says, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Event files whose curves Weights & Biases gets, too, through a process of its own.
+
+Not in this one: wandb takes over its exit, opens files where it likes, and may hang for as long as
+its server does.
+"""
+
+import importlib.metadata
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relaax_like.metrics.recorder import TensorBoardRecorder
+from relaax_like.wire.errors import ConfigError
+
+_PACKAGE = "wandb"
+_PROGRAM = (sys.executable, "-m", "relaax_like.metrics.wandb_main")
+# How long the end of a run waits for what is not sent yet.
+_END_SEC = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WandbRun:
+    """A run as W&B shows it.
+
+    Attributes:
+      folder: absolute; wandb writes to `wandb` in it, and nowhere else.
+      project: to which it belongs.
+      group: of runs that are shown together; None: it is in none.
+      name: how it is called there.
+      config: its settings, nested JSON types.
+    """
+
+    folder: Path
+    project: str
+    group: str | None
+    name: str
+    config: Mapping[str, Any]
+
+
+class WandbRecorder(TensorBoardRecorder):
+    """Records points into an event file, which a child process hands on to W&B.
+
+        with WandbRecorder(metrics_dir, run, global_t=lambda: store.global_t) as metrics:
+            metrics.scalar("episode reward", 17.0)
+
+    Whatever becomes of the child, this process neither waits nor fails: a warning tells, once, and
+    the event file has everything. When this process is killed, the child sends what is in the file,
+    and ends.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        run: WandbRun,
+        global_t: Callable[[], float] | None = None,
+        program: Sequence[str] = _PROGRAM,
+    ):
+        """Opens a new event file, and starts the child.
+
+        Args:
+          directory: see `TensorBoardRecorder`.
+          run: what W&B is to show.
+          global_t: see `TensorBoardRecorder`.
+          program: the child, as arguments.
+
+        Raises:
+          ConfigError: the directory cannot be written to, or wandb is not installed.
+        """
+        _validate_installed()
+        super().__init__(directory, global_t)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._closed = False
+        folder = run.folder / "wandb"
+        order = {
+            "events": str(self.path.absolute()),
+            "folder": str(run.folder),
+            "project": run.project,
+            "group": run.group,
+            "name": run.name,
+            "config": run.config,
+        }
+        # Else it would write outside of the run's folder, and report its errors to its makers.
+        environment = {
+            **os.environ,
+            "WANDB_SILENT": "true",
+            "WANDB_ERROR_REPORTING": "false",
+            "WANDB_CACHE_DIR": str(folder / "cache"),
+            "WANDB_DATA_DIR": str(folder / "cache"),
+        }
+        try:
+            folder.mkdir(parents=True, exist_ok=True)  # else wandb would write elsewhere
+            self._child = subprocess.Popen(
+                program,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,  # a Ctrl-C is for this process alone
+            )
+        except OSError as error:
+            _warn(f"it cannot be started: {error.strerror}")
+            return
+        threading.Thread(
+            target=self._listen, args=(self._child,), name="wandb output", daemon=True
+        ).start()
+        self._tell(json.dumps(order).encode() + b"\n")
+
+    def close(self, timeout_sec: float = 5.0) -> None:
+        """Writes what is queued, and waits up to ten seconds until W&B has it, too. Idempotent."""
+        super().close(timeout_sec)
+        child = self._child
+        if child is None or self._closed:
+            return
+        self._closed = True
+        self._tell(None)
+        try:
+            child.wait(_END_SEC)
+        except subprocess.TimeoutExpired:
+            _log.warning("wandb still sends; process %d ends when it is done", child.pid)
+
+    def _tell(self, data: bytes | None) -> None:
+        """Writes to the child; None: that the file is whole."""
+        assert self._child is not None
+        assert self._child.stdin is not None
+        try:
+            if data is None:
+                self._child.stdin.close()
+            else:
+                self._child.stdin.write(data)
+                self._child.stdin.flush()
+        except OSError:  # it has ended, which `_listen` tells
+            pass
+
+    def _listen(self, child: "subprocess.Popen[bytes]") -> None:
+        """Shows what the child says, and warns when it fails."""
+        assert child.stdout is not None
+        said = ""
+        with child.stdout as lines:
+            for line in lines:
+                said = line.decode(errors="replace").strip()
+                _log.info("wandb: %s", said)
+        status = child.wait()
+        if status:
+            _warn(said or f"its process ended with status {status}")
+
+
+def _warn(reason: str) -> None:
+    _log.warning(
+        "wandb gets no more curves (%s); the training goes on, and TensorBoard's files have them",
+        reason,
+    )
+
+
+def _validate_installed() -> None:
+    try:
+        importlib.metadata.version(_PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        raise ConfigError(
+            "wandb: the package is not installed; pip install 'relaax_like[wandb]', or take the "
+            "section wandb out of the file"
+        ) from None

@@ -1,0 +1,153 @@
+"""Files of trajectories: written whole, bounded, and read back as they were. covers J15"""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.rollouts import make_rollout
+
+from relaax_like.experience.rollout import Rollout
+from relaax_like.experience.trajectory_files import (
+    TrajectoryWriter,
+    find_trajectories,
+    read_trajectories,
+)
+from relaax_like.wire.errors import InvalidInputError
+
+
+def assert_same(one: Rollout, other: Rollout) -> None:
+    for field, value in vars(one).items():
+        there = getattr(other, field)
+        pairs = {"": (value, there)}
+        if isinstance(value, dict):
+            assert value.keys() == there.keys()
+            pairs = {name: (value[name], there[name]) for name in value}
+        for name, (a, b) in pairs.items():
+            assert (a.dtype, a.shape) == (b.dtype, b.shape), (field, name)
+            np.testing.assert_array_equal(a, b, err_msg=f"{field} {name}")
+
+
+def test_what_was_written_comes_back_as_it_was(tmp_path: Path) -> None:
+    plain = make_rollout(3, 1)
+    random = np.random.default_rng(2)
+    several = Rollout(
+        inputs={
+            "camera/left": random.integers(256, size=(5, 3, 2, 2, 1), dtype=np.uint8),
+            "speed": random.standard_normal((5, 3, 1)),
+        },
+        next_inputs={"speed": random.standard_normal((5, 3, 1))},
+        next_alive=plain.next_alive,
+        rewards=plain.rewards,
+        actions={"wheel": random.standard_normal((5, 3, 2)), "gear": np.ones((5, 3), np.int8)},
+        log_prob=plain.log_prob,
+        states={"policy": random.standard_normal((3, 4))},
+        versions=np.arange(5),
+    )
+    writer = TrajectoryWriter(tmp_path / "trajectories", 1e6)
+    writer.write(7, plain)
+    writer.write(12, several)
+    files = find_trajectories(tmp_path / "trajectories")
+    assert [file.name for file in files] == ["iteration-00000007.npz", "iteration-00000012.npz"]
+    # There is nothing else, such as half of a file.
+    assert sorted((tmp_path / "trajectories").iterdir()) == files
+    assert_same(read_trajectories(files[0]), plain)
+    assert_same(read_trajectories(files[1]), several)
+    with np.load(files[1], allow_pickle=False) as arrays:
+        np.testing.assert_array_equal(arrays["actions/wheel"], several.actions["wheel"])
+
+
+def test_an_iteration_that_is_learned_from_again_replaces_its_file(tmp_path: Path) -> None:
+    writer = TrajectoryWriter(tmp_path, 1e6)
+    writer.write(1, make_rollout(3, 1))
+    writer.write(1, make_rollout(3, 2))
+    (file,) = find_trajectories(tmp_path)
+    assert_same(read_trajectories(file), make_rollout(3, 2))
+
+
+def test_a_full_folder_gets_no_more_files_and_one_line_tells(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    TrajectoryWriter(tmp_path, 1e9).write(1, make_rollout(3, 1, steps=1000))
+    size = find_trajectories(tmp_path)[0].stat().st_size
+    # Of another start of the run: what lies there counts.
+    writer = TrajectoryWriter(tmp_path, 2.9 * size)
+    for iteration in range(2, 6):
+        writer.write(iteration, make_rollout(3, iteration, steps=1000))
+    files = find_trajectories(tmp_path)
+    assert [file.name[-5] for file in files] == ["1", "2"]
+    assert sum(file.stat().st_size for file in files) <= 2.9 * size
+    (warning,) = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert "learner.collect_traj_max_mb" in warning.getMessage()
+    assert "iteration 3 and what follows is not written" in warning.getMessage()
+
+
+def test_a_disk_that_refuses_costs_files_and_one_line_but_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "trajectories"
+    folder.write_text("a file where the folder is to be")
+    writer = TrajectoryWriter(folder, 1e6)
+    writer.write(1, make_rollout(3, 1))
+    writer.write(2, make_rollout(3, 2))
+    (warning,) = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert "iteration-00000001.npz was not written" in warning.getMessage()
+    os.remove(folder)
+    writer.write(3, make_rollout(3, 3))
+    assert [file.name for file in find_trajectories(folder)] == ["iteration-00000003.npz"]
+    assert len(caplog.records) == 1
+
+
+_FULL = """
+import logging, resource, sys
+from pathlib import Path
+import numpy as np
+from relaax_like.experience.rollout import Rollout
+from relaax_like.experience.trajectory_files import TrajectoryWriter
+
+logging.basicConfig(format="%(message)s")
+x = np.zeros((100, 8, 4))
+part = {"x": x}
+rollout = Rollout(inputs=part, next_inputs=part, next_alive=x, rewards=x, actions=part,
+                  log_prob=x, states={}, versions=x)
+writer = TrajectoryWriter(Path(sys.argv[1]), 1e9)
+resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+writer.write(1, rollout)
+writer.write(2, rollout)
+print("training went on")
+"""
+
+
+def test_half_of_a_file_is_removed_when_no_more_can_be_written(tmp_path: Path) -> None:
+    """A file of 180 kB where the system takes 60."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FULL, str(tmp_path / "trajectories")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "training went on\n"), done.stderr
+    assert done.stderr.count("File too large") == done.stderr.count("was not written") == 1
+    assert list((tmp_path / "trajectories").iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["cut off", "changed", "another npz", "missing"])
+def test_what_is_no_file_of_ours_is_refused_by_name(tmp_path: Path, what: str) -> None:
+    TrajectoryWriter(tmp_path, 1e6).write(1, make_rollout(3, 1))
+    (file,) = find_trajectories(tmp_path)
+    content = bytearray(file.read_bytes())
+    match what:
+        case "cut off":
+            file.write_bytes(content[: len(content) // 2])
+        case "changed":
+            content[len(content) // 3] ^= 1
+            file.write_bytes(content)
+        case "another npz":
+            np.savez(file, x=np.zeros(3))
+        case "missing":
+            file.unlink()
+    with pytest.raises(InvalidInputError, match=r"iteration-00000001\.npz: no trajectories, or"):
+        read_trajectories(file)

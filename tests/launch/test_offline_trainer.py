@@ -1,0 +1,162 @@
+"""`relaax train` with `learner.offline`: it learns, is tested, stops and goes on, and refuses."""
+
+# covers J11
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.cluster import ROOT, TRACE, Cluster, Program, find_command
+from support.recordings import record
+from support.serial import PPO, train, write_experiment
+
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.parameter_server import run_parameter_server
+from relaax_like.metrics.curves import read_curves
+from relaax_like.parameter_server.snapshots import State, read_best, read_latest
+from relaax_like.wire.errors import ConfigError
+
+BC = ROOT / "algorithms" / "bc" / "bc.yaml"
+# Of a file: 64 steps of 8 slots.
+STEPS = 512
+
+
+@pytest.fixture(scope="module")
+def trajectories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded")
+    record(load_experiment(BC), folder, files=6)
+    return folder
+
+
+def start(cluster: Cluster, command: str, *arguments: object) -> Program:
+    return cluster.start(command, [find_command("relaax"), command, *arguments])
+
+
+def read_state(folder: Path) -> State:
+    state = read_latest(folder / "checkpoints")
+    assert state is not None
+    return state
+
+
+def assert_same(one: Path, other: Path) -> None:
+    first, second = read_state(one), read_state(other)
+    assert (first.global_t, first.version) == (second.global_t, second.version)
+    np.testing.assert_array_equal(first.values, second.values)
+    for group, slots in first.slots.items():
+        np.testing.assert_array_equal(slots, second.slots[group])
+
+
+def test_a_run_is_tested_stopped_resumed_and_evaluated(tmp_path: Path, trajectories: Path) -> None:
+    (tmp_path / "recorded").symlink_to(trajectories)
+    budget = 100 * STEPS
+    flags = ("--eval-freq", 20, "--num-eval-eps", 4, "--save-freq", 30)
+    with Cluster(tmp_path) as cluster:
+        # Relative to where the command is started, and then absolute.
+        first = start(
+            cluster, "train", BC, "--offline", "recorded", "--run-dir", "run", *flags, "--force",
+            *("--max-global-step", 10**9),
+        )  # fmt: skip
+        first.wait_for(r"test at step 20,480")
+        assert first.stop(signal.SIGINT) == 128 + signal.SIGINT
+        stopped = read_state(tmp_path / "run")
+        assert stopped.global_t >= 40 * STEPS
+        assert stopped.global_t % STEPS == 0
+        end = stopped.global_t + budget
+        second = start(cluster, "resume", "run", "--max-global-step", end)
+        assert second.wait() == 0, second
+        second.wait_for(rf"global_t is {stopped.global_t}$")
+        player = start(cluster, "eval", "run", "--episodes", 8, "--json")
+        assert player.wait() == 0, player
+    assert TRACE not in first.output + second.output + player.output
+    found = json.loads(player.output)
+    assert (found["step"], found["episodes"]) == (end, 8)
+    # Untrained, it is below 100 for sure.
+    assert found["mean"] > 100
+    curves = read_curves(tmp_path / "run" / "metrics")
+    assert {"Optimizer/cloning", "Optimizer/entropy", "Test/Return"} <= set(curves)
+    assert curves["Optimizer/cloning"].values[-1] < curves["Optimizer/cloning"].values[0]
+    # There are no training episodes: the best policy is that of the best test.
+    assert "Train/Return" not in curves
+    best = read_best(tmp_path / "run" / "checkpoints")
+    assert best is not None
+    assert best.score == pytest.approx(max(curves["Test/Return"].values), rel=1e-6)
+    assert (tmp_path / "run" / "ckpt" / "iteration_30.npz").is_file()
+
+
+@pytest.mark.parametrize("layers", ["[8]", "[{lstm: 4}]"])
+def test_a_stopped_run_goes_on_as_if_it_never_had(
+    layers: str, tmp_path: Path, trajectories: Path
+) -> None:
+    sets = (
+        f"learner.offline={trajectories}",
+        *(f"algorithm.network={{layers: {layers}}}", "algorithm.batch_size=4"),
+        *("algorithm.normalize_observations=true", "learner.eval_freq=0"),
+        "relaax-parameter-server.progress_interval_sec=1000",
+    )
+    straight, stopped = (f"run_dir={tmp_path / name}" for name in ("a", "b"))
+    assert train(BC, straight, *sets, f"algorithm.max_global_step={15 * STEPS}") == 0
+    # Six files: in the middle of the second time that they are gone through.
+    for files in (8, 15):
+        assert train(BC, stopped, *sets, f"algorithm.max_global_step={files * STEPS}") == 0
+    assert_same(tmp_path / "a", tmp_path / "b")
+    assert read_state(tmp_path / "a").version == 15
+
+
+def test_what_ppo_has_done_is_cloned_and_ppo_starts_from_the_clone(tmp_path: Path) -> None:
+    """The three runs that the README names, with small ones."""
+    network = "algorithm.network={layers: [8]}"
+    quiet = "relaax-parameter-server.progress_interval_sec=1000"
+    experts = write_experiment(tmp_path / "expert", **PPO)
+    assert train(experts, "learner.collect_traj=true", "algorithm.max_global_step=512") == 0
+    recorded = tmp_path / "expert" / "run" / "trajectories"
+    sets = (network, quiet, "learner.eval_freq=0", "algorithm.max_global_step=2560")
+    clone = tmp_path / "clone"
+    assert train(BC, f"run_dir={clone}", f"learner.offline={recorded}", *sets) == 0
+    cloned = read_state(clone)
+    assert (cloned.global_t, cloned.version) == (2560, 20)
+    still = ("algorithm.a_lr=0", "algorithm.c_lr=0", "algorithm.max_global_step=128")
+    second = write_experiment(tmp_path / "second", **PPO)
+    assert train(second, f"learner.previous={clone}", *still) == 0
+    np.testing.assert_array_equal(read_state(tmp_path / "second" / "run").values, cloned.values)
+
+
+def test_files_with_fewer_steps_than_an_update_are_refused(
+    tmp_path: Path, trajectories: Path
+) -> None:
+    sets = (f"run_dir={tmp_path / 'run'}", f"learner.offline={trajectories}")
+    with pytest.raises(ValueError, match=r"minibatch: 1000, expected 1 to 512"):
+        train(BC, *sets, "algorithm.batch_size=1000", "learner.eval_freq=0")
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_without_files_nothing_is_begun_and_the_older_run_stays(
+    exists: bool, tmp_path: Path
+) -> None:
+    if exists:
+        (tmp_path / "nothing").mkdir()
+    older = tmp_path / "run" / "checkpoints" / "cp-1-1"
+    older.mkdir(parents=True)
+    with Cluster(tmp_path) as cluster:
+        program = start(cluster, "train", BC, "--offline", "nothing", "--run-dir", "run", "--force")
+        assert program.wait() == 2, program
+    what = "has no trajectories" if exists else "no such folder"
+    (line,) = program.lines
+    assert line.startswith(f"error: learner.offline: {tmp_path / 'nothing'}: {what}")
+    assert older.is_dir()
+
+
+def test_runs_over_the_network_refuse(tmp_path: Path, trajectories: Path) -> None:
+    words = "but only relaax train learns from files"
+    sets = (f"run_dir={tmp_path / 'served'}", f"learner.offline={trajectories}")
+    with pytest.raises(ConfigError, match=words):
+        run_parameter_server(load_experiment(BC, sets))
+    with Cluster(tmp_path) as cluster:
+        program = start(
+            cluster, "run", BC, "--offline", trajectories, "--run-dir", tmp_path / "run"
+        )
+        assert program.wait() == 2, program
+    (line,) = program.lines
+    assert words in line
+    assert not (tmp_path / "run").exists()

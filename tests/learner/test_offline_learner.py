@@ -1,0 +1,137 @@
+"""OfflineLearner: which file comes when, what of it is read, and where a run goes on. covers J11"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.learning import STEPS, PlainModel, PlainPolicy, make_plain_server, make_rewarded
+
+from relaax_like.computation.model import Specs
+from relaax_like.experience.trajectory_files import TrajectoryWriter, find_trajectories
+from relaax_like.learner.base_learner import BaseLearner
+from relaax_like.learner.offline_learner import OfflineLearner, draw_index
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.spaces import Discrete
+
+FILES = 4
+
+
+class RememberingModel(PlainModel):
+    def get_state_specs(self) -> Specs:
+        return [("policy", {"shape": [3]})]
+
+
+class KeepingPolicy(PlainPolicy):
+    """Also keeps the rollouts."""
+
+    def forward(self, data: Any) -> dict[str, Any]:
+        self.newest = data.rollout
+        return super().forward(data)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """File i has i + 1 slots, and the reward i in all steps."""
+    writer = TrajectoryWriter(tmp_path / "trajectories", 1e6)
+    for number in range(FILES):
+        writer.write(number, make_rewarded(number + 1, float(number), seed=number))
+    return find_trajectories(tmp_path / "trajectories")
+
+
+def make_learner(
+    server: ParameterServer,
+    files: Sequence[Path],
+    policy: PlainPolicy,
+    model: Any = None,
+    seed: int = 1,
+) -> OfflineLearner:
+    hooks = {"save_ckpt_after_run": False, "log_show_after_iter": None}
+    base = BaseLearner({"hook": hooks}, exp_dir="unused")
+    base.policy = policy  # type: ignore[assignment]
+    spaces = {"action": Discrete(n=2)}
+    return OfflineLearner(base, policy, server, files, model or PlainModel(), spaces, seed)  # type: ignore[arg-type]
+
+
+def test_every_file_comes_once_before_one_comes_again_and_orders_differ() -> None:
+    orders = [
+        [draw_index(3, 6, iteration) for iteration in range(start, start + 6)]
+        for start in range(0, 60, 6)
+    ]
+    assert all(sorted(order) == list(range(6)) for order in orders)
+    assert len({tuple(order) for order in orders}) > 5
+    assert [draw_index(4, 6, i) for i in range(60)] != [draw_index(3, 6, i) for i in range(60)]
+
+
+def test_each_file_is_an_iteration_whose_steps_count(files: list[Path]) -> None:
+    policy = PlainPolicy()
+    with make_plain_server() as server:
+        learner = make_learner(server, files, policy)
+        assert learner.load().version == 0
+        learned = [learner.learn() for _ in range(FILES)]
+        assert server.global_t == learned[-1].global_t == STEPS * (1 + 2 + 3 + 4)
+        learner.close()
+    assert [one.version for one in learned] == [1, 2, 3, 4]
+    assert [rewards.shape[1] for rewards in policy.rewards] == [
+        draw_index(1, FILES, iteration) + 1 for iteration in range(FILES)
+    ]
+
+
+def test_a_run_that_goes_on_draws_what_it_would_have_drawn(files: list[Path]) -> None:
+    straight, stopped = PlainPolicy(), PlainPolicy()
+    with make_plain_server() as server:
+        learner = make_learner(server, files, straight)
+        learner.load()
+        for _ in range(7):
+            learner.learn()
+        want = server.get_values()
+    with make_plain_server() as server:
+        for count in (3, 4):
+            learner = make_learner(server, files, stopped)
+            learner.load()
+            for _ in range(count):
+                learner.learn()
+            learner.close()
+        for value, other in zip(server.get_values(), want, strict=True):
+            np.testing.assert_array_equal(value, other)
+    assert [r.shape for r in stopped.rewards] == [r.shape for r in straight.rewards]
+
+
+def test_a_network_with_a_memory_begins_each_file_without_any(tmp_path: Path) -> None:
+    """What was written is the memory of another network."""
+    rollout = make_rewarded(2, 1.0)
+    rollout = dataclasses.replace(rollout, states={"other": np.ones((2, 9), np.float32)})
+    TrajectoryWriter(tmp_path, 1e6).write(1, rollout)
+    policy = KeepingPolicy()
+    with make_plain_server() as server:
+        learner = make_learner(server, find_trajectories(tmp_path), policy, RememberingModel())
+        learner.load()
+        learner.learn()
+    assert list(policy.newest.states) == ["policy"]
+    np.testing.assert_array_equal(policy.newest.states["policy"], np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("change", "want"),
+    [
+        ({"inputs": {"pixels": np.zeros((STEPS, 2, 4))}}, "inputs: pixels, but the model has"),
+        ({"actions": {"action": np.full((STEPS, 2), 2)}}, r"actions action: .* outside 0\.\.1"),
+        ({"rewards": np.full((STEPS, 2, 1), np.nan)}, "rewards: has NaN"),
+    ],
+    ids=["other observations", "an action that there is not", "NaN"],
+)
+def test_a_file_that_does_not_fit_is_named_and_not_learned_from(
+    tmp_path: Path, change: dict[str, Any], want: str
+) -> None:
+    TrajectoryWriter(tmp_path, 1e6).write(1, dataclasses.replace(make_rewarded(2, 1.0), **change))
+    policy = PlainPolicy()
+    with make_plain_server() as server:
+        learner = make_learner(server, find_trajectories(tmp_path), policy)
+        learner.load()
+        with pytest.raises(InvalidInputError, match=rf"iteration-00000001\.npz .*{want}"):
+            learner.learn()
+        assert server.version == 0
+    assert policy.rewards == []
