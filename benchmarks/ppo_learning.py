@@ -46,7 +46,21 @@ STEPS = {
     "pendulum": 100_000,
     "half_cheetah": 1_000_000,
     "hopper": 1_000_000,
+    "masked_cartpole": 250_000,
+    "masked_cartpole_dense": 250_000,
 }
+# Another file's settings, but for these.
+VARIANTS = {
+    "masked_cartpole_dense": (
+        "masked_cartpole",
+        (
+            "algorithm.network={layers: [64, 64], activation: relu}",
+            "algorithm.batch_size=256",
+        ),
+    ),
+}
+# Stable-Baselines3's PPO has no memory.
+OURS_ALONE = ("masked_cartpole",)
 
 Row = dict[str, Any]
 
@@ -56,7 +70,7 @@ class Run:
     """What is to be run, by either program.
 
     Attributes:
-      env: name of the YAML file.
+      env: name of the YAML file, or of a variant.
       seed: of the run.
       steps: environment steps.
     """
@@ -68,14 +82,17 @@ class Run:
     @property
     def config(self) -> Path:
         """The YAML file."""
-        return CONFIGS / f"{self.env}.yaml"
+        name, _ = VARIANTS.get(self.env, (self.env, ()))
+        return CONFIGS / f"{name}.yaml"
 
     @property
     def overrides(self) -> list[str]:
         """What is changed of the YAML file: all its environments are in one process."""
         environment = load_experiment(self.config).environment
         assert environment is not None
+        _, changes = VARIANTS.get(self.env, (self.env, ()))
         return [
+            *changes,
             f"seed={self.seed}",
             f"algorithm.max_global_step={self.steps}",
             "learner.target_return=null",
@@ -194,6 +211,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for env in args.env:
         for seed in args.seeds:
             for program in programs:
+                if program == "sb3" and env in OURS_ALONE:
+                    continue
                 run = Run(env=env, seed=seed, steps=args.steps or STEPS[env])
                 rows[env].append(learn(program, run, args.fresh))
     report("ppo, learning", [line for env in rows for line in summarize(env, rows[env])])

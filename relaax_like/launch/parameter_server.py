@@ -308,7 +308,7 @@ def watch_progress(
         now = time.monotonic()
         if now >= next_points:
             next_points = now + _CURVES_INTERVAL_SEC
-            curves.record(server.status())
+            curves.record(server.global_t)
         if now < next_line:
             continue
         next_line += interval_sec
@@ -316,7 +316,7 @@ def watch_progress(
         if status.global_t != shown or status.clients:
             show(status)
         shown = status.global_t
-    curves.record(server.status())
+    curves.record(server.global_t)
 
 
 class _ReturnCurves:
@@ -327,16 +327,16 @@ class _ReturnCurves:
         self._metrics = server.metrics()
         self._recorded = 0  # episodes
 
-    def record(self, status: Status) -> None:
+    def record(self, global_t: int) -> None:
         """Adds a point to each curve, if an episode has ended since the last one."""
-        if status.mean_return is None or status.episodes == self._recorded:
+        means = self._server.episode_means
+        if means.mean_return is None or means.episodes == self._recorded:
             return
-        self._recorded = status.episodes
-        self._metrics.scalar(MEAN_RETURN, status.mean_return, status.global_t)
-        length = self._server.mean_length
-        if length is not None:  # snapshots of earlier days have returns only
-            self._metrics.scalar(EPISODE_LENGTH, length, status.global_t)
-        self._metrics.scalar(EPISODES, status.episodes, status.global_t)
+        self._recorded = means.episodes
+        self._metrics.scalar(MEAN_RETURN, means.mean_return, global_t)
+        if means.mean_length is not None:  # snapshots of earlier days have returns only
+            self._metrics.scalar(EPISODE_LENGTH, means.mean_length, global_t)
+        self._metrics.scalar(EPISODES, means.episodes, global_t)
 
 
 def _load_initial_values(experiment: Experiment, overrides: Sequence[str]) -> list[Variable]:

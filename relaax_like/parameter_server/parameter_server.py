@@ -39,7 +39,7 @@ from relaax_like.parameter_server.push_journal import Durability, PushJournal
 from relaax_like.parameter_server.records import Record
 from relaax_like.parameter_server.replies import Answered, Replies
 from relaax_like.parameter_server.snapshots import Snapshots, State
-from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, Statistics
+from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, EpisodeMeans, Statistics
 from relaax_like.parameter_server.store import Prepared, Store
 from relaax_like.parameter_server.turns import ClosedError, FullError, Turns
 from relaax_like.wire import failpoints, tracing
@@ -245,9 +245,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return self._finished
 
     @property
-    def mean_length(self) -> float | None:
-        """Mean length of the newest episodes, in environment steps; None before the first one."""
-        return self._statistics.mean_length
+    def episode_means(self) -> EpisodeMeans:
+        """Of the newest episodes."""
+        return self._statistics.means
 
     @property
     def snapshot_failures(self) -> int:
@@ -333,11 +333,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
     @property
     def train_return(self) -> TrainReturn | None:
         """How the training does; see `Publisher`."""
-        statistics = self._statistics
-        mean = statistics.mean_return
-        if mean is None or not statistics.is_window_full:
+        means = self._statistics.means
+        if means.mean_return is None or not self._statistics.is_window_full:
             return None
-        return TrainReturn(mean, statistics.return_episodes, statistics.episodes)
+        return TrainReturn(means.mean_return, means.return_episodes, means.episodes)
 
     def keep_next(self, score: float) -> None:
         """Has the next publish written to a snapshot, with this score; see `Publisher`."""
@@ -403,15 +402,16 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Returns the numbers of this moment."""
         values, global_t = self._store.read()
         statistics, saved = self._statistics, self._saved
+        means = statistics.means
         return Status(
             global_t=global_t,
             version=values.version,
             epoch=self._epoch,
             uptime_sec=self._clock() - self._started,
             env_steps_per_sec=statistics.env_steps_per_sec,
-            mean_return=statistics.mean_return,
-            return_episodes=statistics.return_episodes,
-            episodes=statistics.episodes,
+            mean_return=means.mean_return,
+            return_episodes=means.return_episodes,
+            episodes=means.episodes,
             clients=statistics.clients,
             finished=self._finished,
             snapshot_global_t=saved.global_t if saved else None,

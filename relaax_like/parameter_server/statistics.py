@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from relaax_like.bridge.service import ClientStatus, Episode
 
@@ -27,6 +27,22 @@ class _Client:
     seen: float = 0.0
     gradients: int = 0
     staleness: int | None = None
+
+
+class EpisodeMeans(NamedTuple):
+    """Of the newest episodes, all of one moment.
+
+    Attributes:
+      mean_return: None before the first episode.
+      mean_length: in environment steps; None before the first episode whose length is known.
+      return_episodes: episodes in the mean return, at most the window.
+      episodes: since the start of the run.
+    """
+
+    mean_return: float | None
+    mean_length: float | None
+    return_episodes: int
+    episodes: int
 
 
 class Statistics:
@@ -88,16 +104,6 @@ class Statistics:
             self._refused[reason] = self._refused.get(reason, 0) + 1
 
     @property
-    def episodes(self) -> int:
-        """Episodes since the start of the run."""
-        return self._episodes
-
-    @property
-    def return_episodes(self) -> int:
-        """Episodes in the mean return, at most the window."""
-        return len(self._returns)
-
-    @property
     def is_window_full(self) -> bool:
         """Whether the mean return is over as many episodes as it should be."""
         return len(self._returns) == self._returns.maxlen
@@ -105,12 +111,15 @@ class Statistics:
     @property
     def mean_return(self) -> float | None:
         """Mean return of the newest episodes; None before the first one."""
-        return self._mean(self._returns)
+        return self.means.mean_return
 
     @property
-    def mean_length(self) -> float | None:
-        """Mean length of the newest episodes, in environment steps; None before the first one."""
-        return self._mean(self._lengths)
+    def means(self) -> EpisodeMeans:
+        """Of the newest episodes."""
+        with self._lock:
+            return EpisodeMeans(
+                _mean(self._returns), _mean(self._lengths), len(self._returns), self._episodes
+            )
 
     @property
     def env_steps_per_sec(self) -> float:
@@ -176,15 +185,6 @@ class Statistics:
             self._episodes = int(saved.get("episodes", 0))
             self._refused = {str(k): int(v) for k, v in saved.get("refused", {}).items()}
 
-    def _mean(self, numbers: deque[Any]) -> float | None:
-        with self._lock:
-            if not numbers:
-                return None
-            try:
-                return math.fsum(numbers) / len(numbers)
-            except OverflowError:  # returns near the largest float
-                return math.fsum(x / len(numbers) for x in numbers)
-
     def _add_steps(self, env_steps: int) -> None:
         now = self._clock()
         if self._buckets and now - self._buckets[-1][0] < _RATE_BUCKET_SEC:
@@ -197,3 +197,12 @@ class Statistics:
     def _drop_old_buckets(self, now: float) -> None:
         while self._buckets and self._buckets[0][0] <= now - _RATE_WINDOW_SEC:
             self._buckets.popleft()
+
+
+def _mean(numbers: deque[Any]) -> float | None:
+    if not numbers:
+        return None
+    try:
+        return math.fsum(numbers) / len(numbers)
+    except OverflowError:  # returns near the largest float
+        return math.fsum(x / len(numbers) for x in numbers)

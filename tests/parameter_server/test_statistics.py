@@ -24,13 +24,12 @@ def clock() -> Clock:
 def test_mean_return_is_of_the_newest_episodes_only(clock: Clock) -> None:
     statistics = Statistics(3, clock)
     assert statistics.mean_return is None
-    assert statistics.mean_length is None
+    assert statistics.means.mean_length is None
     for number in range(1, 6):
         statistics.add(0, [Episode(float(number), number)])
         assert statistics.is_window_full == (number >= 3)
-    assert statistics.mean_return == 4.0  # 3, 4, 5
-    assert statistics.mean_length == 4.0
-    assert (statistics.return_episodes, statistics.episodes) == (3, 5)
+    assert statistics.mean_return == 4.0
+    assert statistics.means == (4.0, 4.0, 3, 5)  # 3, 4, 5
 
 
 def test_integer_returns_are_not_truncated(clock: Clock) -> None:
@@ -108,7 +107,7 @@ def test_restored_statistics_go_on(window: int, want: float, clock: Clock) -> No
     restored = Statistics(window, clock)
     restored.restore(json.loads(json.dumps(saved.to_dict())))
     assert restored.mean_return == want
-    assert restored.episodes == 5
+    assert restored.means.episodes == 5
     assert restored.refused == {"busy": 1}
     assert restored.is_window_full == (window <= 4)
 
