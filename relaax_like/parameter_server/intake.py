@@ -8,7 +8,7 @@ import numpy as np
 from relaax_like.bridge.manifest import Manifest
 from relaax_like.bridge.messages import MAX_EPISODES
 from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import Episode, Push
+from relaax_like.bridge.service import Episode, Publish, Push
 from relaax_like.parameter_server.store import find_not_finite, view_gradient
 from relaax_like.wire.errors import InvalidInputError
 
@@ -63,6 +63,24 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
     except InvalidInputError as error:
         raise Refused("unknown group", str(error), error.field) from None
     return _validate_gradient(push.gradient, layout)
+
+
+def validate_publish(publish: Publish) -> None:
+    """Checks what a learner of this process publishes, apart from its values.
+
+    Raises:
+      InvalidInputError: names what is wrong.
+    """
+    if publish.env_steps < 0:
+        raise InvalidInputError(
+            f"env_steps: {publish.env_steps} published, expected 0 or more", "env_steps"
+        )
+    for episode in publish.episodes:
+        if not math.isfinite(episode.episode_return):  # the mean return would be NaN for ever
+            raise InvalidInputError(
+                f"episodes: return {episode.episode_return} published, expected a finite number",
+                "episodes",
+            )
 
 
 def _validate_statistics(statistics: Mapping[str, Moments], manifest: Manifest) -> None:

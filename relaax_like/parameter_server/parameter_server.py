@@ -31,9 +31,11 @@ from relaax_like.parameter_server.intake import (
     Refused,
     is_empty,
     validate_client_id,
+    validate_publish,
     validate_push,
 )
 from relaax_like.parameter_server.mirror import Mirror
+from relaax_like.parameter_server.optimizer_curves import OptimizerCurves
 from relaax_like.parameter_server.published_state import PublishedState
 from relaax_like.parameter_server.push_journal import Durability, PushJournal
 from relaax_like.parameter_server.records import Record
@@ -55,7 +57,6 @@ from relaax_like.wire.errors import (
 _LOG = logging.getLogger(__name__)
 # Pushes that wait for their turn; each holds its gradient in memory.
 QUEUE_SIZE = 64
-_METRICS_EVERY_SEC = 1.0
 # How long the tutorial's plain calls, which carry no deadline, may take.
 _PLAIN_CALL_SEC = 60.0
 _PLAIN_CLIENT = "plain"
@@ -98,16 +99,6 @@ class _Saved:
     global_t: int
     records: int
     at: float | None = None
-
-
-@dataclass
-class _Means:
-    """Sums since metrics were last recorded. Used by whoever has the turn."""
-
-    since: float
-    staleness: int = 0
-    gradients: int = 0
-    publishes: int = 0
 
 
 class ParameterServer(ParameterServerBackend, Publisher):
@@ -181,7 +172,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         # Without a folder that counts starts, the time of day grows from start to start.
         self._epoch = snapshots.epoch if snapshots else time.time_ns() // 1_000_000
         self._statistics = Statistics(target.episodes if target else DEFAULT_WINDOW, clock)
-        self._means = _Means(since=self._started)
+        self._curves = OptimizerCurves(metrics, clock)
         self._replies = Replies()  # written under _record_lock
         self._combiner = Combiner(combine or CombineConfig(), store.manifest, clock)
         self._combiner.begin(store.values, {})
@@ -319,7 +310,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def publish(self, publish: Publish) -> Reply:
         """Has what a learner has come to take effect; see `Publisher`."""
         score, self._next_score = self._next_score, None  # of this one, whatever becomes of it
-        _validate_publish(publish)
+        validate_publish(publish)
         reply = self._submit_publish(publish)
         if score is not None and reply.outcome == "applied":
             self._save_best(score)
@@ -729,8 +720,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             failpoints.hit("ps.after_journal_before_apply")
             answered = self._commit(prepared, push, plan)
         if push.gradient is not None:
-            self._means.staleness += staleness
-            self._means.gradients += 1
+            self._curves.add_gradient(staleness)
             self._statistics.add_gradient(push.client_id, staleness)
         every = self._every_env_steps
         if every is not None and self._store.global_t - self._attempted_t >= every:
@@ -751,7 +741,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             if self._publications is not None:
                 state = self._store.export_state()
                 self._publications.write(replace(state, statistics=self._export_statistics()))
-        self._means.publishes += 1
+        self._curves.add_publish()
         failpoints.hit("ps.after_publish")
         every = self._every_env_steps
         if every is not None and self._store.global_t - self._attempted_t >= every:
@@ -819,26 +809,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._finished_event.set()
 
     def _record_metrics(self, now: bool = False) -> None:
-        means, time_sec = self._means, self._clock()
-        if not (means.gradients or means.publishes) or not (
-            now or time_sec - means.since >= _METRICS_EVERY_SEC
-        ):
-            return
-        self._means = _Means(since=time_sec)
-        global_t = self.global_t
-        scalars = {}
-        if means.gradients:
-            scalars["Optimizer/staleness"] = means.staleness / means.gradients
-        for group, rate in self._store.compute_learning_rates().items():
-            scalars[f"Optimizer/learning_rate/{group}"] = rate
-        for name, count in vars(self._combiner.counts).items():
-            if count:
-                scalars[f"Optimizer/gradients {name.replace('_', ' ')}"] = count
-        try:
-            for name, y in scalars.items():
-                self._metrics.scalar(name, y, global_t)
-        except Exception:  # a recorder must never stop the training
-            _LOG.exception("metrics were lost")
+        counts = vars(self._combiner.counts)
+        self._curves.record(self.global_t, self._store.compute_learning_rates, counts, now)
 
     # In the snapshot thread.
 
@@ -874,19 +846,6 @@ def _get_resident_bytes() -> int:
     except (OSError, ValueError, IndexError):
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _validate_publish(publish: Publish) -> None:
-    if publish.env_steps < 0:
-        raise InvalidInputError(
-            f"env_steps: {publish.env_steps} published, expected 0 or more", "env_steps"
-        )
-    for episode in publish.episodes:
-        if not math.isfinite(episode.episode_return):  # the mean return would be NaN for ever
-            raise InvalidInputError(
-                f"episodes: return {episode.episode_return} published, expected a finite number",
-                "episodes",
-            )
 
 
 def _moves_values(push: Push) -> bool:
