@@ -111,6 +111,11 @@ class Config(ActorCriticConfig):
             )
         if self.image is not None and any(given):
             raise ValueError("mirror_observation: images cannot be mirrored, only vectors can")
+        if self.observations is not None and any(given):
+            raise ValueError(
+                "mirror_observation: says nothing about observations of several leaves; set "
+                "state_size instead of observations, or leave out the mirror"
+            )
         _, action = self.observation_mirror, self.action_mirror
         if action is not None:
             self._validate_action_mirror(action)

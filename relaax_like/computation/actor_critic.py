@@ -18,7 +18,7 @@ from relaax_like.nn.action_heads import (
 )
 from relaax_like.nn.layers import Parameter, Values
 from relaax_like.nn.lazy_tensorflow import tf
-from relaax_like.nn.networks import Network, make_network
+from relaax_like.nn.networks import Branch, Network, make_network
 from relaax_like.nn.normalization import Normalizer
 from relaax_like.wire.spaces import OBSERVATION, MultiDiscrete
 
@@ -56,11 +56,11 @@ class ActorCritic(Model):
         super().__init__(name="actor_critic")
         self._config = config
         self._space = config.action_space
-        shape = config.input_shape
+        shape = _get_inputs(config)
         self._bounded = config.bounded
         outputs = num_parameters(self._space, bounded=self._bounded, separate_log_std=True)
-        self.xla = not config.network.begins_with_convolution
-        self.normalizer = Normalizer(OBSERVATION, shape) if config.has_normalizer else None
+        self.xla = not config.images
+        self.normalizers = _make_normalizers(config)
         self.trunk: Network | None = None
         network = config.network
         if config.shared_network:
@@ -78,9 +78,12 @@ class ActorCritic(Model):
         self._state_sizes = {n: named[n].state_size for n in self._remembering}  # type: ignore[union-attr]
 
     def get_input_specs(self) -> Specs:
-        """One observation: flat, or an image."""
-        dtype = "float32" if self._config.image is None else "uint8"
-        return [(OBSERVATION, {"shape": self._config.input_shape, "dtype": dtype})]
+        """One observation, leaf by leaf: flat, or an image."""
+        images = self._config.images
+        return [
+            (leaf, {"shape": shape, "dtype": "uint8" if leaf in images else "float32"})
+            for leaf, shape in self._config.input_shapes.items()
+        ]
 
     def get_state_specs(self) -> Specs:
         """The memory of each recurrent network."""
@@ -114,7 +117,7 @@ class ActorCritic(Model):
           begins: whether an episode begins at t, `[T, k] bool`.
         """
         all_states: dict[str, tf.Tensor | None] = {}
-        x = self._normalize(inputs[OBSERVATION])
+        x = self._read(inputs)
         if self.trunk is not None:
             x, all_states[TRUNK] = self.trunk.unroll(x, states.get(TRUNK), begins)
         parameters, all_states[POLICY] = self.actor.unroll(x, states.get(POLICY), begins)
@@ -152,17 +155,40 @@ class ActorCritic(Model):
     def _look(
         self, inputs: Mapping[str, Values], states: Mapping[str, Values]
     ) -> tuple[Values, dict[str, Values]]:
-        x = self._normalize(inputs[OBSERVATION])
+        x = self._read(inputs)
         if self.trunk is None:
             return x, {}
         x, state = self.trunk(x, states.get(TRUNK))
         return x, {} if state is None else {TRUNK: state}
 
-    def _normalize(self, x: Values) -> Values:
-        return x if self.normalizer is None else self.normalizer(x)
+    def _read(self, inputs: Mapping[str, Values]) -> Values:
+        """Returns what the networks see, normalised; of several leaves by name."""
+        if self._config.observations is None:
+            return self._normalize(OBSERVATION, inputs)
+        return {leaf: self._normalize(leaf, inputs) for leaf in self._config.observations}
+
+    def _normalize(self, leaf: str, inputs: Mapping[str, Values]) -> Values:
+        normalizer = self.normalizers.get(leaf)
+        return inputs[leaf] if normalizer is None else normalizer(inputs[leaf])
 
     def _make_distribution(self, parameters: Values) -> Any:
         log_std = None if self.log_std is None else self.log_std(parameters)
         in_numpy = isinstance(parameters, np.ndarray)
         make = make_numpy_distribution if in_numpy else make_distribution
         return make(self._space, parameters, log_std, bounded=self._bounded)
+
+
+def _get_inputs(config: ActorCriticConfig) -> tuple[int, ...] | dict[str, Branch]:
+    """Returns what `make_network` is to know of the observations."""
+    shapes = config.input_shapes
+    if config.observations is None:
+        return shapes[OBSERVATION]
+    return {leaf: Branch(shapes[leaf], own.layers) for leaf, own in config.observations.items()}
+
+
+def _make_normalizers(config: ActorCriticConfig) -> dict[str, Normalizer]:
+    """Returns those of the leaves that are normalised; images are not."""
+    if not config.has_normalizer:
+        return {}
+    vectors = config.input_shapes.keys() - set(config.images)
+    return {leaf: Normalizer(leaf, config.input_shapes[leaf]) for leaf in sorted(vectors)}

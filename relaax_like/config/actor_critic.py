@@ -3,20 +3,29 @@
 from typing import Any, Self
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.network import NetworkConfig
+from relaax_like.config.observations import ObservationConfig
 from relaax_like.config.problems import describe_value
 from relaax_like.config.spaces import (
     validate_bounds,
     validate_continuous,
     validate_discrete,
     validate_image,
+    validate_leaves,
     validate_multi_discrete,
     validate_vector,
 )
-from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete, Space, Spaces
+from relaax_like.config.update_plan import RETURN_STATISTIC
+from relaax_like.wire.spaces import OBSERVATION, Box, Discrete, MultiDiscrete, Space, Spaces
 
 Bound = float | tuple[float, ...]
 
@@ -28,6 +37,10 @@ class ActorCriticConfig(AlgorithmConfig):
     state_size: int = Field(default=4, ge=1)
     # Observations are images of this [height, width, channels], uint8; instead of state_size.
     image: tuple[int, int, int] | None = None
+    # Observations have several leaves, as those of a Dict space: leaf -> its size or image, and the
+    # layers of its branch (config/observations.py); instead of state_size and image. It names all
+    # leaves of the environment: any other is refused, as it may be one that was misspelt.
+    observations: dict[str, ObservationConfig] | None = Field(default=None, min_length=1)
     # Discrete actions to choose from; a list: several choices at once, of so many actions each
     # (MultiDiscrete). Exactly one of num_actions and action_size is set.
     num_actions: int | tuple[int, ...] | None = None
@@ -45,7 +58,8 @@ class ActorCriticConfig(AlgorithmConfig):
     # A number, or one for each component; the bounds of the environment's actions.
     action_low: Bound | None = None
     action_high: Bound | None = None
-    # Bring observations to mean 0 and deviation 1, by what all agents have seen.
+    # Bring observations to mean 0 and deviation 1, by what all agents have seen; of several leaves
+    # each by itself, but for images.
     normalize_observations: bool = False
 
     @field_validator("num_actions", mode="before")
@@ -68,6 +82,9 @@ class ActorCriticConfig(AlgorithmConfig):
                 "set exactly one of num_actions (discrete) and action_size (continuous)"
             )
         self._validate_bounds()
+        if self.observations is not None:
+            self._validate_observations(self.observations)
+            return self
         if self.image is not None and (min(self.image) < 1 or self.has_normalizer):
             raise ValueError(
                 f"image: {list(self.image)}, observations normalised: {self.has_normalizer}; "
@@ -85,6 +102,37 @@ class ActorCriticConfig(AlgorithmConfig):
                 "a3c, impala or {conv: ...}"
             )
         return self
+
+    def _validate_observations(self, observations: dict[str, ObservationConfig]) -> None:
+        if self.image is not None or "state_size" in self.model_fields_set:
+            other = "state_size" if self.image is None else "image"
+            raise ValueError(
+                f"observations and {other}: set one of the two; with observations each leaf has "
+                "its own size or image"
+            )
+        if self.network.begins_with_convolution:
+            raise ValueError(
+                "network: its first layer is a convolution, but what comes out of the branches of "
+                "observations is no image; put it into the layers of an image's branch"
+            )
+        if self.has_normalizer and len(self.images) == len(observations):
+            raise ValueError(
+                "observations: nothing to normalise, as all leaves are images (which are scaled to "
+                "[0, 1]); leave out the normalisation"
+            )
+        if self.has_normalizer and RETURN_STATISTIC in observations:
+            raise ValueError(
+                f"observations: a leaf named {RETURN_STATISTIC!r} cannot be normalised, as the "
+                "statistic of returns has that name; rename it in the environment"
+            )
+
+    @model_serializer(mode="wrap")
+    def _dump(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out the default that `observations` replaces: what is dumped can be loaded."""
+        data = handler(self)
+        if self.observations is not None:
+            del data["state_size"]
+        return data
 
     def _validate_bounds(self) -> None:
         given = [name for name in ("action_low", "action_high") if getattr(self, name) is not None]
@@ -121,11 +169,21 @@ class ActorCriticConfig(AlgorithmConfig):
         return self.normalize_observations
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Of what the network sees: the newest observations, joined on the last axis."""
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of what the network sees, by leaf: the newest observations, joined on the last axis."""
+        length = self.observation_history
+        if self.observations is not None:
+            return {leaf: own.get_shape(length) for leaf, own in self.observations.items()}
         if self.image is not None:
-            return (*self.image[:2], self.image[2] * self.observation_history)
-        return (self.state_size * self.observation_history,)
+            return {OBSERVATION: (*self.image[:2], self.image[2] * length)}
+        return {OBSERVATION: (self.state_size * length,)}
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """The leaves that are images."""
+        if self.observations is not None:
+            return tuple(leaf for leaf, own in self.observations.items() if own.image is not None)
+        return () if self.image is None else (OBSERVATION,)
 
     @property
     def action_space(self) -> Space:
@@ -143,7 +201,10 @@ class ActorCriticConfig(AlgorithmConfig):
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
         """Refuses environments that this network does not fit."""
-        if self.image is None:
+        if self.observations is not None:
+            leaves = {leaf: own.extent for leaf, own in self.observations.items()}
+            validate_leaves(observation_spaces, leaves)
+        elif self.image is None:
             validate_vector(observation_spaces, self.state_size)
         else:
             validate_image(observation_spaces, self.image)

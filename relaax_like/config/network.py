@@ -12,13 +12,16 @@
 | `nature` | 32 8x8/4, 64 4x4/2, 64 3x3/1, dense 512: Mnih et al. 2015, Methods |
 | `impala` | residual, 16, 32, 32 channels, dense 256: Espeholt et al. 2018, figure 3 |
 | `{lstm: 256}`, `{gru: 256}` | recurrent, of so many units |
+
+Where `observations` names several inputs (`config/observations.py`), each goes through layers of
+its own first, and these layers see what comes out, joined.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainSerializer, PlainValidator, field_validator
+from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator
 
 from relaax_like.config.base import Settings
 from relaax_like.config.problems import describe_value
@@ -120,45 +123,61 @@ def _describe_layer(layer: LayerConfig) -> str:
     return next(iter(text)) if isinstance(text, dict) else str(text)
 
 
+def _validate_order(layers: tuple[LayerConfig, ...]) -> tuple[LayerConfig, ...]:
+    flat: str | None = None
+    recurrent: str | None = None
+    for index, layer in enumerate(layers):
+        here = f"layer {index} ({_describe_layer(layer)})"
+        if flat is not None and isinstance(layer, ConvConfig | ConvStackConfig):
+            raise ValueError(
+                f"{here} is a convolution and comes after {flat}, whose output is no image; "
+                "expected convolutions first"
+            )
+        if recurrent is not None and isinstance(layer, RecurrentConfig):
+            raise ValueError(
+                f"{here} is recurrent, as is {recurrent}; expected at most one recurrent layer"
+            )
+        if isinstance(layer, RecurrentConfig):
+            recurrent = here
+        if not isinstance(layer, ConvConfig):
+            flat = here
+    return layers
+
+
+# First the one next to the input; at most one is recurrent, and convolutions come first.
+Layers = Annotated[
+    tuple[
+        Annotated[LayerConfig, PlainValidator(_parse_layer), PlainSerializer(_layer_to_yaml)], ...
+    ],
+    AfterValidator(_validate_order),
+]
+
+
+def is_recurrent(layers: Sequence[LayerConfig]) -> bool:
+    """Returns whether a layer remembers."""
+    return any(isinstance(layer, RecurrentConfig) for layer in layers)
+
+
+def begins_with_convolution(layers: Sequence[LayerConfig]) -> bool:
+    """Returns whether the input must be an image, `[height, width, channels]`."""
+    # Convolutions come first or not at all.
+    return bool(layers) and isinstance(layers[0], ConvConfig | ConvStackConfig)
+
+
 class NetworkConfig(Settings):
     """Section `network` of an algorithm's settings."""
 
-    # First the one next to the input; at most one is recurrent, and convolutions come first.
-    layers: tuple[
-        Annotated[LayerConfig, PlainValidator(_parse_layer), PlainSerializer(_layer_to_yaml)], ...
-    ] = Field(default=(DenseConfig(64), DenseConfig(64)))
+    # See `Layers`.
+    layers: Layers = Field(default=(DenseConfig(64), DenseConfig(64)))
     # Of dense and conv layers; a3c, nature and impala have relu inside, lstm and gru their own.
     activation: Literal["tanh", "relu"] = "tanh"
-
-    @field_validator("layers")
-    @classmethod
-    def _validate_order(cls, layers: tuple[LayerConfig, ...]) -> tuple[LayerConfig, ...]:
-        flat: str | None = None
-        recurrent: str | None = None
-        for index, layer in enumerate(layers):
-            here = f"layer {index} ({_describe_layer(layer)})"
-            if flat is not None and isinstance(layer, ConvConfig | ConvStackConfig):
-                raise ValueError(
-                    f"{here} is a convolution and comes after {flat}, whose output is no image; "
-                    "expected convolutions first"
-                )
-            if recurrent is not None and isinstance(layer, RecurrentConfig):
-                raise ValueError(
-                    f"{here} is recurrent, as is {recurrent}; expected at most one recurrent layer"
-                )
-            if isinstance(layer, RecurrentConfig):
-                recurrent = here
-            if not isinstance(layer, ConvConfig):
-                flat = here
-        return layers
 
     @property
     def is_recurrent(self) -> bool:
         """Whether a layer remembers."""
-        return any(isinstance(layer, RecurrentConfig) for layer in self.layers)
+        return is_recurrent(self.layers)
 
     @property
     def begins_with_convolution(self) -> bool:
         """Whether the input must be an image, `[height, width, channels]`."""
-        # Convolutions come first or not at all.
-        return bool(self.layers) and isinstance(self.layers[0], ConvConfig | ConvStackConfig)
+        return begins_with_convolution(self.layers)

@@ -1,7 +1,7 @@
 """Checks that an environment's spaces fit an algorithm; for `Config.validate_spaces`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -19,7 +19,8 @@ def validate_vector(spaces: Spaces, size: int) -> None:
     if len(spaces) != 1 or not isinstance(space, Box):
         raise InvalidInputError(
             f"observation_spaces: {_describe(spaces)}; this algorithm reads one Box named "
-            f"{OBSERVATION!r}: wrap the environment to turn its observations into one vector",
+            f"{OBSERVATION!r}: wrap the environment to turn its observations into one vector, or "
+            "name its leaves in algorithm.observations, where it has that setting",
             "observation_spaces",
         )
     if math.prod(space.shape) != size:
@@ -41,7 +42,7 @@ def validate_image(spaces: Spaces, shape: tuple[int, int, int]) -> None:
         raise InvalidInputError(
             f"observation_spaces: {_describe(spaces)}; this algorithm reads one Box of uint8 named "
             f"{OBSERVATION!r}, an image: wrap the environment, or set algorithm.state_size instead "
-            "of image",
+            "of image, or algorithm.observations for several leaves",
             "observation_spaces",
         )
     if space.shape != shape:
@@ -50,6 +51,46 @@ def validate_image(spaces: Spaces, shape: tuple[int, int, int]) -> None:
             "it to the environment's [height, width, channels]",
             "observation_spaces",
         )
+
+
+def validate_leaves(spaces: Spaces, leaves: Mapping[str, int | tuple[int, int, int]]) -> None:
+    """Checks that observations have these leaves and no others.
+
+    Args:
+      spaces: of the observations.
+      leaves: leaf -> numbers in it, or `[height, width, channels]` of an image.
+
+    Raises:
+      InvalidInputError: a leaf is missing, or not named, or does not fit; says which.
+    """
+    field = "observation_spaces"
+    if missing := sorted(leaves.keys() - spaces.keys()):
+        raise InvalidInputError(
+            f"{field}: no leaf {_join_names(missing)}, which algorithm.observations names; the "
+            f"environment has {_describe(spaces)}",
+            field,
+        )
+    if unread := sorted(spaces.keys() - leaves.keys()):
+        raise InvalidInputError(
+            f"{field}: leaf {_join_names(unread)} is not named in algorithm.observations, which "
+            f"has {_join_names(sorted(leaves))}; name all leaves there, or wrap the environment to "
+            "leave it out",
+            field,
+        )
+    for leaf, extent in leaves.items():
+        space, key = spaces[leaf], f"algorithm.observations.{leaf}"
+        if isinstance(extent, tuple):
+            fits = isinstance(space, Box) and (space.dtype, space.shape) == ("uint8", extent)
+            want = f"{key}.image is {list(extent)}, a Box of uint8"
+        else:
+            fits = isinstance(space, Box) and math.prod(space.shape) == extent
+            want = f"{key}.size is {extent}, the numbers in a Box"
+        if not fits:
+            raise InvalidInputError(
+                f"{field}: leaf {leaf!r} is a {type(space).__name__} of {space.dtype}, shape "
+                f"{list(space.shape)}; {want}: change the setting, or wrap the environment",
+                field,
+            )
 
 
 def validate_discrete(spaces: Spaces, num_actions: int) -> None:
@@ -136,6 +177,11 @@ def validate_bounds(spaces: Spaces, low: np.ndarray, high: np.ndarray) -> None:
                 f"{bound.tolist()}; set it to the environment's, or leave out bounded",
                 "action_spaces",
             )
+
+
+def _join_names(names: Sequence[str]) -> str:
+    """Lists names, the first few."""
+    return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
 
 
 def _describe(spaces: Spaces) -> str:

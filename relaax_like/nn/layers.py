@@ -8,7 +8,7 @@ comes, and nobody asks for a tf.Variable, TensorFlow is not even imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +43,13 @@ ACTIVATIONS: Mapping[str, Callable[[Values], Values]] = {
 def flatten(x: Values, width: int) -> Values:
     """Maps `[B, ...]` to `[B, width]`."""
     return x.reshape(-1, width) if isinstance(x, np.ndarray) else tf.reshape(x, [-1, width])
+
+
+def concatenate(parts: Sequence[Values]) -> Values:
+    """Joins `[B, n_i]` on the last axis; in NumPy where all are arrays."""
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts, axis=-1)
+    return tf.concat(parts, axis=-1)
 
 
 class Layer(Module):

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from relaax_like.config.network import (
     ConvConfig,
     ConvStackConfig,
     DenseConfig,
+    LayerConfig,
     NetworkConfig,
     RecurrentConfig,
+    begins_with_convolution,
 )
 from relaax_like.nn.convolution import Conv2D, ResidualSection, scale_image
-from relaax_like.nn.layers import ACTIVATIONS, Dense, Values, flatten
+from relaax_like.nn.layers import ACTIVATIONS, Dense, Values, concatenate, flatten
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import Module
 from relaax_like.nn.recurrent import GRU, LSTM, Recurrent
@@ -25,6 +28,14 @@ _STACKS = {
     "a3c": ([ConvConfig(16, 8, 4), ConvConfig(32, 4, 2)], 256),
     "nature": ([ConvConfig(32, 8, 4), ConvConfig(64, 4, 2), ConvConfig(64, 3, 1)], 512),
 }
+
+
+class Branch(NamedTuple):
+    """One of several inputs, and the layers that it goes through before all are joined."""
+
+    # Of one observation.
+    shape: tuple[int, ...]
+    layers: Sequence[LayerConfig] = ()
 
 
 class Network(Module):
@@ -51,7 +62,8 @@ class Network(Module):
         """Takes one step: in NumPy for arrays, else in TensorFlow.
 
         Args:
-          x: `[B, *input_shape] float32`; before a convolution also uint8, scaled to [0, 1].
+          x: `[B, *input_shape] float32`; before a convolution also uint8, scaled to [0, 1]. With
+            branches one such for each, by name.
           state: memory before it, `[B, state_size] float32`; None without a recurrent layer.
 
         Returns:
@@ -68,7 +80,7 @@ class Network(Module):
         return x, state if self.state_size else None
 
     def unroll(
-        self, x: tf.Tensor, state: tf.Tensor | None, begins: tf.Tensor
+        self, x: Values, state: tf.Tensor | None, begins: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Takes T steps; tensors only.
 
@@ -84,9 +96,9 @@ class Network(Module):
           `[T, B, outputs]`, or features; and the memory after each step `[T, B, state_size]`, or
           None.
         """
-        steps, batch = tf.unstack(tf.shape(x)[:2])
+        steps, batch = tf.unstack(tf.shape(tf.nest.flatten(x)[0])[:2])
         states: tf.Tensor | None = None
-        x = tf.reshape(x, [-1, *x.shape[2:]])
+        x = tf.nest.map_structure(lambda part: tf.reshape(part, [-1, *part.shape[2:]]), x)
         for layer in self.layers:
             if isinstance(layer, Recurrent):
                 sequences = tf.reshape(x, [steps, batch, x.shape[-1]])
@@ -97,10 +109,30 @@ class Network(Module):
         return tf.reshape(x, [steps, batch, x.shape[-1]]), states
 
 
+class Join(Module):
+    """Lets each of several inputs through its branch, and joins what comes out, by name.
+
+    Args:
+      branches: name -> its layers, of which none is recurrent.
+
+    Attributes:
+      features: width of what comes out.
+    """
+
+    def __init__(self, branches: Mapping[str, Network]):
+        super().__init__()
+        self.branches = dict(sorted(branches.items()))
+        self.features = sum(branch.features for branch in branches.values())
+
+    def __call__(self, x: Mapping[str, Values]) -> Values:
+        """Maps name -> `[B, *shape]` to `[B, features]`; see `Network`."""
+        return concatenate([branch(x[name], None)[0] for name, branch in self.branches.items()])
+
+
 def make_network(
     name: str,
     config: NetworkConfig,
-    input_shape: tuple[int, ...],
+    input_shape: tuple[int, ...] | Mapping[str, Branch],
     outputs: int | None,
     *,
     seed: int,
@@ -111,9 +143,10 @@ def make_network(
     Args:
       name: of the network. Variables are `NAME.LAYER.W` and so on; LAYER is the index of a dense or
         conv layer in `config.layers`, `nature.0` or `nature.dense` in a stack, `lstm`, `gru` (with
-        U beside W) or `out`.
+        U beside W) or `out`. Those of a branch are `NAME.BRANCH.LAYER.W` and so on.
       config: its layers.
-      input_shape: of one observation. Where no convolution comes first it is flattened.
+      input_shape: of one observation. Where no convolution comes first it is flattened. Or the
+        branches of several inputs, by name, which are joined before the layers of `config`.
       outputs: width of the last layer, which is linear; None: no such layer, for several heads
         that use the same features.
       seed: of the initial values.
@@ -122,35 +155,58 @@ def make_network(
     Raises:
       ConfigError: a convolution does not fit the input.
     """
-    builder = _Builder(name, config, input_shape, seed)
-    for index, layer in enumerate(config.layers):
-        match layer:
-            case DenseConfig(units):
-                builder.add_dense(str(index), units, config.activation)
-            case ConvConfig():
-                builder.add_conv(str(index), layer, config.activation)
-            case ConvStackConfig("impala"):
-                builder.add_impala()
-            case ConvStackConfig(stack):
-                convolutions, units = _STACKS[stack]
-                for number, convolution in enumerate(convolutions):
-                    builder.add_conv(f"{stack}.{number}", convolution, "relu")
-                builder.add_dense(f"{stack}.dense", units, "relu")
-            case RecurrentConfig():
-                builder.add_recurrent(layer)
+    seeds = itertools.count(seed)
+    if isinstance(input_shape, Mapping):
+        join = _make_join(name, input_shape, config.activation, seeds)
+        builder = _Builder(name, (join.features,), seeds)
+        builder.add(join)
+    else:
+        builder = _Builder(name, input_shape, seeds)
+    builder.add_layers(config.layers, config.activation)
     return builder.build(outputs, output_gain)
+
+
+def _make_join(
+    name: str, branches: Mapping[str, Branch], activation: str, seeds: Iterator[int]
+) -> Join:
+    networks = {}
+    for part, branch in sorted(branches.items()):
+        builder = _Builder(f"{name}.{part}", branch.shape, seeds)
+        builder.add_layers(branch.layers, activation)
+        networks[part] = builder.build(None)
+    return Join(networks)
 
 
 class _Builder:
     """Adds layer to layer, and knows the shape of what comes out of the last one."""
 
-    def __init__(self, name: str, config: NetworkConfig, input_shape: tuple[int, ...], seed: int):
+    def __init__(self, name: str, input_shape: tuple[int, ...], seeds: Iterator[int]):
         self._name = name
         self._shape = input_shape  # without the batch axis
-        self._seeds = itertools.count(seed)
+        self._seeds = seeds
         self._layers: list[Callable[..., Values]] = []
-        if config.begins_with_convolution:
-            self._layers.append(scale_image)
+
+    def add(self, layer: Callable[..., Values]) -> None:
+        self._layers.append(layer)
+
+    def add_layers(self, layers: Sequence[LayerConfig], activation: str) -> None:
+        if begins_with_convolution(layers):
+            self.add(scale_image)
+        for index, layer in enumerate(layers):
+            match layer:
+                case DenseConfig(units):
+                    self.add_dense(str(index), units, activation)
+                case ConvConfig():
+                    self.add_conv(str(index), layer, activation)
+                case ConvStackConfig("impala"):
+                    self.add_impala()
+                case ConvStackConfig(stack):
+                    convolutions, units = _STACKS[stack]
+                    for number, convolution in enumerate(convolutions):
+                        self.add_conv(f"{stack}.{number}", convolution, "relu")
+                    self.add_dense(f"{stack}.dense", units, "relu")
+                case RecurrentConfig():
+                    self.add_recurrent(layer)
 
     def add_dense(self, part: str, units: int, activation: str) -> None:
         gain = 2**0.5
@@ -194,7 +250,7 @@ class _Builder:
         self._layers.append(make(name, self._shape[0], config.units, seed=next(self._seeds)))
         self._shape = (config.units,)
 
-    def build(self, outputs: int | None, output_gain: float) -> Network:
+    def build(self, outputs: int | None, output_gain: float = 1.0) -> Network:
         self._flatten()
         features = self._shape[0]
         if outputs is not None:

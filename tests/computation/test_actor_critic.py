@@ -28,10 +28,10 @@ def make_model(**settings):
     random = np.random.default_rng(0)
     for variable in model.trainable_variables:  # the policy begins nearly uniform
         variable.assign(variable + 0.3 * random.standard_normal(variable.shape))
-    if model.normalizer is not None:
-        model.normalizer.count.assign(10.0)
-        model.normalizer.mean.assign(random.standard_normal(4))
-        model.normalizer.m2.assign(random.uniform(1, 40, 4))
+    for normalizer in model.normalizers.values():
+        normalizer.count.assign(10.0)
+        normalizer.mean.assign(random.standard_normal(4))
+        normalizer.m2.assign(random.uniform(1, 40, 4))
     return model
 
 

@@ -1,0 +1,51 @@
+"""Observations of several leaves through real processes: client, rlx server, learner."""
+
+# covers J17, R18
+
+from pathlib import Path
+
+from support.cluster import GYM_MAIN, ROOT, TRACE, Cluster, Program
+
+SETTINGS = (
+    "learner.placement=server",
+    "learner.target_return=9",
+    "learner.target_episodes=50",
+    "relaax-rlx-server.score_lines=false",
+    "algorithm.num_actions=2",
+    "algorithm.observations={left: {size: 2, layers: [16]}, arm/right: {size: 2}}",
+    "algorithm.network={layers: [32]}",
+    "algorithm.update_norm=true",
+    "algorithm.num_steps=512",
+    "algorithm.rollout_steps=64",  # of one client's eight slots
+    "algorithm.batch_size=128",
+    "algorithm.epochs=6",
+    "algorithm.a_lr=3e-3",
+    "algorithm.c_lr=3e-3",
+    "algorithm.discount=0.5",
+)
+
+
+def start_client(cluster: Cluster, name: str, env: str) -> Program:
+    argv = ["python", GYM_MAIN, "--rlx-server", f"localhost:{cluster.rlx_port}", "--name", name]
+    argv += ["--env", f"support.dict_envs:{env}", "--num-envs", 8, "--quiet"]
+    return cluster.start(name, argv, PYTHONPATH=str(ROOT / "tests"))
+
+
+def test_what_depends_on_two_leaves_is_learned_over_the_network(tmp_path: Path) -> None:
+    """Chance, and whoever sees one leaf only, has a return of 5; see support/dict_envs.py."""
+    with Cluster(tmp_path, ROOT / "algorithms" / "ppo", *SETTINGS) as cluster:
+        ps, rlx = cluster.start_both_servers()
+        misfit = start_client(cluster, "misfit", "Bright-v0")
+        assert misfit.wait() == 2
+        misfit.wait_for(
+            r"no leaf 'arm/right', 'left', which algorithm\.observations names; the environment "
+            r"has Box 'camera' of uint8, Box 'sign' of float32"
+        )
+        client = start_client(cluster, "signs", "Signs-v0")
+        assert ps.wait() == 0
+        ps.wait_for(r"finished: mean return (9\.\d+|10\.0+) of the last 50 episodes reached")
+        assert client.wait() == 0
+        rlx.stop()
+        for program in (ps, rlx, client, misfit):
+            assert TRACE not in program.output, program
+        cluster.assert_nothing_left()
