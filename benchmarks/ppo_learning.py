@@ -59,8 +59,8 @@ VARIANTS = {
         ),
     ),
 }
-# Stable-Baselines3's PPO has no memory.
-OURS_ALONE = ("masked_cartpole",)
+# Of an environment that is ours.
+OURS_ALONE = ("masked_cartpole", "masked_cartpole_dense")
 
 Row = dict[str, Any]
 

@@ -1,7 +1,7 @@
 """MaskedCartPole-v1: CartPole-v1 without its velocities, which a policy must remember or infer.
 
-The observation is `[cart position, pole angle] float32`. What feed-forward policies reach on it is
-a few hundred steps short of what recurrent ones do; see algorithms/ppo/README.md.
+The observation is `[cart position, pole angle] float32`. Feed-forward policies keep the pole up for
+forty to fifty steps, recurrent ones for all 500; see docs/benchmarks.md.
 """
 
 from typing import Any
