@@ -19,7 +19,8 @@ import numpy as np
 from relaax_like.wire.errors import ConfigError
 
 NAMESPACE = "ALE/"
-_DEFAULTS = {"autoreset_mode": "SameStep", "stack_num": 1}
+_DEFAULTS: dict[str, Any] = {"autoreset_mode": "SameStep", "stack_num": 1, "frameskip": 4}
+_GAME_FPS = 60
 # Side of a square that a pixel becomes in a video.
 _ZOOM = 4
 
@@ -27,7 +28,7 @@ _ZOOM = 4
 class FramesLast(gym.vector.VectorWrapper):
     """From `[k, frames, height, width]` to `[k, height, width, frames]`, as networks read them."""
 
-    def __init__(self, env: gym.vector.VectorEnv) -> None:
+    def __init__(self, env: gym.vector.VectorEnv, frameskip: int) -> None:
         """Takes environments whose observations are stacked grey pictures."""
         super().__init__(env)
         box = env.single_observation_space
@@ -38,6 +39,7 @@ class FramesLast(gym.vector.VectorWrapper):
         self.observation_space = gym.vector.utils.batch_space(
             self.single_observation_space, env.num_envs
         )
+        self.metadata = {**env.metadata, "render_fps": _GAME_FPS / frameskip}
         self._newest: np.ndarray | None = None
 
     def reset(self, **options: Any) -> Any:
@@ -89,10 +91,6 @@ def register() -> None:
 
 def make(name: str, slots: int, env_args: dict[str, Any]) -> gym.vector.VectorEnv:
     """Makes `slots` games in one."""
-    env = gym.make_vec(
-        name,
-        num_envs=slots,
-        vectorization_mode="vector_entry_point",
-        **(_DEFAULTS | env_args),
-    )
-    return FramesLast(env)
+    arguments = _DEFAULTS | env_args
+    env = gym.make_vec(name, num_envs=slots, vectorization_mode="vector_entry_point", **arguments)
+    return FramesLast(env, arguments["frameskip"])

@@ -2,6 +2,8 @@
 
 import difflib
 import importlib
+import os
+import sys
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +57,8 @@ def make_slots(
     """Makes `slots` environments of a registered name.
 
     Args:
-      name: as `gymnasium.make` takes it, "module:Name-v0" too.
+      name: as `gymnasium.make` takes it; "module:Name-v0" imports a module first, which may lie in
+        the current folder.
       slots: how many.
       mode: "sync": one environment after the other. "vector_entry_point": the environment's own
         vectorised form. "auto": that form where it exists and can reset single slots, else sync.
@@ -155,6 +158,9 @@ def _find_spec(name: str) -> Any:
     try:
         module, colon, env_id = name.rpartition(":")
         if colon:
+            # A script's own module path has no such entry.
+            if (here := os.getcwd()) not in sys.path:
+                sys.path.append(here)
             importlib.import_module(module)
         namespace, bare_name, version = parse_env_id(env_id)
         if version is None:

@@ -318,6 +318,13 @@ class _ExperimentLoader:
                 "true, but only a learner in the server (placement: server), without workers, "
                 "keeps what it learns from: expected false",
             )
+        for name, off in (("eval_freq", 0), ("save_freq", -1), ("hook", {})):
+            if possible != "server" and (came := getattr(learner, name)) != off:
+                self._problems.add(
+                    (LEARNER, name),
+                    f"{came!r}, but only a learner in the server (placement: server) looks at it: "
+                    f"expected {off!r}",
+                )
         self._validate_offline(learner, algorithm)
         # Kept in the run's config.yaml, which may be read from anywhere.
         previous = learner.previous and learner.previous.absolute()

@@ -172,10 +172,10 @@ def play_greedy(
 
 def format_evaluation(evaluation: Evaluation) -> str:
     """Returns one line: mean, 95 % confidence interval of the mean, spread, episodes, weights."""
-    returns = evaluation.returns
+    returns, half = evaluation.returns, evaluation.half_interval
+    interval = "" if math.isnan(half) else f" +- {half:.2f} (95 % interval of the mean)"
     return (
-        f"mean return {returns.mean():.2f} +- {evaluation.half_interval:.2f} "
-        "(95 % interval of the mean), "
+        f"mean return {returns.mean():.2f}{interval}, "
         f"min {returns.min():g}, max {returns.max():g}, {len(returns)} greedy episodes, "
         f"mean length {evaluation.lengths.mean():.1f}; weights of step {evaluation.global_t:,}, "
         f"version {evaluation.version:,}"

@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -48,6 +49,7 @@ def begin_run(experiment: Experiment, force: bool) -> None:
     checkpoints = experiment.parameter_server.checkpoint_dir
     found = find_progress(checkpoints)
     if found is None:
+        _forget_empty_start(experiment)
         return
     if force:
         validate_not_held(experiment)
@@ -59,6 +61,17 @@ def begin_run(experiment: Experiment, force: bool) -> None:
         f"resume {shlex.quote(str(run_dir))}`; or begin anew with --force, which keeps it as "
         f"{_find_free_name(run_dir)}; or choose another run_dir"
     )
+
+
+def _forget_empty_start(experiment: Experiment) -> None:
+    """Removes what a start has left that came to nothing: the model may be another one now."""
+    checkpoints = experiment.parameter_server.checkpoint_dir
+    if not list_names(checkpoints):
+        return
+    validate_not_held(experiment)
+    for name in list_names(checkpoints):
+        shutil.rmtree(checkpoints / name)
+    shutil.rmtree(checkpoints / "journal", ignore_errors=True)
 
 
 def validate_not_held(experiment: Experiment) -> None:

@@ -47,6 +47,7 @@ def test_it_is_what_ale_shows_with_the_frames_behind():
 def test_one_game_is_prepared_just_so_and_can_be_drawn():
     slots = MAKE.make_slots("ALE/Pong-v5", seed=0)
     assert slots.render() is None  # before the first frame
+    assert slots.render_fps == 15  # of 60 frames a second, each step is four
     observations = slots.reset()
     assert observations.shape == (1, 84, 84, 1)
     frame = slots.render()

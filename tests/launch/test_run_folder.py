@@ -1,5 +1,6 @@
 """A run's folder is begun once, described, and never written over. covers P22, R29"""
 
+import contextlib
 import signal
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ from relaax_like.launch.run_folder import (
     validate_not_held,
 )
 from relaax_like.parameter_server.journal_format import HEADER_BYTES
-from relaax_like.parameter_server.snapshots import lock_folder, read_latest
+from relaax_like.parameter_server.snapshots import list_names, lock_folder, read_latest
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 RELAAX = find_command("relaax")
@@ -71,6 +72,22 @@ def test_what_counts_as_a_run(tmp_path):
     assert find_progress(pushed) is None
     journal.write_bytes(bytes(HEADER_BYTES + 1))
     assert find_progress(pushed) == 0
+
+
+def test_a_start_that_came_to_nothing_leaves_no_model_behind(cluster):
+    """Its snapshot would be refused where the settings have been mended since."""
+    experiment = load(cluster)
+    checkpoints = experiment.parameter_server.checkpoint_dir
+    make_snapshot(checkpoints, 0, 0)
+    (checkpoints / "journal").mkdir()
+    (checkpoints / "journal" / f"journal-{0:020d}.log").write_bytes(bytes(HEADER_BYTES))
+    (checkpoints / "initial-1.npz").touch()
+    with contextlib.closing(lock_folder(checkpoints)), pytest.raises(SnapshotError):
+        begin_run(experiment, force=False)  # somebody has just started it
+    begin_run(experiment, force=False)
+    assert not list_names(checkpoints)
+    assert not (checkpoints / "journal").exists()
+    assert (checkpoints / "initial-1.npz").exists()
 
 
 def test_a_run_that_is_there_is_refused_with_the_two_cures(cluster):

@@ -101,10 +101,14 @@ def start_honcho(processes: Processes, copy: Copy) -> Program:
 
 
 def assert_ended_well(honcho: Program, copy: Copy, folder: Path) -> None:
-    honcho.wait_for("ps.* finished: budget of 300 env steps used up")
-    honcho.wait_for("ps.* snapshots +")
     # Honcho ends the others with SIGTERM and kills what needs longer than five seconds.
     assert "SIGKILL" not in honcho.output
+    assert_finished(honcho, copy, folder)
+
+
+def assert_finished(honcho: Program, copy: Copy, folder: Path) -> None:
+    honcho.wait_for("ps.* finished: budget of 300 env steps used up")
+    honcho.wait_for("ps.* snapshots +")
     assert TRACE not in honcho.output
     experiment = load_experiment(copy.config)
     state = read_latest(folder / experiment.parameter_server.checkpoint_dir)
@@ -127,7 +131,9 @@ def test_make_run_s_procfile_trains_and_ends_by_itself(tmp_path: Path) -> None:
         again = start_honcho(processes, copy)
         assert again.wait(100) == 0, again
         again.wait_for("had finished before")
-        assert_ended_well(again, copy, tmp_path)
+        # Who is in the middle of loading a library hears of a signal when that is loaded: on a busy
+        # machine honcho does not wait for so long.
+        assert_finished(again, copy, tmp_path)
         processes.assert_nothing_left()
 
 

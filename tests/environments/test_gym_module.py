@@ -1,0 +1,28 @@
+"""Environments that a module of the user's registers."""
+
+from textwrap import dedent
+
+import pytest
+
+from relaax_like.config.algorithm_folder import find_environment, load_folder_module
+from relaax_like.wire.errors import ConfigError
+
+MAKE = load_folder_module(find_environment("OpenAI_Gym").parent, "gym_make")
+
+
+def test_a_module_of_the_current_folder_is_found(tmp_path, monkeypatch):
+    (tmp_path / "my_ramps.py").write_text(
+        dedent("""
+            import gymnasium as gym
+            from gymnasium.envs.classic_control import CartPoleEnv
+
+            gym.register("Ramp-v0", entry_point=CartPoleEnv)
+        """)
+    )
+    monkeypatch.syspath_prepend("/")  # put back afterwards
+    with pytest.raises(ConfigError, match="my_ramps"):
+        MAKE.make_slots("my_ramps:Ramp-v0", 2)
+    monkeypatch.chdir(tmp_path)
+    slots = MAKE.make_slots("my_ramps:Ramp-v0", 2, seed=0)
+    assert slots.reset().shape == (2, 4)
+    slots.close()
