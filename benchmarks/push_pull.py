@@ -29,6 +29,7 @@ from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.manifest import Variable, make_manifest
 from relaax_like.bridge.service import NullMetrics
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.launch.process import keep_what_is_loaded
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
@@ -60,6 +61,7 @@ def serve(parameters: int, durability: str) -> None:
         ) as backend:
             backend.restore_latest_checkpoint()
             server, port = BridgeControl().create_server("127.0.0.1:0", backend)
+            keep_what_is_loaded()
             server.start()
             print(json.dumps({"port": port}), flush=True)
             sys.stdin.read()

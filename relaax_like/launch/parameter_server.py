@@ -17,7 +17,13 @@ from relaax_like.config.models import Experiment
 from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.learners import make_iteration_learner
 from relaax_like.launch.previous import load_previous
-from relaax_like.launch.process import EXIT_ERROR, EXIT_USAGE, Shutdown, validate_port_free
+from relaax_like.launch.process import (
+    EXIT_ERROR,
+    EXIT_USAGE,
+    Shutdown,
+    keep_what_is_loaded,
+    validate_port_free,
+)
 from relaax_like.launch.recording import make_file_recorder
 from relaax_like.launch.run_folder import SERVERS, describe_start, is_described, write_config
 from relaax_like.launch.runs import EPISODE_LENGTH, EPISODES, MEAN_RETURN
@@ -169,6 +175,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         grpc_server, port = BridgeControl().create_server(
             str(settings.bind), server, security, service
         )
+        keep_what_is_loaded()
         grpc_server.start()
         if service is not None:
             service.start()

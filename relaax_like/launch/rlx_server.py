@@ -14,7 +14,12 @@ from relaax_like.bridge.service import Metrics, ParameterServerClient
 from relaax_like.config.models import Experiment, RlxServerConfig
 from relaax_like.launch.agents import BesideLearner, make_agent_host
 from relaax_like.launch.metrics import make_agent_metrics
-from relaax_like.launch.process import EXIT_USAGE, Shutdown, validate_port_free
+from relaax_like.launch.process import (
+    EXIT_USAGE,
+    Shutdown,
+    keep_what_is_loaded,
+    validate_port_free,
+)
 from relaax_like.launch.security import (
     make_client_security,
     make_server_security,
@@ -145,6 +150,7 @@ async def _serve(server: RlxServer, settings: RlxServerConfig, shutdown: Shutdow
         loop.call_soon_threadsafe(stopped.set)
 
     shutdown.on_request(request_stop)
+    keep_what_is_loaded()
     port = await server.start(settings.bind.host, settings.bind.port)
     logger.info("rlx server on %s:%d, waiting for environments", settings.bind.host, port)
     if shutdown.requested.is_set():
