@@ -8,12 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.cluster import ROOT
+from support.cluster import ROOT, wait_until
 from support.threads import WAIT_SEC
 from support.wandb_files import read_history, read_records
 
@@ -121,10 +120,7 @@ def test_a_killed_training_leaves_what_it_has_written(logged_out: Path, tmp_path
     with training, training.stdout as lines:
         child = int(lines.readline())
         training.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + WAIT_SEC
-    while _is_running(child):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not _is_running(child), "the end of the child", WAIT_SEC)
     (row,) = read_history(read_records(tmp_path / "wandb"))
     assert (row["loss"], row["env_steps"]) == (0.5, 10)
 
@@ -197,7 +193,4 @@ def _is_running(pid: int) -> bool:
 
 
 def _wait_for_warning(caplog: pytest.LogCaptureFixture) -> None:
-    deadline = time.monotonic() + WAIT_SEC
-    while not caplog.records:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: caplog.records, "a warning", WAIT_SEC)
