@@ -229,13 +229,14 @@ def test_a_second_ctrl_c_shows_the_cursor_again(cluster: Cluster) -> None:
     folder.mkdir()
     (folder / "main").touch()
     (folder / "slots.py").write_text(
-        "import time\n"
+        "import pathlib, time\n"
         "from relaax_like.wire.spaces import Box, Discrete\n"
         "class Slots:\n"
         "    slots = 1\n"
         "    observation_space = Box(dtype='float32', shape=(4,))\n"
         "    action_space = Discrete(n=2)\n"
         "    def reset(self, mask=None):\n"
+        f"        pathlib.Path({str(folder / 'hangs')!r}).touch()\n"
         "        time.sleep(60)\n"
         "    def close(self):\n"
         "        pass\n"
@@ -248,6 +249,7 @@ def test_a_second_ctrl_c_shows_the_cursor_again(cluster: Cluster) -> None:
     cluster.config.write_text(text)
     with Terminal(train(cluster, sets=()), cluster.folder) as terminal:
         terminal.wait_for(lambda s: not s.cursor_shown)
+        wait_until((folder / "hangs").exists, terminal)
 
         def press() -> bool:
             terminal.process.send_signal(signal.SIGINT)
