@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.bridge.service import Episode, Metrics
+from relaax_like.bridge.service import MAX_EPISODES, Episode, Metrics
 from relaax_like.computation.data_processor import ComputationDataProcessor
 from relaax_like.computation.prediction import Prediction, Request
 from relaax_like.experience.rollout import RolloutBuffer
 
 Arrays = Mapping[str, np.ndarray]
 _WAIT_SEC, _LONG_WAIT_SEC = 2.0, 60.0
-# Reported with one rollout; older ones are forgotten. A push of many rollouts has a bound, too.
-_MAX_EPISODES = 1_000
 _names = itertools.count(1)
 
 
@@ -153,9 +151,9 @@ class OnlineHelper:
         if rollout is None:
             return
         if self._submitted - self._learned > self._ahead:  # the wait was in vain
-            # Its episodes go with the next one: a report for each would bury the learner.
+            # Its newest episodes go with the next one: a report for each would bury the learner.
             self.discarded_rollouts += 1
-            del self._episodes[:-_MAX_EPISODES]
+            del self._episodes[:-MAX_EPISODES]
             return
         ended, self._episodes = self._episodes, []
         self._submitted += 1

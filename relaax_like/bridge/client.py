@@ -14,6 +14,7 @@ import numpy as np
 from relaax_like.bridge.manifest import Manifest
 from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import (
+    MAX_EPISODES,
     Episode,
     Metrics,
     ParameterServerClient,
@@ -167,6 +168,22 @@ class BufferingClient(ParameterServerClient):
     def _exchange(
         self, gradient: np.ndarray | None, want_values: bool, groups: Sequence[str] = ()
     ) -> None:
+        while len(self._episodes) > MAX_EPISODES:
+            episodes, self._episodes = (
+                self._episodes[:MAX_EPISODES],
+                self._episodes[MAX_EPISODES:],
+            )
+            self._push(episodes)
+        episodes, self._episodes = self._episodes, []
+        self._push(episodes, gradient, want_values, groups)
+
+    def _push(
+        self,
+        episodes: Sequence[Episode],
+        gradient: np.ndarray | None = None,
+        want_values: bool = False,
+        groups: Sequence[str] = (),
+    ) -> None:
         self._sequence += 1
         push = Push(
             client_id=self.client_id,
@@ -176,13 +193,13 @@ class BufferingClient(ParameterServerClient):
             gradient_version=self.version,
             gradient_epoch=self._values_epoch,
             env_steps=self._env_steps,
-            episodes=tuple(self._episodes),
+            episodes=tuple(episodes),
             fingerprint=self._manifest.fingerprint,
             statistics=self._statistics,
             groups=() if gradient is None else tuple(groups),
         )
         # The record goes as a whole: what was pending went with it, whatever the answer.
-        self._env_steps, self._episodes, self._statistics = 0, [], {}
+        self._env_steps, self._statistics = 0, {}
         try:
             self._take(self._call_push_pull(push, want_values, self.version))
         except ServerUnavailableError as error:

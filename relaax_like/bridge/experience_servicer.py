@@ -9,6 +9,7 @@ import grpc
 from relaax_like.bridge import chunks, errors, frames, messages
 from relaax_like.bridge.receiving import Receiving
 from relaax_like.bridge.service import (
+    MAX_EPISODES,
     Episode,
     Experience,
     ExperienceSink,
@@ -171,9 +172,9 @@ class _Stream:
         return header
 
     def _read(self, header: experience_pb2.ExperienceHeader) -> Experience:
-        if len(header.episodes) > messages.MAX_EPISODES:
+        if len(header.episodes) > MAX_EPISODES:
             raise InvalidInputError(
-                f"experience: {len(header.episodes)} episodes, at most {messages.MAX_EPISODES}",
+                f"experience: {len(header.episodes)} episodes, at most {MAX_EPISODES}",
                 "episodes",
             )
         limit = self._sink.max_rollout_bytes

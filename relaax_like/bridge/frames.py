@@ -20,7 +20,7 @@ ExperienceReply: TypeAlias = experience_pb2.ExperienceReply | memoryview
 # Field 2, length-delimited: `chunk`, in all of these messages.
 _CHUNK_KEY = 0x12
 _MAX_LENGTH_BYTES = 5
-# Longest header without statistics: 100 000 episodes have 2 MB, a first chunk 512 KiB.
+# Longest header without statistics: a first chunk has 512 KiB, MAX_EPISODES episodes 20 kB.
 MAX_HEADER_BYTES = 3 * 1024 * 1024
 
 

@@ -9,7 +9,15 @@ from relaax_like.bridge import chunks, frames
 from relaax_like.bridge.buffers import BufferPool
 from relaax_like.bridge.manifest import MAX_STATISTICS, Manifest
 from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import ClientStatus, Episode, Push, Reply, Status, Values
+from relaax_like.bridge.service import (
+    MAX_EPISODES,
+    ClientStatus,
+    Episode,
+    Push,
+    Reply,
+    Status,
+    Values,
+)
 from relaax_like.bridge.shared_memory import SharedVectors
 from relaax_like.v1 import ndarray_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
@@ -25,7 +33,6 @@ _OUTCOMES = {
 _OUTCOME_NAMES = {number: name for name, number in _OUTCOMES.items()}
 _DURABILITIES = {"snapshot": pb.SNAPSHOT, "journal": pb.JOURNAL}
 _DURABILITY_NAMES = {number: name for name, number in _DURABILITIES.items()}
-MAX_EPISODES = 10_000
 # Memory of one episode, as a message and as a record.
 _EPISODE_BYTES = 256
 

@@ -12,6 +12,9 @@ import numpy as np
 from relaax_like.bridge.manifest import Manifest
 from relaax_like.bridge.moments import Moments
 
+# Episodes in one message. Python makes objects of them, and nobody else is answered meanwhile.
+MAX_EPISODES = 1_000
+
 
 @dataclass(frozen=True)
 class Episode:

@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from relaax_like.bridge.collecting import Advance, CollectStream, make_rollout_bytes
-from relaax_like.bridge.service import Experience, Reply
+from relaax_like.bridge.service import MAX_EPISODES, Experience, Reply
 from relaax_like.computation.learning import Learned, Learner, OnLearned, Work
 from relaax_like.learner.messages import rollout_to_message
 from relaax_like.wire import tracing
@@ -282,25 +283,38 @@ class RemoteLearner(Learner):
                 self._tell([work.number])
 
     def _send(self, work: Work) -> bool:
-        """Sends work; False: the server is away."""
-        rollout = work.rollout
-        experience = Experience(
-            client_id=self._client_id,
-            incarnation=self._incarnation,
-            sequence=next(self._numbers),
+        """Sends work; False: the server is away.
+
+        Episodes beyond those of one message go ahead of it.
+        """
+        rollout, episodes = work.rollout, work.episodes
+        while len(episodes) > MAX_EPISODES:
+            ahead, episodes = episodes[:MAX_EPISODES], episodes[MAX_EPISODES:]
+            if not self._send_experience(None, agent=work.agent, episodes=tuple(ahead)):
+                return False
+        return self._send_experience(
+            work.number,
             agent=work.agent,
             columns=0 if rollout is None else rollout.slots,
             rollout=None
             if rollout is None
             else make_rollout_bytes(rollout_to_message(rollout).SerializeToString()),
-            episodes=tuple(work.episodes),
+            episodes=tuple(episodes),
             leaves=work.leaves,
+        )
+
+    def _send_experience(self, number: int | None, **fields: Any) -> bool:
+        experience = Experience(
+            client_id=self._client_id,
+            incarnation=self._incarnation,
+            sequence=next(self._numbers),
+            **fields,
         )
         with self._lock:
             if self._stream is None:
                 return False
-            under_way = _UnderWay(work.number, experience, rollouts=int(rollout is not None))
-            self._under_way[experience.sequence] = under_way
+            rollouts = int(experience.rollout is not None)
+            self._under_way[experience.sequence] = _UnderWay(number, experience, rollouts)
             self._stream.send(experience)
         return True
 

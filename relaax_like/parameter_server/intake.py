@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from relaax_like.bridge.manifest import Manifest
-from relaax_like.bridge.messages import MAX_EPISODES
 from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import Episode, Publish, Push
+from relaax_like.bridge.service import MAX_EPISODES, Episode, Publish, Push
 from relaax_like.parameter_server.store import find_not_finite, view_gradient
 from relaax_like.wire.errors import InvalidInputError
 
@@ -150,5 +149,5 @@ def _validate_episodes(episodes: Sequence[Episode]) -> None:
                 f"episodes[{index}]: return {episode.episode_return}, expected a finite number",
                 "episodes",
             )
-        if not _is_count(episode.length, 1):  # a name for each of 100 000 would take its time
+        if not _is_count(episode.length, 1):  # a name for each would take its time
             _validate_count(f"episodes[{index}].length", episode.length, 1)

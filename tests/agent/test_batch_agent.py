@@ -191,7 +191,7 @@ def test_a_hanging_server_is_waited_for_a_while_only_and_rollouts_are_discarded_
 
 
 def test_of_the_episodes_of_discarded_rollouts_the_newest_are_reported(monkeypatch):
-    monkeypatch.setattr("relaax_like.agent.online_helper._MAX_EPISODES", 3)
+    monkeypatch.setattr("relaax_like.agent.online_helper.MAX_EPISODES", 3)
     processor = RecordingProcessor()
     agent = make_agent(processor, 1, max_wait_sec=0.0)
     agent.observe(observe(0))

@@ -10,6 +10,7 @@ from support.bridge import ONES, VARIABLES, make_backend
 
 from relaax_like.bridge import client as client_module
 from relaax_like.bridge.manifest import Variable
+from relaax_like.bridge.service import MAX_EPISODES
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.wire.errors import InvalidInputError
@@ -99,6 +100,19 @@ def test_episodes_reach_the_status(connect, backend):
     client.push_pull()
     assert backend.status().mean_return == 15.0
     assert backend.status().episodes == 2
+
+
+def test_episodes_beyond_those_of_one_message_go_ahead_of_it(connect, backend):
+    client = connect(backend)
+    for score in range(2 * MAX_EPISODES + 500):
+        client.add_episode(float(score), 1)
+    client.increment_global_t(7)
+    client.push_pull(ONES)
+    assert client.version == 1
+    assert backend.status().episodes == 2 * MAX_EPISODES + 500
+    # The last 100 are the newest.
+    assert backend.status().mean_return == 2 * MAX_EPISODES + 500 - 50.5
+    assert backend.global_t == 7
 
 
 @pytest.mark.parametrize(

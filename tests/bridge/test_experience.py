@@ -684,7 +684,7 @@ STREAMS: dict[str, tuple[Sequence[bytes], str]] = {
     "endless": ([header(sequence=1, rollout_bytes=(1 << 64) - 1)], "bytes announced"),
     "bytes that are no rollout": ([whole(b"\xff" * 100)], "these bytes are none"),
     "a rollout of nothing": ([whole(b"\xa2\x06\x00")], "next_alive|dtype"),
-    "10 001 episodes": ([header(sequence=1, episodes=[EPISODE] * 10_001)], "10001 episodes"),
+    "1 001 episodes": ([header(sequence=1, episodes=[EPISODE] * 1_001)], "1001 episodes"),
     "an episode of NaN": (
         [header(sequence=1, episodes=[EPISODE, pb.Episode(episode_return=np.nan, length=1)])],
         r"episodes\[1\]: return nan",

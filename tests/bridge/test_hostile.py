@@ -359,7 +359,7 @@ PUSHES: dict[str, tuple[dict, str, str]] = {
     "2^63 steps": ({"env_steps": 1 << 63}, "env_steps", "bad count"),
     "2^64 - 1 steps": ({"env_steps": (1 << 64) - 1}, "env_steps", "bad count"),
     "version 2^64 - 1": ({"gradient_version": (1 << 64) - 1}, "gradient_version", "bad count"),
-    "10 001 episodes": ({"episodes": [EPISODE] * 10_001}, "10001 episodes", "malformed"),
+    "1 001 episodes": ({"episodes": [EPISODE] * 1_001}, "1001 episodes", "malformed"),
     "an episode of NaN": (
         {"episodes": [pb.Episode(episode_return=np.nan, length=1)]},
         "finite",
@@ -480,7 +480,7 @@ TAKEN: dict[str, dict] = {
         "sequence": (1 << 64) - 1,
         "incarnation": (1 << 64) - 1,
     },
-    "10 000 episodes": {"episodes": [EPISODE] * 10_000},
+    "1 000 episodes": {"episodes": [EPISODE] * 1_000},
     "returns at the border": {"episodes": [pb.Episode(episode_return=1e308, length=1 << 40)] * 100},
     "a name of 200 letters that need 4 bytes": {"client_id": "\U0001f600" * 200},
     "a version far ahead that the client holds": {"have_version": (1 << 64) - 1},

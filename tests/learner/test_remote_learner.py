@@ -30,7 +30,7 @@ from support.rollouts import make_rollout
 from support.threads import wait_until
 
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.service import Episode
+from relaax_like.bridge.service import MAX_EPISODES, Episode
 from relaax_like.computation.learning import Learned, Work
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_iteration_learner
@@ -198,6 +198,16 @@ def test_a_work_is_answered_when_the_values_that_it_led_to_are_in_force(
     assert far.learned() == [[1.0, 1.0, 2.0, 2.0]]
     assert (far.server.status().episodes, far.server.status().mean_return) == (2, 4.0)
     assert agents.done == [first, second]  # each once
+
+
+def test_episodes_beyond_those_of_one_message_go_ahead_of_it(far: Far, agents: Agents) -> None:
+    assert far.server is not None
+    ended = [Episode(float(score), 1) for score in range(2 * MAX_EPISODES + 500)]
+    agents.wait(agents.submit(make_rewarded(2, 1.0), *ended))
+    agents.wait(agents.submit(make_rewarded(2, 2.0)))
+    assert far.server.status().episodes == len(ended)
+    # The last 100 are the newest.
+    assert far.server.status().mean_return == len(ended) - 50.5
 
 
 def test_the_newest_step_is_known_to_the_process(far: Far) -> None:
