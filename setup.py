@@ -23,6 +23,6 @@ setup(
     package_data={
         "relaax_like": ["py.typed", "**/*.pyi"],
         "relaax_like.algorithms": ["*/*.yaml", "*/*.md", "*/*.Procfile"],
-        "relaax_like.environments": ["*.md", "*/main", "*/*.md"],
+        "relaax_like.environments": ["*.md", "*/main", "*/*.md", "*/*.c", "*/*.h"],
     },
 )

@@ -81,10 +81,24 @@ def start_servers(config: Path, *sets: str) -> Iterator[Servers]:
 def run_loads(
     loads: Sequence[Sequence[str]], servers: Servers, seconds: float
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Runs programs of `benchmarks.load`, which all count in the same seconds.
+    """Runs programs of `benchmarks.load`; see `run_programs`.
 
     Args:
       loads: the arguments of each.
+      servers: that they play against.
+      seconds: for which they count.
+    """
+    base = [sys.executable, "-m", "benchmarks.load"]
+    return run_programs([[*base, *load] for load in loads], servers, seconds)
+
+
+def run_programs(
+    commands: Sequence[Sequence[str]], servers: Servers, seconds: float
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Runs programs that converse as `benchmarks.load` does, and all count in the same seconds.
+
+    Args:
+      commands: of each.
       servers: that they play against.
       seconds: for which they count.
 
@@ -92,12 +106,11 @@ def run_loads(
       What each printed; and what processor time was used meanwhile, see `_read_cpu`, in percent of
       one core.
     """
-    base = [sys.executable, "-m", "benchmarks.load"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     running: list[subprocess.Popen[str]] = []
     try:
-        for load in loads:
-            running.append(subprocess.Popen([*base, *load], **pipes))
+        for command in commands:
+            running.append(subprocess.Popen(command, **pipes))
         for process in running:
             wait_for_ready(process)
         start = time.monotonic() + WARM_UP_SEC

@@ -1,12 +1,16 @@
 """Scaling with the number of clients, each with one slot; a2c in training mode.
 
 **Paced**: a step of the environment takes 20 ms, or as long as its answer where that is longer. So
-n clients can make 50 n steps/s; `% of 50n` is what they do. First as real client processes, then as
-connections that one process drives in turn, where the clients cost little and what remains is the
-servers' part.
+n clients can make 50 n steps/s; `% of 50n` is what they do. In three forms:
 
-**Unpaced**: CartPole, each step asked for as soon as the last one is answered, all connections
-driven by one process. `% below` is what is lost against the best number of clients.
+- `python`: real client processes that use `RlxClient`;
+- `c`: real client processes that use `environments/c_cartpole/rlx_client.c`, which cost less; needs
+  a C compiler, `$CC` or `cc`;
+- `connections`: one process drives all connections in turn. The clients cost little, and what
+  remains is the servers' part.
+
+**Unpaced** (form `unpaced`): CartPole, each step asked for as soon as the last one is answered, all
+connections driven by one process. `% below` is what is lost against the best number of clients.
 
 Columns: `p50`, `p99` and the longest of the times from asking to the answer; `RSS` is the most
 memory that a client process has held; processor time in percent of one core: of the clients, the
@@ -15,32 +19,65 @@ ran on the machine.
 """
 
 import argparse
-from collections.abc import Sequence
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.cluster import run_loads, start_servers
+from benchmarks.cluster import run_programs, start_servers
 from benchmarks.report import report
 
-CONFIG = Path(__file__).parents[1] / "algorithms" / "a2c" / "a2c.yaml"
+ROOT = Path(__file__).parents[1]
+CONFIG = ROOT / "algorithms" / "a2c" / "a2c.yaml"
+C_LIBRARY = ROOT / "environments" / "c_cartpole"
+FORMS = ("python", "c", "connections", "unpaced")
 CLIENTS = (1, 8, 32, 64, 128)
 PERIOD_SEC = 0.02
+_LOAD = (sys.executable, "-m", "benchmarks.load")
 
 
-def measure(loads: Sequence[Sequence[Any]], seconds: float) -> dict[str, Any]:
+class Load(NamedTuple):
+    """A program that plays clients, as `benchmarks.load` describes it.
+
+    Attributes:
+      program: and the arguments before the server's address.
+      rest: the arguments after it.
+    """
+
+    program: Sequence[Any]
+    rest: Sequence[Any]
+
+
+@contextlib.contextmanager
+def compile_client() -> Iterator[Path]:
+    """Gives the program of `paced_client.c`, compiled into a folder that is removed at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "paced_client"
+        compiler = os.environ.get("CC", "cc").split()
+        flags = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{C_LIBRARY}"]
+        sources = [Path(__file__).with_name("paced_client.c"), C_LIBRARY / "rlx_client.c"]
+        subprocess.run([*compiler, *flags, "-o", program, *sources, "-lm"], check=True)
+        yield program
+
+
+def measure(loads: Sequence[Load], seconds: float) -> dict[str, Any]:
     """Returns steps, latencies and processor time of these loads together.
 
     Args:
-      loads: arguments of `benchmarks.load`, without the address.
+      loads: the programs.
       seconds: for which steps are counted.
     """
     with start_servers(CONFIG) as servers:
         commands = [
-            [form, servers.address, *(str(argument) for argument in rest)] for form, *rest in loads
+            [str(part) for part in (*load.program, servers.address, *load.rest)] for load in loads
         ]
-        results, cpu = run_loads(commands, servers, seconds)
+        results, cpu = run_programs(commands, servers, seconds)
     latencies = np.concatenate([result["latencies"] for result in results])
     return {
         "steps/s": len(latencies) / seconds,
@@ -53,34 +90,51 @@ def measure(loads: Sequence[Sequence[Any]], seconds: float) -> dict[str, Any]:
     }
 
 
-def measure_paced(form: str, clients: int, seconds: float) -> dict[str, Any]:
-    """Returns one row; the form is `processes`, or `connections` of one process."""
-    load: list[Any] = ["one", PERIOD_SEC]
-    loads = [load] * clients if form == "processes" else [["many", PERIOD_SEC, clients, "null"]]
+def measure_paced(
+    form: str, clients: int, seconds: float, c_client: Path | None = None
+) -> dict[str, Any]:
+    """Returns one row; form `c` needs the compiled client."""
+    if form == "connections":
+        loads = [Load((*_LOAD, "many"), (PERIOD_SEC, clients, "null"))]
+    else:
+        program = (c_client,) if form == "c" else (*_LOAD, "one")
+        loads = [Load(program, (PERIOD_SEC,))] * clients
     row = measure(loads, seconds)
     return {"clients": clients, "% of 50n": 100 * row["steps/s"] * PERIOD_SEC / clients, **row}
 
 
 def measure_cartpole(clients: int, seconds: float) -> dict[str, Any]:
     """Returns one row."""
-    return {"clients": clients, **measure([["many", 0, clients, "cartpole"]], seconds)}
+    load = Load((*_LOAD, "many"), (0, clients, "cartpole"))
+    return {"clients": clients, **measure([load], seconds)}
 
 
-def main(clients: Sequence[int] = CLIENTS, seconds: float = 10.0) -> None:
-    """Measures all rows."""
-    for form in ("processes", "connections"):
-        paced = [measure_paced(form, n, seconds) for n in clients]
-        report(f"paced, 20 ms a step, one slot each, clients are {form}", paced)
-    rows = [measure_cartpole(n, seconds) for n in clients]
-    best = max(row["steps/s"] for row in rows)
-    for row in rows:
-        row["% below"] = 100 * (1 - row["steps/s"] / best)
-    report("CartPole, one slot each, one load process", rows)
+def main(
+    clients: Sequence[int] = CLIENTS, seconds: float = 10.0, forms: Sequence[str] = FORMS
+) -> None:
+    """Measures all rows of these forms."""
+    with contextlib.ExitStack() as stack:
+        c_client = stack.enter_context(compile_client()) if "c" in forms else None
+        for form, name in (
+            ("python", "Python processes"),
+            ("c", "C processes"),
+            ("connections", "connections"),
+        ):
+            if form in forms:
+                rows = [measure_paced(form, n, seconds, c_client) for n in clients]
+                report(f"paced, 20 ms a step, one slot each, clients are {name}", rows)
+    if "unpaced" in forms:
+        rows = [measure_cartpole(n, seconds) for n in clients]
+        best = max(row["steps/s"] for row in rows)
+        for row in rows:
+            row["% below"] = 100 * (1 - row["steps/s"] / best)
+        report("CartPole, one slot each, one load process", rows)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
     args = parser.parse_args()
-    main(args.clients, args.seconds)
+    main(args.clients, args.seconds, args.forms)

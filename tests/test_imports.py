@@ -15,7 +15,7 @@ CODE = [
     path
     for folder in ("relaax_like", "algorithms", "environments")
     for path in sorted((ROOT / folder).rglob("*"))
-    if path.suffix == ".py" or path.name == "main"
+    if path.suffix == ".py" or (path.name == "main" and "python" in path.open().readline())
 ]
 GENERATED = re.compile(r"_pb2(_grpc)?\.py$")
 # Where TensorFlow may be imported: Model, Algorithm, the layers, and the border to NumPy.

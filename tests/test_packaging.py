@@ -20,6 +20,8 @@ sys.path.append(str(ROOT / "deploy"))
 from check_images import copy_build_context
 
 ENVIRONMENTS = ("OpenAI_Gym", "bandit", "memory")
+# Not started here, as it needs a compiler: tests/environments/test_c_cartpole.py does that.
+PROGRAMS = (*ENVIRONMENTS, "c_cartpole")
 ALGORITHMS = ("policy_gradient", "policy_gradient_tutorial")
 
 
@@ -72,7 +74,7 @@ def run_python(
 def test_the_wheel_has_all_that_is_used_at_run_time(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         files = {entry.filename: entry for entry in archive.infolist()}
-    for name in ENVIRONMENTS:
+    for name in PROGRAMS:
         main = files[f"relaax_like/environments/{name}/main"]
         assert main.external_attr >> 16 & 0o111, f"{main.filename} is not executable"
     for name in ALGORITHMS:
@@ -81,6 +83,7 @@ def test_the_wheel_has_all_that_is_used_at_run_time(wheel: Path) -> None:
         assert {"config.py", "model.py", "agent.py", "policy_gradient.yaml"} <= inside
     assert "relaax_like/algorithms/policy_gradient_tutorial/pg.Procfile" in files
     assert "relaax_like/environments/OpenAI_Gym/gym_client.py" in files
+    assert "relaax_like/environments/c_cartpole/rlx_client.c" in files
     assert "relaax_like/py.typed" in files
     assert "relaax_like/v1/rlx_pb2.pyi" in files
 
@@ -134,7 +137,7 @@ def test_algorithms_and_environments_are_found_where_the_package_is(
     place: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     root: Path = request.getfixturevalue(place)
-    arguments = [str(root.resolve()), ",".join(ALGORITHMS), ",".join(ENVIRONMENTS)]
+    arguments = [str(root.resolve()), ",".join(ALGORITHMS), ",".join(PROGRAMS)]
     done = run_python(["-c", RESOLVES, *arguments], root, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 

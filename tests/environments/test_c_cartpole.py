@@ -1,0 +1,924 @@
+"""The client in C: built by real compilers, played against real servers. covers R18, R19, R26
+
+`RELAAX_REQUIRE_CC=1` turns a missing compiler from a skip into a failure.
+"""
+
+import contextlib
+import ctypes
+import math
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from scripted_server import Role, ScriptedServer
+from support.cluster import ROOT, Cluster, Program, find_command
+
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.run import make_client_argv
+from relaax_like.rlx_server.step_reader import StepReader
+from relaax_like.rlx_server.transition import read_step
+from relaax_like.v1 import ndarray_pb2, rlx_pb2
+from relaax_like.wire.framing import pack_frame
+from relaax_like.wire.ndarray import ndarray_to_message
+from relaax_like.wire.spaces import Box
+
+FOLDER = ROOT / "environments" / "c_cartpole"
+FLAGS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror")
+SANITIZE = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+Serve = Callable[..., ScriptedServer]
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture(scope="module")
+def compiler() -> str:
+    found = shutil.which("cc")
+    if found is None:
+        message = "no C compiler (apt-get install gcc libc6-dev)"
+        if os.environ.get("RELAAX_REQUIRE_CC"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return found
+
+
+@pytest.fixture(scope="module")
+def sanitize(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Flags that end a program at what C leaves undefined; none where the compiler has none."""
+    source = tmp_path_factory.mktemp("sanitize") / "empty.c"
+    source.write_text("int main(void) { return 0; }\n")
+    argv = [compiler, *SANITIZE, "-o", source.with_suffix(""), source]
+    done = subprocess.run(argv, capture_output=True, timeout=60)
+    return SANITIZE if done.returncode == 0 else ()
+
+
+def copy_folder(target: Path) -> Path:
+    """Copies the environment without what was built; returns its program."""
+    folder = target / "c_cartpole"
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("build", "__pycache__"))
+    return folder / "main"
+
+
+@pytest.fixture(scope="module")
+def program(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program of a copy, built."""
+    main = copy_folder(tmp_path_factory.mktemp("program"))
+    subprocess.run([main, "--help"], check=True, stdout=subprocess.DEVNULL, timeout=60)
+    return main
+
+
+@pytest.fixture(scope="module")
+def checked_program(
+    compiler: str, sanitize: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The same, ended by whatever C leaves undefined."""
+    main = copy_folder(tmp_path_factory.mktemp("checked"))
+    env = {**os.environ, "CC": " ".join((compiler, *sanitize))}
+    subprocess.run([main, "--help"], check=True, stdout=subprocess.DEVNULL, env=env, timeout=60)
+    return main
+
+
+def build(folder: Path, text: str, compiler: str, flags: Sequence[str], *sources: str) -> Path:
+    """Compiles a program of the test's own with sources of the environment."""
+    source = folder / "test_program.c"
+    source.write_text(text)
+    target = source.with_suffix("")
+    argv = [compiler, *FLAGS, *flags, f"-I{FOLDER}", "-o", target, source]
+    subprocess.run([*argv, *(FOLDER / name for name in sources), "-lm"], check=True, timeout=60)
+    return target
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts programs; kills what is left of them."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def run(program: Path, *args: object, **env: str) -> subprocess.Popen[str]:
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(
+            [program, *map(str, args)], text=True, env={**os.environ, **env}, **pipes
+        )
+        processes.append(process)
+        return process
+
+    yield run
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=30)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def balance(observations: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Keeps the pole up for as long as one likes."""
+    x, x_dot, theta, theta_dot = observations["observation"][0]
+    return {"action": np.array([int(0.1 * x + 0.2 * x_dot + 3 * theta + theta_dot > 0)])}
+
+
+# The simulator.
+
+
+class Pole(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_double) for name in ("x", "x_dot", "theta", "theta_dot")]
+
+
+@pytest.fixture(scope="module")
+def physics(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    library = tmp_path_factory.mktemp("physics") / "physics.so"
+    source = FOLDER / "cartpole_physics.c"
+    argv = [compiler, *FLAGS, "-fPIC", "-shared", "-o", library, source, "-lm"]
+    subprocess.run(argv, check=True, timeout=60)
+    loaded = ctypes.CDLL(str(library))
+    loaded.cartpole_step.restype = ctypes.c_bool
+    return loaded
+
+
+def observe(physics: Any, pole: Pole) -> list[float]:
+    observation = (ctypes.c_float * 4)()
+    physics.cartpole_observe(ctypes.byref(pole), observation)
+    return list(observation)
+
+
+def test_each_step_is_that_of_gymnasium(physics: Any) -> None:
+    env: Any = gymnasium.make("CartPole-v1").unwrapped
+    rng = np.random.default_rng(0)
+    ends = {True: 0, False: 0}
+    for _ in range(300):
+        env.reset()
+        # From the middle to just beyond the limits, so that many a step ends the episode.
+        state = rng.uniform(-1, 1, 4) * [2.45, 3, 0.22, 3]
+        env.state = state
+        pole = Pole(*state)
+        for _ in range(20):
+            action = int(rng.integers(2))
+            observation, reward, terminated, _, _ = env.step(action)
+            assert physics.cartpole_step(ctypes.byref(pole), action) == terminated
+            got = [pole.x, pole.x_dot, pole.theta, pole.theta_dot]
+            np.testing.assert_allclose(got, env.state, rtol=1e-13, atol=1e-15)
+            np.testing.assert_allclose(observe(physics, pole), observation, rtol=1e-6)
+            assert reward == 1
+            ends[terminated] += 1
+            if terminated:
+                break
+    assert min(ends.values()) > 100
+
+
+def test_first_states_are_drawn_as_gymnasium_draws_them(physics: Any) -> None:
+    seed = ctypes.c_uint64(7)
+    pole = Pole()
+    states = []
+    for _ in range(5000):
+        physics.cartpole_reset(ctypes.byref(pole), ctypes.byref(seed))
+        states.append([pole.x, pole.x_dot, pole.theta, pole.theta_dot])
+    drawn = np.array(states)
+    assert np.abs(drawn).max() < 0.05
+    # A uniform distribution of that width: mean 0, deviation 0.1 / sqrt(12).
+    np.testing.assert_allclose(drawn.mean(axis=0), 0, atol=0.003)
+    np.testing.assert_allclose(drawn.std(axis=0), 0.1 / math.sqrt(12), rtol=0.05)
+    np.testing.assert_allclose(np.corrcoef(drawn.T), np.eye(4), atol=0.06)
+
+
+# The program against a server that checks all that it gets.
+
+
+def test_it_plays_until_training_has_finished(serve: Serve, start: Start, program: Path) -> None:
+    server = serve(Role(finish_after=300))
+    args = ("--rlx-server", server.address, "--name", "pole", "--seed", 3)
+    code, out, err = finish(start(program, *args))
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"c_cartpole: max_global_step reached; \d+ episodes, \d+ steps\n", out)
+    session = server.sessions[0]
+    assert (session.hello.client_name, session.hello.mode) == ("pole", rlx_pb2.TRAIN)
+    assert session.observation_spaces == {"observation": Box(dtype="float32", shape=(4,))}
+    assert session.action_spaces["action"].n == 2  # type: ignore[attr-defined]
+    assert all(step.rewards in (None, [1.0]) for step in session.steps)
+    assert all(step.truncated in (None, [False]) for step in session.steps)
+    ends = [i for i, step in enumerate(session.steps) if step.observations is None]
+    assert len(ends) > 3
+    assert all(session.steps[i].terminated == [True] for i in ends)
+    # The verb `act` follows: observations alone, of a new episode.
+    for step in (session.steps[i + 1] for i in ends[:-1]):
+        assert step.rewards is None
+        assert step.observations is not None
+        assert (np.abs(step.observations["observation"]) <= 0.05).all()
+
+
+def test_500_steps_are_a_truncation_with_the_final_observation(
+    serve: Serve, start: Start, program: Path
+) -> None:
+    server = serve(Role(policy=balance))
+    args = ("--rlx-server", server.address, "--seed", 1, "--episodes", 2, "--exploit")
+    code, out, _ = finish(start(program, *args))
+    assert (code, out) == (0, "c_cartpole: done; 2 episodes, 1000 steps\n")
+    session = server.sessions[0]
+    assert session.hello.mode == rlx_pb2.EXPLOIT
+    assert len(session.steps) == 2 * 501
+    last = session.steps[500]
+    assert (last.terminated, last.truncated, last.observations) == ([False], [True], None)
+    assert last.final_observations is not None
+    # One step of 0.02 s after the observation before it.
+    before = session.steps[499].observations
+    assert before is not None
+    (x, x_dot, *_), final = before["observation"][0], last.final_observations["observation"][0]
+    assert final[0] == pytest.approx(x + 0.02 * x_dot, abs=1e-6)
+
+
+def test_the_seed_decides_the_first_states(serve: Serve, start: Start, program: Path) -> None:
+    server = serve(Role(policy=lambda observations: {"action": np.zeros(1, np.int64)}))
+    for seed in (3, 3, 4):
+        args = ("--rlx-server", server.address, "--seed", seed, "--episodes", 3)
+        assert finish(start(program, *args))[0] == 0
+    one, same, other = (
+        [step.observations["observation"].tolist() for step in session.steps if step.observations]
+        for session in server.sessions
+    )
+    assert one == same != other
+
+
+def test_a_server_that_drops_in_an_episode_is_found_again(
+    serve: Serve, start: Start, program: Path
+) -> None:
+    server = serve(Role(drop_at={0: 10}, finish_after=60))
+    args = ("--rlx-server", server.address, "--retry-sleep", 0, 0.1)
+    code, out, err = finish(start(program, *args))
+    assert (code, err) == (0, "")
+    lost, again, _ = out.splitlines()
+    assert re.fullmatch(
+        rf"lost the rlx server {server.address}: .*; trying again in 0\.[01] s", lost
+    )
+    assert again == f"connected to {server.address} again"
+    assert [len(session.steps) for session in server.sessions] == [10, 50]
+
+
+@pytest.mark.parametrize("code", [rlx_pb2.OVERLOADED, rlx_pb2.UNAVAILABLE])
+def test_a_server_that_asks_to_come_back_is_asked_again(
+    serve: Serve, start: Start, program: Path, code: int
+) -> None:
+    server = serve(Role(refuse=(code, "256 clients are too many"), refusals=2))
+    args = ("--rlx-server", server.address, "--episodes", 1, "--retry-sleep", 0, 0.05)
+    status, out, err = finish(start(program, *args))
+    assert (status, err) == (0, "")
+    assert out.count("256 clients are too many; trying again in 0.") == 2
+
+
+def test_a_client_started_before_its_server_waits_for_it(
+    serve: Serve, start: Start, program: Path
+) -> None:
+    closed = serve()
+    closed.close()
+    process = start(program, "--rlx-server", closed.address, "--episodes", 1)
+    assert process.stdout is not None
+    assert "is it running?; trying again in 0." in process.stdout.readline()
+    serve(port=closed.port)
+    assert finish(process)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "want"),
+    [
+        (rlx_pb2.SPACE_MISMATCH, 2),
+        (rlx_pb2.VERSION_MISMATCH, 2),
+        (rlx_pb2.UNAUTHENTICATED, 2),
+        (rlx_pb2.INVALID_FIELD, 1),
+        (rlx_pb2.AGENT_FAILED, 1),
+        (77, 1),  # of a server that is newer
+    ],
+)
+def test_a_refused_hello_is_one_line(
+    serve: Serve, start: Start, program: Path, code: int, want: int
+) -> None:
+    server = serve(Role(refuse=(code, "needs 8\nnumbers \x1b[31m")))
+    got = finish(start(program, "--rlx-server", server.address))
+    assert got == (want, "", "c_cartpole: needs 8 numbers  [31m\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "match"),
+    [
+        (["--rlx-server", "nowhere:x"], "expected HOST:PORT"),
+        (["--rlx-server", "nowhere:70000"], "expected HOST:PORT"),
+        (["--rlx-server", ":1"], "expected HOST:PORT"),
+        (["--rlx-server", "x" * 300], "expected HOST:PORT"),
+        (["--rlx-server"], "expected a value"),
+        (["--seed", "1.5"], "--seed: expected an integer"),
+        (["--seed", "9" * 30], "--seed: expected an integer"),
+        (["--episodes", "-2"], "--episodes: expected an integer, -1 or more"),
+        (["--retry-sleep", "5", "1"], "min_sleep_sec <= max_sleep_sec"),
+        (["--retry-sleep", "nan", "1"], "min_sleep_sec <= max_sleep_sec"),
+        (["--retry-sleep", "5"], "expected two values"),
+        (["--name", ""], "name: expected 1 to 100"),
+        (["--name", "x" * 101], "name: expected 1 to 100"),
+        (["--name", "a\nb"], "name: expected 1 to 100 printable"),
+        (["--env", "CartPole-v1"], "--env: unknown; --help"),
+        (["--tls-ca", "ca.pem"], "--tls-ca: unknown; --help lists the flags, and README.md"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_code_2(
+    start: Start, program: Path, args: list[str], match: str
+) -> None:
+    code, out, err = finish(start(program, *args))
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert match in err
+
+
+@pytest.mark.parametrize(
+    ("number", "want"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"]
+)
+@pytest.mark.parametrize("hang", [False, True], ids=["stepping", "waiting for an answer"])
+def test_a_signal_ends_it(
+    serve: Serve, start: Start, program: Path, number: int, want: int, hang: bool
+) -> None:
+    server = serve(Role(hang_at=5 if hang else None))
+    process = start(program, "--rlx-server", server.address)
+    server.wait_for(lambda s: s.steps >= 5)
+    process.send_signal(number)
+    assert finish(process) == (want, "", "")
+
+
+def test_ctrl_c_while_it_waits_for_a_server_ends_it(
+    serve: Serve, start: Start, program: Path
+) -> None:
+    server = serve(Role(drop_at={0: 1}))
+    process = start(program, "--rlx-server", server.address, "--retry-sleep", 1000, 1000)
+    assert process.stdout is not None
+    assert "trying again in 1000.0 s" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert finish(process)[0] == 130
+
+
+# What a server sends that is none, or a hostile one. covers F11
+
+
+class RawServer:
+    """Answers the messages of one connection with given bytes, one after the other.
+
+    Attributes:
+      address: where it listens.
+      received: the messages that came.
+    """
+
+    def __init__(self, answers: Sequence[bytes], then_close: bool = False):
+        self.received: list[bytes] = []
+        self._answers = answers
+        self._then_close = then_close
+        self._ended = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> "RawServer":
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._ended.set()
+        self._listener.close()
+        self._thread.join(30)
+
+    def _serve(self) -> None:
+        connection = self._listener.accept()[0]
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A client that has seen enough goes.
+        with (
+            contextlib.suppress(ConnectionError),
+            connection,
+            connection.makefile("rb") as stream,
+        ):
+            for answer in self._answers:
+                (length,) = struct.unpack(">I", stream.read(4))
+                self.received.append(stream.read(length))
+                for i in range(0, len(answer), 7):  # in small pieces
+                    connection.sendall(answer[i : i + 7])
+            if not self._then_close:
+                self._ended.wait(60)
+
+
+def frame(**body: Any) -> bytes:
+    return pack_frame(rlx_pb2.ServerMessage(**body).SerializeToString())
+
+
+def make_actions(array: Any = 1, dtype: str = "int64", name: str = "action", **more: Any) -> Any:
+    message = ndarray_to_message(np.array([array], dtype), ndarray_pb2.NdArray)
+    return rlx_pb2.Actions(actions={name: message}, **more)
+
+
+READY = frame(ready=rlx_pb2.Ready(protocol_version=1, session="s"))
+ACTION = frame(actions=make_actions())
+EPISODE = frame(actions=rlx_pb2.Actions(episodes=[rlx_pb2.EpisodeEnd(score=2.5, length=3)]))
+FINISHED = frame(actions=rlx_pb2.Actions(finished="enough"))
+GARBAGE = {
+    "HTTP": (b"HTTP/1.1 400 Bad Request\r\n\r\n", "longer than any answer"),
+    "TLS alert": (b"\x15\x03\x01\x00\x02\x02\x46", "longer than any answer"),
+    "4 GiB": (b"\xff\xff\xff\xff", "longer than any answer"),
+    "one byte too long": (struct.pack(">I", 65537), "longer than any answer"),
+    "empty": (pack_frame(b""), "without a known body"),
+    "unknown body": (pack_frame(b"\x7a\x01x"), "without a known body"),
+    "field 0": (pack_frame(b"\x02\x01x"), "no message"),
+    "a group": (pack_frame(b"\x13\x14"), "no message"),
+    "endless varint": (pack_frame(b"\x12" + b"\xff" * 20), "no message"),
+    "half a varint": (pack_frame(b"\x12\x80"), "no message"),
+    "field beyond the end": (pack_frame(b"\x12\x05ab"), "no message"),
+    "field of 2^64-1 bytes": (pack_frame(b"\x12" + b"\xff" * 9 + b"\x01"), "no message"),
+    "half a number": (pack_frame(b"\x09abc"), "no message"),
+    "half inside": (pack_frame(b"\x12\x03\x0a\x05a"), "a message that is none"),
+    "half an error": (pack_frame(b"\x1a\x02\x12\x05"), "a message that is none"),
+    "endless shape": (pack_frame(b"\x12\x08\x0a\x06\x12\x04\x12\x02\xff\xff"), "none"),
+}
+WRONG_ACTIONS = {
+    "no action": (frame(actions=rlx_pb2.Actions(version=1)), "no action"),
+    "too large": (frame(actions=make_actions(2)), "one that does not exist"),
+    "negative": (frame(actions=make_actions(-1)), "one that does not exist"),
+    "float": (frame(actions=make_actions(1, "float64")), "not one int64"),
+    "int32": (frame(actions=make_actions(1, "int32")), "not one int64"),
+    "two": (frame(actions=make_actions([1, 1])), "not one int64"),
+    "two axes": (frame(actions=make_actions([1])), "not one int64"),
+    "another leaf": (frame(actions=make_actions(name="arm")), "not one int64"),
+    "short data": (pack_frame(ACTION[4:].replace(b"\x1a\x08", b"\x1a\x07", 1)), "none"),
+    "ready": (READY, "something other than Actions"),
+}
+
+
+@pytest.mark.parametrize("case", GARBAGE)
+@pytest.mark.parametrize("before", [(), (READY,)], ids=["after the hello", "after a step"])
+def test_garbage_is_one_line_and_no_crash(
+    start: Start, checked_program: Path, before: tuple[bytes, ...], case: str
+) -> None:
+    garbage, match = GARBAGE[case]
+    with RawServer([*before, garbage]) as server:
+        code, out, err = finish(start(checked_program, "--rlx-server", server.address))
+    assert (code, out, len(err.splitlines())) == (1, "", 1), err
+    assert err.startswith(f"c_cartpole: {server.address} sent ")
+    assert match in err
+    assert "is it an rlx server" in err
+
+
+@pytest.mark.parametrize("case", WRONG_ACTIONS)
+def test_an_action_that_is_none_is_one_line(start: Start, checked_program: Path, case: str) -> None:
+    answer, match = WRONG_ACTIONS[case]
+    with RawServer([READY, answer]) as server:
+        code, _, err = finish(start(checked_program, "--rlx-server", server.address))
+    assert (code, len(err.splitlines())) == (1, 1), err
+    assert match in err
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5, len(ACTION) - 1])
+def test_half_a_frame_and_the_end_is_a_loss(start: Start, checked_program: Path, cut: int) -> None:
+    with RawServer([READY, ACTION[:cut]], then_close=True) as server:
+        process = start(
+            checked_program, "--rlx-server", server.address, "--retry-sleep", 1000, 1000
+        )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+    assert line == (
+        f"lost the rlx server {server.address}: the server closed the connection; "
+        "trying again in 1000.0 s\n"
+    )
+
+
+# The library by itself.
+
+VERBS = r"""
+#include "rlx_client.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int main(int argc, char **argv)
+{
+    static const float observation[3] = {0.25f, -2.0f, 1e9f};
+    char verb[20];
+    int64_t action = -1;
+    double score = -1;
+    rlx_client client;
+    rlx_init(&client, argv[1], "verbs", 3, 5);
+    if (argc == 3)
+        client.timeout_sec = atof(argv[2]);
+    while (scanf("%19s", verb) == 1) {
+        int status = !strcmp(verb, "connect")    ? rlx_connect(&client)
+                     : !strcmp(verb, "act")      ? rlx_act(&client, observation, &action)
+                     : !strcmp(verb, "reward")   ? rlx_reward_and_act(&client, -0.5, observation,
+                                                                      &action)
+                     : !strcmp(verb, "reset")    ? rlx_reward_and_reset(&client, 3, &score)
+                     : !strcmp(verb, "truncate") ? rlx_reward_and_truncate(&client, 4, observation,
+                                                                           &score)
+                                                 : (rlx_close(&client), 0);
+        printf("%d|%d|%g|%d|%s|%s\n", status, (int)action, score, (int)client.code, client.field,
+               status ? client.text : "");
+    }
+    rlx_close(&client);
+    return 0;
+}
+"""
+OK, FINISHED_STATUS, UNAVAILABLE, REFUSED, INVALID = range(5)
+
+
+@pytest.fixture(scope="module")
+def verbs(
+    compiler: str, sanitize: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., list[list[str]]]:
+    """Calls verbs one after the other; returns status, action, score, code, field, text of each."""
+    target = build(tmp_path_factory.mktemp("verbs"), VERBS, compiler, sanitize, "rlx_client.c")
+
+    def call(address: str, names: str, *timeout_sec: str) -> list[list[str]]:
+        done = subprocess.run(
+            [target, address, *timeout_sec], input=names, capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return [line.split("|") for line in done.stdout.splitlines()]
+
+    return call
+
+
+def test_the_verbs_send_what_the_protocol_says(verbs: Any) -> None:
+    answers = [READY, ACTION, ACTION, EPISODE, ACTION, EPISODE, ACTION, FINISHED]
+    with RawServer(answers) as server:
+        called = verbs(server.address, "connect act reward reset act truncate act reset act")
+        hello, *steps = [rlx_pb2.ClientMessage.FromString(body) for body in server.received]
+    assert [(int(status), action, score) for status, action, score, *_ in called] == [
+        (OK, "-1", "-1"), (OK, "1", "-1"), (OK, "1", "-1"), (OK, "1", "2.5"), (OK, "1", "2.5"),
+        (OK, "1", "2.5"), (OK, "1", "2.5"), (FINISHED_STATUS, "1", "2.5"),
+        (FINISHED_STATUS, "1", "2.5"),
+    ]  # fmt: skip
+    assert called[-1][-1] == "enough"
+
+    def array(values: Any, dtype: str) -> ndarray_pb2.NdArray:
+        return ndarray_to_message(np.array(values, dtype), ndarray_pb2.NdArray)
+
+    observation = {"observation": array([[0.25, -2.0, 1e9]], "float32")}
+
+    def outcome(reward: float, terminated: bool, truncated: bool) -> dict[str, Any]:
+        flags = {"terminated": terminated, "truncated": truncated}
+        return {
+            "rewards": array([reward], "float64"),
+            **{name: array([flag], "bool") for name, flag in flags.items()},
+        }
+
+    first = rlx_pb2.Step(observations=observation)
+    assert [message.step for message in steps] == [
+        first,
+        rlx_pb2.Step(observations=observation, **outcome(-0.5, False, False)),
+        rlx_pb2.Step(**outcome(3, True, False)),
+        first,
+        rlx_pb2.Step(final_observations=observation, **outcome(4, False, True)),
+        first,
+        rlx_pb2.Step(**outcome(3, True, False)),
+    ]
+    assert hello.hello.client_name == "verbs"
+    assert hello.hello.action_spaces["action"].n == [5]
+
+
+def test_the_server_reads_its_ordinary_steps_by_their_layout(verbs: Any) -> None:
+    with RawServer([READY, *[ACTION] * 4]) as server:
+        verbs(server.address, "connect act reward reward reward")
+        ordinary = server.received[2:]
+    spaces = {"observation": Box(dtype="float32", shape=(3,))}
+    reader = StepReader(spaces, 1)
+    step = rlx_pb2.ClientMessage.FromString(ordinary[0]).step
+    reader.remember(ordinary[0], read_step(step, spaces, 1, True))
+    assert all(reader.read(body) is not None for body in ordinary)
+
+
+def test_a_verb_at_the_wrong_time_sends_nothing(verbs: Any) -> None:
+    with RawServer([READY, ACTION, EPISODE]) as server:
+        called = verbs(server.address, "act connect reward act act reset reset close close act")
+    assert [int(status) for status, *_ in called] == [
+        UNAVAILABLE, OK, INVALID, OK, INVALID, OK, INVALID, OK, OK, UNAVAILABLE
+    ]  # fmt: skip
+    texts = [text for *_, text in called]
+    assert "connect, and begin a new episode" in texts[0]
+    assert "begin with rlx_act" in texts[2]
+    assert "reward is due" in texts[4]
+
+
+def test_no_answer_in_time_is_a_loss(verbs: Any) -> None:
+    with RawServer([READY]) as server:
+        called = verbs(server.address, "connect act act", "0.3")
+    assert [int(status) for status, *_ in called] == [OK, UNAVAILABLE, UNAVAILABLE]
+    assert called[1][-1] == f"lost the rlx server {server.address}: no answer within 0.3 s"
+
+
+def test_an_error_that_came_with_an_answer_is_read_after_it(verbs: Any) -> None:
+    error = frame(error=rlx_pb2.Error(code=9, message="going down", field="x"))
+    with RawServer([READY, ACTION + error]) as server:
+        called = verbs(server.address, "connect act reward")
+    assert called[1][:2] == ["0", "1"]
+    assert called[2] == [str(UNAVAILABLE), "1", "-1", "9", "x", "going down"]
+
+
+def test_an_error_names_code_and_field(verbs: Any) -> None:
+    error = frame(error=rlx_pb2.Error(code=4, message="NaN " * 1000, field="observations[x]"))
+    with RawServer([READY, error]) as server:
+        called = verbs(server.address, "connect act")
+    status, _, _, code, field, text = called[1]
+    assert (status, code, field) == (str(REFUSED), "4", "observations[x]")
+    assert text == ("NaN " * 1000)[:1023]
+
+
+def test_messages_longer_than_the_server_reads_are_refused_at_once(verbs: Any) -> None:
+    small = frame(ready=rlx_pb2.Ready(protocol_version=1, max_message_bytes=100))
+    with RawServer([small]) as server:
+        ((status, *_, text),) = verbs(server.address, "connect")
+    assert int(status) == INVALID
+    assert "reads at most 100; raise its max_message_bytes" in text
+
+
+READ = r"""
+#include "rlx_client.c"
+
+int main(void)
+{
+    uint8_t header[4];
+    while (fread(header, 1, 4, stdin) == 4) {
+        size_t size = (size_t)header[0] << 24 | header[1] << 16 | header[2] << 8 | header[3];
+        uint8_t *body = malloc(size); /* a byte beyond it is noticed */
+        if (fread(body, 1, size, stdin) != size)
+            return 1;
+        answer got;
+        char text[64];
+        if (read_answer((reader){.at = body, .size = size}, &got)) {
+            puts("no message");
+        } else {
+            copy_text(text, sizeof text, got.kind == ERROR ? got.message : got.finished);
+            printf("%d|%d|%lld|%d|%.17g|%s|%llu|%llu\n", (int)got.kind, got.has_action,
+                   (long long)got.action, got.episodes, got.score, text,
+                   (unsigned long long)got.code, (unsigned long long)got.max_message_bytes);
+        }
+        free(body);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def read(
+    compiler: str, sanitize: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Sequence[bytes]], list[str]]:
+    """Has messages read, each out of memory of just its size; returns a line for each."""
+    target = build(tmp_path_factory.mktemp("read"), READ, compiler, sanitize)
+
+    def call(bodies: Sequence[bytes]) -> list[str]:
+        frames = b"".join(map(pack_frame, bodies))
+        done = subprocess.run([target], input=frames, capture_output=True, timeout=100)
+        assert (done.returncode, done.stderr) == (0, b"")
+        lines = done.stdout.decode().splitlines()
+        assert len(lines) == len(bodies)
+        return lines
+
+    return call
+
+
+def draw_text(rng: random.Random, size: int) -> str:
+    return "".join(rng.choices("abc [.;", k=rng.randrange(size)))
+
+
+def draw_message(rng: random.Random) -> rlx_pb2.ServerMessage:
+    kind = rng.choice(("ready", "actions", "error"))
+    if kind == "ready":
+        ready = rlx_pb2.Ready(protocol_version=1, session=draw_text(rng, 200))
+        ready.max_message_bytes = rng.choice((0, 1, 1 << 26, (1 << 64) - 1))
+        return rlx_pb2.ServerMessage(ready=ready)
+    if kind == "error":
+        code: Any = rng.choice((0, 1, 9, 10, 2**31 - 1))
+        error = rlx_pb2.Error(code=code, message=draw_text(rng, 300), field=draw_text(rng, 9))
+        return rlx_pb2.ServerMessage(error=error)
+    actions = rlx_pb2.Actions(version=rng.getrandbits(64), finished=draw_text(rng, 40))
+    if rng.random() < 0.7:
+        actions = make_actions(rng.randrange(-(2**63), 2**63), version=actions.version)
+    for _ in range(rng.randrange(3)):
+        actions.episodes.add(slot=rng.getrandbits(32), score=rng.gauss(0, 1e9), length=7)
+    return rlx_pb2.ServerMessage(actions=actions)
+
+
+def describe(message: rlx_pb2.ServerMessage) -> str:
+    """Tells what the program in C should have read, in its words."""
+    kind = ("ready", "actions", "error").index(message.WhichOneof("body") or "") + 1
+    actions, error = message.actions, message.error
+    # `get`, as reading an entry that is not there would make it.
+    data = getattr(actions.actions.get("action"), "data", b"")
+    action = int.from_bytes(data, "little", signed=True)
+    score = actions.episodes[-1].score if actions.episodes else 0
+    text = (error.message if kind == 3 else actions.finished)[:63]
+    return "|".join(
+        str(part)
+        for part in (
+            kind, int(bool(data)), action, len(actions.episodes),
+            f"{score:.17g}", text, error.code, message.ready.max_message_bytes,
+        )
+    )  # fmt: skip
+
+
+# A newer server's: varint, 8 bytes, bytes and 4 bytes under numbers that mean nothing yet.
+UNKNOWN = (b"\xf8\x07\x85\x01", b"\xf9\x07abcdefgh", b"\xfa\x07\x03xyz", b"\xfd\x07abcd")
+
+
+def test_it_reads_what_protobuf_reads_and_skips_what_it_does_not_know(read: Any) -> None:
+    rng = random.Random(1)
+    messages = [draw_message(rng) for _ in range(500)]
+    bodies = [
+        rng.choice((b"", *UNKNOWN)) + message.SerializeToString() + rng.choice((b"", *UNKNOWN))
+        for message in messages
+    ]
+    # An axis that is not packed, a value before its key, and a body that takes another's place.
+    array = b"\x1a\x08" + bytes([2, *[0] * 7]) + b"\x10\x01" + b"\x0a\x05int64"
+    entry = b"\x12" + bytes([len(array)]) + array + b"\x0a\x06action"
+    actions = b"\x0a" + bytes([len(entry)]) + entry
+    bodies.append(b"\x0a\x02\x18\x07" + b"\x12" + bytes([len(actions)]) + actions)
+    parsed = rlx_pb2.ServerMessage.FromString(bodies[-1])
+    assert list(parsed.actions.actions["action"].shape) == [1]
+    lines = read(bodies)
+    assert lines[:-1] == [describe(message) for message in messages]
+    assert lines[-1].startswith("2|1|2|0|")
+
+
+def test_no_bytes_make_it_read_beyond_them(read: Any) -> None:
+    rng = random.Random(2)
+    bodies = []
+    for _ in range(20_000):
+        body = bytearray(draw_message(rng).SerializeToString())
+        for _ in range(rng.randrange(1, 3)):
+            at = rng.randrange(len(body) + 1)
+            kind = rng.choice(("change", "change", "change", "cut", "remove", "insert"))
+            if kind == "change":
+                body[at : at + 1] = rng.choice(
+                    (b"\x00", b"\x7f", b"\x80", b"\xff", rng.randbytes(1))
+                )
+            elif kind == "cut":
+                del body[at:]
+            elif kind == "remove":
+                del body[at : at + rng.randrange(1, 9)]
+            else:
+                body[at:at] = rng.randbytes(rng.randrange(1, 9))
+        bodies.append(bytes(body))
+    lines = read(bodies)
+    assert 0.1 < lines.count("no message") / len(lines) < 0.9  # neither is rare
+
+
+OWN = """
+#include "rlx_client.h"
+#include <stdio.h>
+
+enum { OBSERVATION_SIZE = 2, ACTIONS = 3 };
+static float observation[OBSERVATION_SIZE];
+static double reward = 0.5;
+static int64_t action;
+static int steps;
+static void my_reset(float *first) { first[0] = 0; steps = 0; }
+static bool my_step(int64_t chosen, float *next, double *got)
+{
+    next[0] = (float)chosen;
+    *got = 0.5;
+    return ++steps == 3;
+}
+
+int main(void)
+{
+%s
+    return 0;
+}
+"""
+
+
+def test_the_example_of_the_readme_plays(
+    serve: Serve, start: Start, compiler: str, tmp_path: Path
+) -> None:
+    server = serve(Role(finish_after=9))
+    (example,) = re.findall(r"```c\n(.*?)```", (FOLDER / "README.md").read_text(), re.DOTALL)
+    text = OWN.replace("%s", example.replace("localhost:7001", server.address))
+    target = build(tmp_path, text, compiler, (), "rlx_client.c")
+    assert finish(start(target)) == (0, "max_global_step reached\n", "")
+    steps = server.sessions[0].steps
+    rewards = [None if step.rewards is None else float(step.rewards[0]) for step in steps]
+    assert rewards == [None, 0.5, 0.5, 0.5, None, 0.5, 0.5, 0.5, None]
+
+
+# The program `main`, which compiles.
+
+
+@pytest.fixture
+def fresh(compiler: str, tmp_path: Path) -> Path:
+    return copy_folder(tmp_path)
+
+
+def test_without_a_compiler_one_line_names_the_cure(fresh: Path, start: Start) -> None:
+    code, out, err = finish(start(fresh, "--help", CC="no-such-compiler"))
+    assert (code, out) == (2, "")
+    assert err == (
+        "c_cartpole: no C compiler 'no-such-compiler'; install one "
+        "(apt-get install gcc libc6-dev), or name another with CC\n"
+    )
+
+
+def test_a_source_that_cannot_be_compiled_leaves_nothing_behind(fresh: Path, start: Start) -> None:
+    (fresh.parent / "cartpole.c").write_text("int main(void) { return wrong; }\n")
+    code, _, err = finish(start(fresh, "--help"))
+    assert code == 2
+    assert "cartpole.c:1" in err
+    assert "did not compile it, see above" in err.splitlines()[-1]
+    assert list((fresh.parent / "build").iterdir()) == []
+
+
+def test_it_is_compiled_once_and_again_when_a_source_is_newer(fresh: Path, start: Start) -> None:
+    assert finish(start(fresh, "--help"))[0] == 0
+    (built,) = (fresh.parent / "build").iterdir()
+    first = built.stat().st_mtime_ns
+    assert finish(start(fresh, "--help", CC="no-such-compiler"))[0] == 0
+    assert built.stat().st_mtime_ns == first
+    source = fresh.parent / "cartpole.c"
+    source.write_text(source.read_text().replace("CartPole-v1 in C as", "Changed, as"))
+    os.utime(source, ns=(first + 1, first + 1))
+    code, out, _ = finish(start(fresh, "--help"))
+    assert code == 0
+    assert "Changed, as a client" in out
+
+
+def test_several_that_start_at_once_all_run(fresh: Path, start: Start) -> None:
+    processes = [start(fresh, "--help") for _ in range(4)]
+    results = [finish(process) for process in processes]
+    assert [(code, err) for code, _, err in results] == [(0, "")] * 4
+    assert len(list((fresh.parent / "build").iterdir())) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_built_in_the_cache(
+    fresh: Path, start: Start, tmp_path: Path
+) -> None:
+    (fresh.parent / "build").write_text("in the way, also for root")
+    cache = tmp_path / "cache"
+    assert finish(start(fresh, "--help", XDG_CACHE_HOME=str(cache)))[0] == 0
+    (built,) = (cache / "relaax_like").iterdir()
+    assert built.name.startswith("c_cartpole-")
+    assert finish(start(fresh, "--help", XDG_CACHE_HOME=str(cache), CC="no-such-compiler"))[0] == 0
+    code, _, err = finish(start(fresh, "--help", XDG_CACHE_HOME="/dev/null"))
+    assert (code, err.splitlines()[-1]) == (
+        2,
+        f"c_cartpole: neither {fresh.parent}/build nor /dev/null/relaax_like can be written; "
+        "set XDG_CACHE_HOME",
+    )
+
+
+# With servers that train.
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as cluster:
+        yield cluster
+
+
+def start_c_client(cluster: Cluster, program: Path, *flags: object) -> Program:
+    address = f"localhost:{cluster.rlx_port}"
+    return cluster.start("c", [program, "--rlx-server", address, "--name", "cc", *flags])
+
+
+def test_it_trains_and_finds_a_server_again_that_was_killed(
+    cluster: Cluster, program: Path
+) -> None:
+    _, rlx_server = cluster.start_both_servers("algorithm.max_global_step=6000")
+    client = start_c_client(cluster, program, "--retry-sleep", 0.2, 0.5)
+    rlx_server.wait_for(r"cc slot 0: episode 3, score \d+")
+    assert rlx_server.stop(signal.SIGKILL) == -signal.SIGKILL
+    client.wait_for("lost the rlx server .*; trying again in")
+    again = cluster.start_rlx_server("algorithm.max_global_step=6000")
+    client.wait_for(f"connected to localhost:{cluster.rlx_port} again")
+    again.wait_for(r"cc slot 0: episode 1, score \d+")
+    assert client.wait() == 0
+    client.wait_for(r"c_cartpole: .*budget.* used up; \d+ episodes, \d+ steps")
+
+
+def test_relaax_run_starts_it(cluster: Cluster, program: Path) -> None:
+    text = cluster.config.read_text()
+    section = f"environment: {{path: {program.parent}, clients: 2}}\n"
+    cluster.config.write_text(text[: text.index("environment:")] + section)
+    sets = ("--set", "algorithm.max_global_step=3000")
+    run = cluster.start("run", [find_command("relaax"), "run", cluster.config, *sets])
+    assert run.wait() == 0
+    run.wait_for(r"rlx +\| .*c_cartpole-1 slot 0: episode 1, score ")
+    run.wait_for(r"ps +\| .* finished: budget of 3000 env steps used up")
+    run.wait_for(r"env[12] +\| c_cartpole: .*budget.* used up; \d+ episodes, \d+ steps")
+    cluster.assert_nothing_left()
+
+
+def test_its_name_is_enough_in_an_experiment(cluster: Cluster) -> None:
+    text = cluster.config.read_text()
+    section = "environment: {program: c_cartpole}\n"
+    cluster.config.write_text(text[: text.index("environment:")] + section)
+    experiment = load_experiment(cluster.config)
+    assert experiment.environment is not None
+    program, *flags = make_client_argv(experiment, experiment.environment)
+    assert Path(program) == FOLDER / "main"
+    assert os.access(program, os.X_OK)
+    assert flags == ["--rlx-server", f"localhost:{cluster.rlx_port}"]
