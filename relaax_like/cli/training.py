@@ -81,7 +81,9 @@ def _train(
     if trace:
         clear_traces(experiment)
     start_tracing("train", experiment, trace)
-    return trainer.run(Shutdown())
+    shutdown = Shutdown()
+    shutdown.end_with_output()
+    return trainer.run(shutdown)
 
 
 def _run_processes(
@@ -93,9 +95,9 @@ def _run_processes(
     from relaax_like.launch.run_folder import RUN, describe_start
 
     setup_logging("INFO")
+    validate_servers(experiment)
     overrides = [*sets, *fix_run_dir(experiment.run_dir)]
     manager = Manager(make_process_specs(experiment, overrides, trace))
-    validate_servers(experiment)
     take_folder()
     make_run_dir(experiment)
     describe_start(experiment, RUN)
@@ -104,6 +106,7 @@ def _run_processes(
     shutdown = Shutdown()
     shutdown.on_request(manager.stop)
     shutdown.on_repeat(manager.kill)
+    shutdown.end_with_output()
     status = manager.run()
     if trace:
         print(f"where the time went: relaax trace {experiment.run_dir}")

@@ -28,6 +28,24 @@ _NAMED = ("inputs", "next_inputs", "actions", "states")
 _HEADER_BYTES = 512
 
 
+class DamagedFileError(InvalidInputError):
+    """A file has no trajectories, or not all of them any more.
+
+    Attributes:
+      path: of the file.
+      reason: what was found in it.
+    """
+
+    def __init__(self, path: Path, reason: str):
+        super().__init__(
+            f"{path}: no trajectories, or damaged ({reason}); remove the file, or name the folder "
+            "of a run with learner.collect_traj",
+            str(path),
+        )
+        self.path = path
+        self.reason = reason
+
+
 class TrajectoryWriter:
     """Writes iterations until the folder is full; learning goes on whatever becomes of a file.
 
@@ -91,10 +109,10 @@ def find_trajectories(folder: Path) -> list[Path]:
 
 
 def read_trajectories(path: Path) -> Rollout:
-    """Reads one file.
+    """Reads one file, and compares checksums.
 
     Raises:
-      InvalidInputError: there is none, it is damaged, or it is something else.
+      DamagedFileError: there is none, it is damaged, or it is something else.
     """
     try:
         arrays = read_arrays(path)
@@ -108,11 +126,7 @@ def read_trajectories(path: Path) -> Rollout:
             }
         return Rollout(**fields)
     except DAMAGE as error:
-        raise InvalidInputError(
-            f"{path}: no trajectories, or damaged ({type(error).__name__}: {error}); remove the "
-            "file, or name the folder of a run with learner.collect_traj",
-            str(path),
-        ) from error
+        raise DamagedFileError(path, f"{type(error).__name__}: {error}") from error
 
 
 def _flatten(rollout: Rollout) -> dict[str, np.ndarray]:

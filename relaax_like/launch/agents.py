@@ -12,11 +12,13 @@ from relaax_like.computation.prediction import TASK
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
+from relaax_like.launch.algorithm_code import naming_place
 from relaax_like.launch.learners import (
     get_make_algorithms,
     load_model_module,
     make_iteration_learner,
     make_learners,
+    make_model,
 )
 from relaax_like.launch.process import without_native_stderr
 from relaax_like.learner.fixed_values import FixedValues
@@ -136,16 +138,17 @@ def _make_actors(
     with without_native_stderr():
         from relaax_like.computation.acting import make_actor
 
-        model_module = load_model_module(experiment)
-        if model_module is not None:
-            return {TASK: make_actor(model_module.make_model(config, config.seed), seed)}
+        if load_model_module(experiment) is not None:
+            return {TASK: make_actor(make_model(experiment), seed)}
         make_algorithms = get_make_algorithms(load_algorithm_module(folder, "algorithm"))
     if agent_class is SimpleRLAgent:
         raise ConfigError(
             f"{folder}: algorithm.py exports make_algorithms, but there is no agent.py; write one "
             "with a class Agent(BatchAgent), which says when each task is asked"
         )
+    with naming_place(folder):
+        algorithms = make_algorithms(config, seed)
     return {
         task: make_actor(algorithm.model, derive_seed(seed, task))
-        for task, algorithm in make_algorithms(config, seed).items()
+        for task, algorithm in algorithms.items()
     }

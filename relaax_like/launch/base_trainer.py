@@ -27,6 +27,9 @@ from relaax_like.wire import tracing
 
 logger = logging.getLogger(__name__)
 
+# Of an algorithm's folder.
+TRAINER_FILE = "trainer.py"
+
 
 class BaseTrainer(abc.ABC):
     """Trains an experiment in this process; a subclass says on what, in `train`.

@@ -3,9 +3,9 @@
 A process of its own, so that the parameter server never imports TensorFlow.
 """
 
+import argparse
 import os
 import stat
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,35 @@ from relaax_like.bridge.manifest import Variable
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
+from relaax_like.launch.algorithm_code import naming_place
 from relaax_like.launch.process import run_main, setup_logging, without_native_stderr
 from relaax_like.parameter_server.initial_values import save_variables
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, RelaaxError
 
 
 def main() -> int:
-    """Takes the YAML file, overrides, and the path of the .npz to write."""
+    """Takes the YAML file, overrides, and the path of the .npz to write; see `--help`."""
     # A signal may have ended the parameter server just when it had started this process.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     setup_logging("WARNING")
-    file, *overrides, path = sys.argv[1:]
-    experiment = load_experiment(file, overrides)
-    save_variables(Path(path), make_initial_values(experiment))
+    arguments = _parse_arguments()
+    try:
+        experiment = load_experiment(arguments.file, arguments.overrides)
+        save_variables(arguments.values, make_initial_values(experiment))
+    except RelaaxError as error:
+        if arguments.error is not None:
+            arguments.error.write_text(str(error), "utf-8")
+        raise
     return 0
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--error", type=Path, help="a file for the error, if there is one")
+    parser.add_argument("file", type=Path, help="the experiment's YAML file")
+    parser.add_argument("overrides", nargs="*", help="of its keys: section.key=value")
+    parser.add_argument("values", type=Path, help="the .npz file that is written")
+    return parser.parse_args()
 
 
 def _end_with_parent() -> None:
@@ -45,8 +60,13 @@ def make_initial_values(experiment: Experiment) -> list[Variable]:
     enough, `algorithm.py`, which imports TensorFlow, is not even loaded.
 
     Raises:
-      ConfigError: the folder has none of them, or they cannot be loaded.
+      ConfigError: the folder has none of them, or they cannot be loaded, or fail; names the line.
     """
+    with naming_place(experiment.algorithm_folder):
+        return _make_initial_values(experiment)
+
+
+def _make_initial_values(experiment: Experiment) -> list[Variable]:
     folder, config, seed = experiment.algorithm_folder, experiment.algorithm, experiment.seed
     model = _load(folder, "model")
     if hasattr(model, "make_initial_values"):

@@ -1,5 +1,6 @@
 """Loads the experiment's algorithm and makes its learners."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,9 @@ from relaax_like.config.models import Experiment, LearnerConfig
 from relaax_like.config.seeds import derive_seed
 from relaax_like.config.update_plan import UpdatePlan
 from relaax_like.experience.trajectory_files import TRAJECTORY_FOLDER, TrajectoryWriter
+from relaax_like.launch.algorithm_code import naming_place
 from relaax_like.launch.process import without_native_stderr
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import ACTION, Space
 
 if TYPE_CHECKING:  # Most of them import TensorFlow.
@@ -24,6 +26,8 @@ if TYPE_CHECKING:  # Most of them import TensorFlow.
     from relaax_like.learner.learning_policy import LearningPolicy
     from relaax_like.learner.offline_learner import OfflineLearner
     from relaax_like.learner.publishing_learner import PublishingLearner
+
+logger = logging.getLogger(__name__)
 
 MakeClient = Callable[[str], ParameterServerClient]
 
@@ -57,11 +61,14 @@ def make_learners(
         algorithm_module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
         model_module = load_model_module(experiment)
     if model_module is not None:
-        model = model_module.make_model(config, config.seed)
-        algorithm = algorithm_module.make_algorithm(config, model, seed)
+        model = make_model(experiment)
+        with naming_place(experiment.algorithm_folder):
+            algorithm = algorithm_module.make_algorithm(config, model, seed)
         task = ComputationTask(algorithm, compile_in_background=compile_in_background)
         return {TASK: GradientLearner(task, make_client(client_id))}
-    tasks = Tasks(get_make_algorithms(algorithm_module)(config, seed))
+    make_algorithms = get_make_algorithms(algorithm_module)
+    with naming_place(experiment.algorithm_folder):
+        tasks = Tasks(make_algorithms(config, seed))
     return {
         name: GradientLearner(
             ComputationTask(algorithm, compile_in_background=compile_in_background),
@@ -149,6 +156,24 @@ def make_offline_learner(
     return OfflineLearner(base, policy, publisher, files, model, spaces, seed)
 
 
+def validate_recordings(experiment: Experiment, files: Sequence[Path]) -> None:
+    """Reads all files that a run is to learn from, and compares them with its settings.
+
+    Raises:
+      ConfigError: see `validate_files`; or the algorithm cannot learn from files.
+    """
+    get_update_plan(experiment)
+    with without_native_stderr():
+        from relaax_like.learner.offline_learner import validate_files
+
+    size = sum(path.stat().st_size for path in files)
+    logger.info("checking %d files of trajectories, %.1f MB", len(files), size / 1e6)
+    try:
+        validate_files(files, make_model(experiment), _find_action_spaces(experiment))
+    except InvalidInputError as error:
+        raise ConfigError(f"learner.offline: {error}") from error
+
+
 def get_update_plan(experiment: Experiment) -> UpdatePlan:
     """Returns how the algorithm makes its own updates.
 
@@ -171,13 +196,14 @@ def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
       experiment: of which `get_update_plan` returns a plan.
     """
     config, folder = experiment.algorithm, experiment.algorithm_folder
-    model_module: Any = load_model_module(experiment)
     with without_native_stderr():
         from relaax_like.computation.updates import LearningTask
 
         algorithm_module = load_algorithm_module(folder, "algorithm")
-    model = model_module.make_model(config, config.seed)
-    algorithm = algorithm_module.make_algorithm(config, model, derive_seed(config.seed, "learn"))
+    model = make_model(experiment)
+    seed = derive_seed(config.seed, "learn")
+    with naming_place(folder):
+        algorithm = algorithm_module.make_algorithm(config, model, seed)
     return LearningTask(algorithm, experiment.optimizers), model
 
 
@@ -190,7 +216,8 @@ def _find_action_spaces(experiment: Experiment) -> Mapping[str, Space]:
 def _make_data_handler(experiment: Experiment) -> "DataHandler | None":
     module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
     make = getattr(module, "make_data_handler", None)
-    return None if make is None else make(experiment.algorithm)
+    with naming_place(experiment.algorithm_folder):
+        return None if make is None else make(experiment.algorithm)
 
 
 def _make_trajectory_writer(experiment: Experiment) -> TrajectoryWriter | None:
@@ -244,6 +271,18 @@ def load_model_module(experiment: Experiment) -> Any | None:
         return None
     module = load_algorithm_module(folder, "model")
     return module if hasattr(module, "make_model") else None
+
+
+def make_model(experiment: Experiment) -> Any:
+    """Builds the Model of an algorithm with one task.
+
+    Raises:
+      ConfigError: it cannot be built; names the line of the folder's code.
+    """
+    config, module = experiment.algorithm, load_model_module(experiment)
+    assert module is not None, "the algorithm has one task"
+    with naming_place(experiment.algorithm_folder):
+        return module.make_model(config, config.seed)
 
 
 def get_make_algorithms(algorithm_module: Any) -> Any:

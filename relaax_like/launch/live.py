@@ -8,7 +8,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -90,11 +90,23 @@ class PlainProgress(Progress):
 
 
 class JsonProgress(Progress):
-    """A JSON object per line on standard output, where nothing else comes."""
+    """A JSON object per line on standard output, where nothing else comes.
 
-    def __init__(self, interval_sec: float, newest: NewestScalars):
+    Args:
+      interval_sec: see `Progress`.
+      newest: the recorder of the run.
+      on_closed: is called when nobody reads standard output any more.
+    """
+
+    def __init__(
+        self,
+        interval_sec: float,
+        newest: NewestScalars,
+        on_closed: Callable[[], None] = lambda: None,
+    ):
         super().__init__(interval_sec)
         self._newest = newest
+        self._on_closed = on_closed
 
     def show(self, status: Status) -> None:
         """Prints the object."""
@@ -111,7 +123,10 @@ class JsonProgress(Progress):
             "finished": status.finished,
             "scalars": self._newest.values,
         }
-        print(json.dumps(numbers), flush=True)
+        try:
+            print(json.dumps(numbers), flush=True)
+        except BrokenPipeError:
+            self._on_closed()
 
 
 class TableProgress(Progress):
@@ -177,14 +192,9 @@ class TableProgress(Progress):
         return f"ETA {timedelta(seconds=seconds)}{at_most}"
 
     def _describe(self, status: Status) -> dict[str, str]:
-        target = self._experiment.learner.target_return
-        mean = "-" if status.mean_return is None else f"{status.mean_return:.2f}"
-        wanted = "" if target is None else f" of {target:g}"
         rows = {
             "steps/s": f"{status.env_steps_per_sec:,.0f}",
-            "mean return": f"{mean}{wanted} (last {status.return_episodes})",
-            "episode length": "-" if self.mean_length is None else f"{self.mean_length:,.1f}",
-            "episodes": f"{status.episodes:,}",
+            **({} if self._experiment.learner.offline else self._describe_episodes(status)),
             "version": f"{status.version:,}",
             "snapshot": _describe_snapshot(status),
             "up": str(timedelta(seconds=int(status.uptime_sec))),
@@ -194,6 +204,17 @@ class TableProgress(Progress):
         if status.refused:
             rows["refused"] = ", ".join(f"{n} x {why}" for why, n in status.refused.items())
         return rows
+
+    def _describe_episodes(self, status: Status) -> dict[str, str]:
+        target = self._experiment.learner.target_return
+        mean = "-" if status.mean_return is None else f"{status.mean_return:.2f}"
+        wanted = "" if target is None else f" of {target:g}"
+        last = f" (last {status.return_episodes})" if status.return_episodes else ""
+        return {
+            "mean return": f"{mean}{wanted}{last}",
+            "episode length": "-" if self.mean_length is None else f"{self.mean_length:,.1f}",
+            "episodes": f"{status.episodes:,}",
+        }
 
 
 @contextlib.contextmanager
@@ -210,7 +231,7 @@ def open_progress(
     """
     interval_sec = experiment.parameter_server.progress_interval_sec
     if mode is LogMode.JSON:
-        yield JsonProgress(interval_sec, newest)
+        yield JsonProgress(interval_sec, newest, shutdown.note_output_closed)
         return
     console = Console()
     if mode is LogMode.PLAIN or not sys.stdout.isatty() or console.is_dumb_terminal:

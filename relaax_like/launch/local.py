@@ -181,6 +181,26 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
         slots.close()
 
 
+def validate_environment(experiment: Experiment, purpose: str) -> None:
+    """Makes one environment, and compares its spaces with what the algorithm's settings say.
+
+    Args:
+      experiment: names both.
+      purpose: of `open_slots`.
+
+    Raises:
+      InvalidInputError: the algorithm cannot use the environment's spaces.
+      ConfigError: see `open_slots`.
+    """
+    if experiment.environment is not None:  # else open_slots says what is missing
+        one = experiment.environment.model_copy(update={"slots": 1})
+        experiment = dataclasses.replace(experiment, environment=one)
+    with open_slots(experiment, purpose) as slots:
+        observations = SpaceValues(slots.observation_space, OBSERVATION)
+        actions = SpaceValues(slots.action_space, ACTION)
+    experiment.algorithm.validate_spaces(observations.spaces, actions.spaces)
+
+
 def make_local_agents(
     experiment: Experiment,
     slots: EnvironmentSlots,

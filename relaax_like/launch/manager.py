@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from relaax_like.launch.guardian import Guardian
+from relaax_like.launch.process import EXIT_OUTPUT_CLOSED
 from relaax_like.wire.errors import RelaaxError
 
 logger = logging.getLogger(__name__)
@@ -99,6 +101,7 @@ class Manager:
         self._write_line = write_line or (lambda name, line: _print_line(name, width, line))
         self._stopping = threading.Event()
         self._status = 0
+        self._guardian: Guardian | None = None  # while it runs
 
     def pids(self) -> dict[str, int]:
         """Returns the process id of each process that runs."""
@@ -122,18 +125,22 @@ class Manager:
     def run(self) -> int:
         """Runs until the end and returns an exit status: 0 when all went well or it was stopped.
 
-        Nothing that it started is left then, the processes' own children included.
+        Nothing that it started is left then, the processes' own children included. When this
+        process is killed, its `Guardian` sees to that.
+
+        The status is 128 + SIGPIPE where nobody read the processes' lines any more.
 
         Raises:
           RelaaxError: a command cannot be started.
         """
-        try:
-            for supervised in self._supervised:
-                self._start(supervised)
-            while not self._stopping.wait(0.1):
-                self._check()
-        finally:
-            self._terminate()
+        with Guardian(self._term_sec) as self._guardian:
+            try:
+                for supervised in self._supervised:
+                    self._start(supervised)
+                while not self._stopping.wait(0.1):
+                    self._check()
+            finally:
+                self._terminate()
         return self._status
 
     def _start(self, supervised: _Supervised) -> None:
@@ -150,6 +157,8 @@ class Manager:
             )
         except OSError as error:
             raise RelaaxError(f"{spec.name}: cannot start {spec.argv[0]}: {error}") from error
+        assert self._guardian is not None, "run is under way"
+        self._guardian.add(supervised.process.pid)
         supervised.started = time.monotonic()
         supervised.restart_at = None
         # A daemon: output that something far away still holds open must not keep us from ending.
@@ -162,7 +171,14 @@ class Manager:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                self._write_line(name, line.decode(errors="replace").rstrip("\n"))
+                try:
+                    self._write_line(name, line.decode(errors="replace").rstrip("\n"))
+                except BrokenPipeError:
+                    self._status = EXIT_OUTPUT_CLOSED
+                    self._stopping.set()
+                    break
+            for _ in lines:  # A full pipe would keep the process from ending.
+                pass
 
     def _check(self) -> None:
         now = time.monotonic()
@@ -173,6 +189,8 @@ class Manager:
             if process is not None and process.poll() is not None and not supervised.done:
                 supervised.process = None
                 _kill_group(process)
+                assert self._guardian is not None, "run is under way"
+                self._guardian.remove(process.pid)
                 self._note_end(supervised, process.returncode)
         if all(s.done for s in self._supervised):
             self._stopping.set()
@@ -226,6 +244,8 @@ class Manager:
                 logger.warning("pid %d did not end in %g s; killed", process.pid, self._term_sec)
             _kill_group(process)
             process.wait()
+            assert self._guardian is not None, "run is under way"
+            self._guardian.remove(process.pid)
         for supervised in self._supervised:
             if supervised.relay is not None:
                 supervised.relay.join(1.0)  # the last lines

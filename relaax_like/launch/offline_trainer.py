@@ -2,16 +2,18 @@
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 from relaax_like.config.models import Experiment
 from relaax_like.experience.trajectory_files import find_trajectories
 from relaax_like.launch.base_trainer import BaseTrainer
-from relaax_like.launch.learners import make_offline_learner
+from relaax_like.launch.learners import make_offline_learner, validate_recordings
 from relaax_like.launch.live import Progress
+from relaax_like.launch.local import validate_environment
 from relaax_like.launch.modes import LogMode
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 
 class OfflineTrainer(BaseTrainer):
@@ -26,7 +28,8 @@ class OfflineTrainer(BaseTrainer):
       log: see `BaseTrainer`.
 
     Raises:
-      ConfigError: there are no such files.
+      ConfigError: there are no such files; some are damaged, or do not fit the algorithm's
+        settings; or the environment of the tests does not.
     """
 
     def __init__(
@@ -43,8 +46,14 @@ class OfflineTrainer(BaseTrainer):
             what = "has no trajectories (iteration-N.npz)" if folder.is_dir() else "no such folder"
             raise ConfigError(
                 f"learner.offline: {folder}: {what}; expected RUN/trajectories of a run with "
-                "learner.collect_traj: true"
+                "learner.collect_traj: true; `relaax train FILE --collect-traj` makes them, FILE "
+                "being an experiment that plays, with a learner in the server"
             )
+
+        # Before anything is begun: files come one by one, and the environment in a test.
+        validate_recordings(experiment, self._files)
+        if experiment.learner.eval_freq:
+            _validate_tests(experiment, folder)
 
     def train(self, server: ParameterServer, stop: threading.Event, progress: Progress) -> None:
         """Learns until the end; see `BaseTrainer`."""
@@ -56,3 +65,17 @@ class OfflineTrainer(BaseTrainer):
                 learned = learner.learn()
         finally:
             learner.close()
+
+
+def _validate_tests(experiment: Experiment, folder: Path) -> None:
+    """Raises ConfigError when tests would play something else than what the files have."""
+    try:
+        validate_environment(experiment, "test")
+    except InvalidInputError as error:
+        environment = experiment.environment
+        assert environment is not None
+        raise ConfigError(
+            f"environment: {environment.env or experiment.environment_program} is not what was "
+            f"recorded in {folder}, which the algorithm's settings fit ({error}); name the "
+            "environment that was recorded, or --eval-freq 0 to learn without tests"
+        ) from error

@@ -3,7 +3,9 @@
 import contextlib
 import logging
 import os
+import shlex
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -55,6 +57,7 @@ if TYPE_CHECKING:  # It imports TensorFlow.
 
 logger = logging.getLogger(__name__)
 
+_INITIAL_VALUES = "relaax_like.launch.initial_values_main"
 _INITIAL_VALUES_TIMEOUT_SEC = 300.0
 # After the end, agents have this long to ask once more and hear of it.
 _FINISH_GRACE_SEC = 3.0
@@ -199,7 +202,8 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     if service is not None:
         # TensorFlow's own end takes seconds; while an iteration is still being computed, it aborts.
         logging.shutdown()
-        sys.stdout.flush()
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.flush()
         os._exit(status)
     return status
 
@@ -217,9 +221,12 @@ def validate_served(experiment: Experiment) -> None:
             "expected 0 (environments are clients here)"
         )
     if learner.offline is not None:
+        file, folder = shlex.quote(str(experiment.file)), shlex.quote(str(learner.offline))
+        online = experiment.algorithm.learns_online
         raise ConfigError(
-            f"learner.offline: {learner.offline}, but only relaax train learns from files; use "
-            "that, or leave it out"
+            f"learner.offline: {learner.offline}, but only relaax train learns from files: `relaax "
+            f"train {file} --offline {folder}`"
+            + ("; or `--set learner.offline=null`, to learn from what is played" if online else "")
         )
 
 
@@ -270,13 +277,12 @@ def make_run_dir(experiment: Experiment) -> None:
 
 
 def format_progress(status: Status) -> str:
-    """Returns the progress line for people."""
-    mean = "-" if status.mean_return is None else f"{status.mean_return:.1f}"
-    return (
-        f"step {status.global_t:,} | {status.env_steps_per_sec:,.0f} steps/s | "
-        f"mean return {mean} (last {status.return_episodes}) | version {status.version:,} | "
-        f"clients {status.clients}"
-    )
+    """Returns the progress line for people; without a mean return where no episode has ended."""
+    parts = [f"step {status.global_t:,}", f"{status.env_steps_per_sec:,.0f} steps/s"]
+    if status.mean_return is not None:
+        parts.append(f"mean return {status.mean_return:.1f} (last {status.return_episodes})")
+    parts += [f"version {status.version:,}", f"clients {status.clients}"]
+    return " | ".join(parts)
 
 
 def make_recorder(experiment: Experiment, global_t: Callable[[], int]) -> BufferedMetrics:
@@ -363,20 +369,30 @@ def _compute_initial_values(experiment: Experiment, overrides: Sequence[str]) ->
     if kept.exists():
         return load_variables(kept)
     logger.info("building the initial values of %s", experiment.algorithm_folder.name)
-    module = "relaax_like.launch.initial_values_main"
-    variables = compute_initial_values(
-        [sys.executable, "-m", module, str(experiment.file), *overrides],
-        _INITIAL_VALUES_TIMEOUT_SEC,
-    )
+    variables = _run_initial_values(experiment, overrides)
     save_variables(kept, variables)
     return variables
+
+
+def _run_initial_values(experiment: Experiment, overrides: Sequence[str]) -> list[Variable]:
+    """Builds them in a process of its own; its error, where it tells one, is ours."""
+    with tempfile.TemporaryDirectory(prefix="relaax-error-") as folder:
+        told = Path(folder) / "error"
+        command = [sys.executable, "-m", _INITIAL_VALUES, f"--error={told}", str(experiment.file)]
+        try:
+            return compute_initial_values([*command, *overrides], _INITIAL_VALUES_TIMEOUT_SEC)
+        except ConfigError:
+            if told.exists():
+                raise ConfigError(told.read_text("utf-8")) from None
+            raise
 
 
 def print_summary(experiment: Experiment, status: Status) -> None:
     """Tells how the training ended and what lies where."""
     settings = experiment.parameter_server
     logger.info("%s", f"finished: {status.finished}" if status.finished else "stopped")
-    logger.info("%s; %d episodes", format_progress(status), status.episodes)
+    episodes = f"; {status.episodes} episodes" if status.episodes else ""
+    logger.info("%s%s", format_progress(status), episodes)
     logger.info("snapshots   %s", _relative(settings.checkpoint_dir))
     logger.info("curves      tensorboard --logdir %s", _relative(settings.metrics_dir))
     logger.info("picture     relaax plot %s", _relative(experiment.run_dir))

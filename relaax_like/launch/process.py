@@ -4,6 +4,7 @@ import contextlib
 import gc
 import logging
 import os
+import select
 import signal
 import socket
 import sys
@@ -24,6 +25,27 @@ logger = logging.getLogger(__name__)
 TRACE_FOLDER = "trace"
 EXIT_ERROR = 1
 EXIT_USAGE = 2
+# Nobody reads standard output any more, as under `| head`: what a shell says of who died of it.
+EXIT_OUTPUT_CLOSED = 128 + signal.SIGPIPE
+
+
+class OutputHandler(logging.StreamHandler[TextIO]):
+    """Writes log lines; where nobody reads them any more, it drops them, and tells so.
+
+    Attributes:
+      on_closed: is called for each line that is dropped; in any thread.
+    """
+
+    def __init__(self, stream: TextIO):
+        super().__init__(stream)
+        self.on_closed: Callable[[], None] = lambda: None
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Is called in the handler of an exception."""
+        if isinstance(sys.exc_info()[1], BrokenPipeError):
+            self.on_closed()
+        else:
+            super().handleError(record)
 
 
 def setup_logging(level: str, stream: TextIO | None = None) -> None:
@@ -37,7 +59,7 @@ def setup_logging(level: str, stream: TextIO | None = None) -> None:
         level=level,
         format="%(asctime)s %(message)s",
         datefmt="%H:%M:%S",
-        stream=stream or sys.stdout,
+        handlers=[OutputHandler(stream or sys.stdout)],
         force=True,
     )
 
@@ -121,6 +143,16 @@ class Shutdown:
             for callback in self._callbacks:
                 callback()
 
+    def end_with_output(self) -> None:
+        """Asks the process to end, too, when nobody reads its log any more, as under `| head`."""
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, OutputHandler):
+                handler.on_closed = self.note_output_closed
+
+    def note_output_closed(self) -> None:
+        """Asks the process to end, as nobody reads what it prints; from any thread."""
+        self.request(EXIT_OUTPUT_CLOSED)
+
     def on_request(self, callback: Callable[[], None]) -> None:
         """Also calls `callback`, in the signal handler."""
         self._callbacks.append(callback)
@@ -189,7 +221,10 @@ def keep_what_is_loaded() -> None:
 
 
 def run_main(main: Callable[[], int]) -> None:
-    """Runs a command and exits with its status; users' mistakes are one line, not a stack trace."""
+    """Runs a command and exits with its status; users' mistakes are one line, not a stack trace.
+
+    Where nobody reads what it prints, as under `| head -1`, it ends silently, with status 141.
+    """
     try:
         status = main()
     except (ConfigError, NotAllowedError) as error:
@@ -202,5 +237,22 @@ def run_main(main: Callable[[], int]) -> None:
         status = stopped.args[0]
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT
-    sys.stdout.flush()
+    except BrokenPipeError:
+        if not _is_output_closed():
+            raise
+        status = EXIT_OUTPUT_CLOSED
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = status or EXIT_OUTPUT_CLOSED
+        # What is left would be written, and fail again, at the interpreter's end.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
     sys.exit(status)
+
+
+def _is_output_closed() -> bool:
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # errors alone
+    return bool(poll.poll(0))

@@ -1,11 +1,13 @@
 """`relaax run`: an experiment as processes under a Manager."""
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from relaax_like.config.models import EnvironmentConfig, Experiment
+from relaax_like.launch.base_trainer import TRAINER_FILE
 from relaax_like.launch.manager import ProcessSpec
 from relaax_like.launch.parameter_server import validate_served
 from relaax_like.launch.process import TRACE_FOLDER, validate_port_free
@@ -62,6 +64,7 @@ def validate_servers(experiment: Experiment) -> None:
       RelaaxError: names the process that holds a port, and the key that chooses another.
     """
     validate_served(experiment)
+    _validate_no_trainer(experiment)
     make_server_security(experiment)
     make_client_security(experiment)
     for section, settings in (
@@ -72,6 +75,16 @@ def validate_servers(experiment: Experiment) -> None:
         if settings is not None:
             validate_exposure(settings.bind, experiment.security)
             validate_port_free(settings.bind, f"--set {section}.bind=HOST:PORT")
+
+
+def _validate_no_trainer(experiment: Experiment) -> None:
+    trainer = experiment.algorithm_folder / TRAINER_FILE
+    if trainer.is_file():
+        raise ConfigError(
+            f"{trainer}: relaax run would not use it, only relaax train does: `relaax train "
+            f"{shlex.quote(str(experiment.file))}`; or rename it, and the clients play the section "
+            "environment"
+        )
 
 
 _SHORT = {"parameter_server": "ps", "rlx_server": "rlx", "metrics_server": "metrics"}

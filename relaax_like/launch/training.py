@@ -1,6 +1,7 @@
 """Trains an experiment in this process: with its algorithm's own trainer, or one of ours."""
 
 import contextlib
+import inspect
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import fix_run_dir
-from relaax_like.launch.base_trainer import BaseTrainer
+from relaax_like.launch.base_trainer import TRAINER_FILE, BaseTrainer
 from relaax_like.launch.modes import LogMode
 from relaax_like.launch.offline_trainer import OfflineTrainer
 from relaax_like.launch.process import Shutdown, Stopped
@@ -40,7 +41,7 @@ class TrainingResult:
     exit_status: int
 
 
-def train(path: str | Path, overrides: Sequence[str] = ()) -> TrainingResult:
+def train(path: str | Path, overrides: Sequence[str] = (), force: bool = False) -> TrainingResult:
     """Trains a new run; see `relaax_like.train`."""
     if threading.current_thread() is not threading.main_thread():
         raise RelaaxError(
@@ -49,7 +50,7 @@ def train(path: str | Path, overrides: Sequence[str] = ()) -> TrainingResult:
         )
     experiment = load_experiment(path, overrides, new_run=True)
     trainer = make_trainer(experiment, overrides)
-    begin_run(experiment, force=False)
+    begin_run(experiment, force)
     with _keep_signal_handlers():
         try:
             exit_status = trainer.run(Shutdown())
@@ -82,7 +83,7 @@ def make_trainer(
       ConfigError: `trainer.py` cannot be used, or there are no trajectories.
     """
     trainer_class: type[BaseTrainer] = Trainer
-    if (experiment.algorithm_folder / "trainer.py").is_file():
+    if (experiment.algorithm_folder / TRAINER_FILE).is_file():
         trainer_class = _load_trainer_class(experiment.algorithm_folder)
     elif experiment.learner.offline is not None:
         trainer_class = OfflineTrainer
@@ -90,18 +91,42 @@ def make_trainer(
 
 
 def _load_trainer_class(folder: Path) -> type[BaseTrainer]:
-    trainer_class = getattr(load_algorithm_module(folder, "trainer"), "Trainer", None)
+    file = folder / TRAINER_FILE
+    trainer_class = getattr(load_algorithm_module(folder, file.stem), "Trainer", None)
     if not (isinstance(trainer_class, type) and issubclass(trainer_class, BaseTrainer)):
         what = "no class Trainer" if trainer_class is None else f"Trainer is {trainer_class!r}"
         raise ConfigError(
-            f"{folder / 'trainer.py'}: {what}; expected class Trainer(BaseTrainer), from "
+            f"{file}: {what}; expected class Trainer(BaseTrainer), from "
             "relaax_like.launch.base_trainer, or no trainer.py"
         )
     if missing := sorted(trainer_class.__abstractmethods__):
-        raise ConfigError(
-            f"{folder / 'trainer.py'}: class Trainer lacks {', '.join(missing)}; see BaseTrainer"
-        )
+        raise ConfigError(f"{file}: class Trainer lacks {', '.join(missing)}; see BaseTrainer")
+    for method in ("__init__", "train", "make_agents"):
+        _validate_method(file, trainer_class, method)
     return trainer_class
+
+
+def _validate_method(file: Path, trainer_class: type[BaseTrainer], method: str) -> None:
+    """Raises ConfigError when a method cannot be called as that of BaseTrainer is."""
+    expected = inspect.signature(getattr(BaseTrainer, method))
+    wanted = f"expected {_format_parameters(expected)}, see BaseTrainer"
+    own = getattr(trainer_class, method)
+    if not callable(own):
+        raise ConfigError(f"{file}: Trainer.{method} is {own!r}; {wanted}")
+    # As an instance has it, with or without self.
+    called = getattr(object.__new__(trainer_class), method)
+    try:
+        inspect.signature(called).bind(*list(expected.parameters)[1:])
+    except TypeError as error:
+        takes = _format_parameters(inspect.signature(own))
+        raise ConfigError(f"{file}: Trainer.{method} takes {takes}: {error}; {wanted}") from None
+
+
+def _format_parameters(signature: inspect.Signature) -> str:
+    """Returns them without their types."""
+    empty = inspect.Parameter.empty
+    parameters = [one.replace(annotation=empty) for one in signature.parameters.values()]
+    return str(inspect.Signature(parameters))
 
 
 @contextlib.contextmanager

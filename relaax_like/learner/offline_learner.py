@@ -12,7 +12,7 @@ from relaax_like.computation.learning import Learned
 from relaax_like.computation.model import Model
 from relaax_like.config.seeds import derive_seed
 from relaax_like.experience.rollout import Rollout
-from relaax_like.experience.trajectory_files import read_trajectories
+from relaax_like.experience.trajectory_files import DamagedFileError, read_trajectories
 from relaax_like.learner.base_learner import BaseLearner
 from relaax_like.learner.learning_policy import LearningPolicy
 from relaax_like.learner.publishing_learner import PublishingLearner
@@ -91,25 +91,61 @@ class OfflineLearner(PublishingLearner):
         """
         path = self._files[draw_index(self._seed, len(self._files), self.iteration)]
         with tracing.span("read"):
-            rollout = self._conform(read_trajectories(path), path)
+            rollout = _conform(read_trajectories(path), path, self._model, self._action_spaces)
         return self.learn_from(RecordedData(rollout))
 
-    def _conform(self, rollout: Rollout, path: Path) -> Rollout:
-        """Returns what the model reads, in its types; each slot begins without memory.
 
-        The memory of whoever acted is that of another network.
-        """
-        memory = {
-            name: np.zeros((rollout.slots, *properties["shape"]), np.float32)
-            for name, properties in self._model.get_state_specs()
-        }
-        layout = RolloutLayout(self._model, len(rollout.next_alive), self._action_spaces)
+def validate_files(files: Sequence[Path], model: Model, action_spaces: Mapping[str, Space]) -> None:
+    """Reads all files once, so that none ends a training when its turn comes, hours later.
+
+    Takes about a second for 1 GB, and the time of the disk.
+
+    Args:
+      files: of trajectories.
+      model: see `OfflineLearner`.
+      action_spaces: see `OfflineLearner`.
+
+    Raises:
+      InvalidInputError: names all that are damaged; or where none is, the first one whose rollout
+        is none of this algorithm's.
+    """
+    damaged: list[DamagedFileError] = []
+    unfit: InvalidInputError | None = None
+    for path in files:
         try:
-            return layout.conform(dataclasses.replace(rollout, states=memory))
+            _conform(read_trajectories(path), path, model, action_spaces)
+        except DamagedFileError as error:
+            damaged.append(error)
         except InvalidInputError as error:
-            raise InvalidInputError(
-                f"{path} does not fit the settings of this algorithm: {error}", error.field
-            ) from error
+            unfit = unfit or error
+    if damaged:
+        lines = "".join(f"\n  {one.path} ({one.reason})" for one in damaged)
+        raise InvalidInputError(
+            f"{len(damaged)} of {len(files)} files have no trajectories, or are damaged; remove "
+            f"them, or record them anew:{lines}"
+        )
+    if unfit is not None:
+        raise unfit
+
+
+def _conform(
+    rollout: Rollout, path: Path, model: Model, action_spaces: Mapping[str, Space]
+) -> Rollout:
+    """Returns what the model reads, in its types; each slot begins without memory.
+
+    The memory of whoever acted is that of another network.
+    """
+    memory = {
+        name: np.zeros((rollout.slots, *properties["shape"]), np.float32)
+        for name, properties in model.get_state_specs()
+    }
+    layout = RolloutLayout(model, len(rollout.next_alive), action_spaces)
+    try:
+        return layout.conform(dataclasses.replace(rollout, states=memory))
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"{path} does not fit the settings of this algorithm: {error}", error.field
+        ) from error
 
 
 def draw_index(seed: int, number: int, iteration: int) -> int:

@@ -14,6 +14,7 @@ import pytest
 from support.cluster import TRACE, Cluster, Program, find_command, wait_until
 
 from relaax_like.launch.manager import Manager, ProcessSpec, RestartPolicy
+from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.wire.errors import RelaaxError
 
 QUICK = RestartPolicy(first_delay_sec=0.02, max_delay_sec=0.05, max_restarts=3)
@@ -320,6 +321,46 @@ def test_relaax_run_without_an_environment_says_what_to_add(cluster: Cluster) ->
     assert run.wait() == 2
     (line,) = run.lines
     assert "has no section environment" in line
+
+
+def test_kill_9_of_relaax_run_ends_all_that_it_started_in_order(cluster: Cluster) -> None:
+    run = start_run(cluster, "relaax-parameter-server.durability=snapshot")
+    run.wait_for("Score = ")
+    cluster.wait_steps(200)
+    assert len(cluster.find_left()) >= 5  # two servers, two clients, and their guardian
+    run.send(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL
+    cluster.assert_nothing_left()
+    # The parameter server came to its own end, with a snapshot.
+    state = read_latest(cluster.folder / "run" / "checkpoints")
+    assert state is not None
+    assert state.global_t >= 200
+
+
+def test_relaax_run_ends_silently_when_nobody_reads_it_any_more(cluster: Cluster) -> None:
+    errors = cluster.folder / "errors"
+    command = " ".join([find_command("relaax"), "run", str(cluster.config)])
+    # As a shell with pipefail has it: the status of the first in the pipe.
+    script = f"set -o pipefail; {command} 2> {errors} | head -1; exit $?"
+    shell = cluster.start("shell", ["bash", "-c", script])
+    assert shell.wait() == 128 + signal.SIGPIPE, shell
+    assert len(shell.lines) == 1
+    assert errors.read_text() == ""
+    cluster.assert_nothing_left()
+
+
+@pytest.mark.parametrize("log", ["plain", "json"])
+def test_relaax_train_does_so_too_and_saves(cluster: Cluster, log: str) -> None:
+    errors = cluster.folder / "errors"
+    quick = "--set relaax-parameter-server.progress_interval_sec=0.1"
+    command = f"{find_command('relaax')} train {cluster.config} --log {log} {quick}"
+    script = f"set -o pipefail; {command} 2> {errors} | head -1; exit $?"
+    shell = cluster.start("shell", ["bash", "-c", script])
+    assert shell.wait() == 128 + signal.SIGPIPE, shell
+    assert len(shell.lines) == 1
+    assert TRACE not in errors.read_text()
+    assert "BrokenPipe" not in errors.read_text()
+    assert read_latest(cluster.folder / "run" / "checkpoints") is not None
 
 
 def test_log_lines_of_the_manager_reach_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,8 @@
 # covers J11
 
 import json
+import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from support.recordings import record
 from support.serial import PPO, train, write_experiment
 
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.parameter_server import run_parameter_server
+from relaax_like.launch.parameter_server import run_parameter_server, validate_served
+from relaax_like.launch.training import make_trainer
 from relaax_like.metrics.curves import read_curves
 from relaax_like.parameter_server.snapshots import State, read_best, read_latest
 from relaax_like.wire.errors import ConfigError
@@ -147,10 +150,49 @@ def test_without_files_nothing_is_begun_and_the_older_run_stays(
     assert older.is_dir()
 
 
-def test_runs_over_the_network_refuse(tmp_path: Path, trajectories: Path) -> None:
-    words = "but only relaax train learns from files"
-    sets = (f"run_dir={tmp_path / 'served'}", f"learner.offline={trajectories}")
+def test_damaged_files_are_told_before_anything_is_begun(
+    tmp_path: Path, trajectories: Path
+) -> None:
+    shutil.copytree(trajectories, tmp_path / "recorded")
+    damaged = sorted((tmp_path / "recorded").iterdir())[1:3]
+    for file in damaged:
+        file.write_bytes(file.read_bytes()[:5000])
+    older = tmp_path / "run" / "checkpoints" / "cp-1-1"
+    older.mkdir(parents=True)
+    with Cluster(tmp_path) as cluster:
+        program = start(
+            cluster, "train", BC, "--offline", "recorded", "--run-dir", "run", "--force"
+        )
+        assert program.wait() == 2, program
+    assert re.search(r"checking 6 files of trajectories, 0\.1 MB$", program.lines[0])
+    assert program.lines[1].startswith("error: learner.offline: 2 of 6 files")
+    assert [line.split()[0] for line in program.lines[2:]] == [str(file) for file in damaged]
+    assert older.is_dir()
+
+
+def test_other_spaces_than_the_recorded_ones_are_told_before_anything_is_begun(
+    tmp_path: Path, trajectories: Path
+) -> None:
+    def make(*sets: str) -> None:
+        make_trainer(load_experiment(BC, (f"learner.offline={trajectories}", *sets)))
+
+    with pytest.raises(ConfigError, match=r"learner.offline: .* expected float32 of \[64, 8, 6\]"):
+        make("algorithm.state_size=6", "environment.env=Acrobot-v1")
+    with pytest.raises(ConfigError, match=r"learner.offline: .* actions action: int64"):
+        make("algorithm.num_actions=null", "algorithm.action_size=1")
+    acrobot = "environment.env=Acrobot-v1"
+    words = r"environment: Acrobot-v1 is not what was recorded in .*\(observation_spaces: .*\[6\]"
     with pytest.raises(ConfigError, match=words):
+        make(acrobot)
+    # Where nothing is tested, no environment is made.
+    make("environment.env=NoSuchEnvironment-v0", "learner.eval_freq=0")
+    make()
+
+
+def test_runs_over_the_network_refuse(tmp_path: Path, trajectories: Path) -> None:
+    words = f"but only relaax train learns from files: `relaax train {BC} --offline {trajectories}`"
+    sets = (f"run_dir={tmp_path / 'served'}", f"learner.offline={trajectories}")
+    with pytest.raises(ConfigError, match=re.escape(words)):
         run_parameter_server(load_experiment(BC, sets))
     with Cluster(tmp_path) as cluster:
         program = start(
@@ -158,5 +200,35 @@ def test_runs_over_the_network_refuse(tmp_path: Path, trajectories: Path) -> Non
         )
         assert program.wait() == 2, program
     (line,) = program.lines
-    assert words in line
+    # To leave the folder out, this algorithm would refuse.
+    assert line.endswith(words)
     assert not (tmp_path / "run").exists()
+
+
+def test_an_algorithm_that_plays_as_well_may_leave_the_files_out(
+    tmp_path: Path, trajectories: Path
+) -> None:
+    shutil.copytree(BC.parent, tmp_path / "both", ignore=shutil.ignore_patterns("__pycache__"))
+    config = tmp_path / "both" / "config.py"
+    text = config.read_text()
+    changed = text.replace("        return False\n", "        return True\n")
+    assert changed != text
+    config.write_text(changed)
+    sets = ("algorithm.name=null", f"algorithm.path={tmp_path / 'both'}")
+    with pytest.raises(ConfigError, match=r"or `--set learner.offline=null`, to learn from what"):
+        validate_served(load_experiment(BC, (*sets, f"learner.offline={trajectories}")))
+    validate_served(load_experiment(BC, (*sets, "learner.offline=null")))
+
+
+def test_without_an_environment_the_files_are_told_first(
+    tmp_path: Path, trajectories: Path
+) -> None:
+    """An environment would not help."""
+    file = tmp_path / "bc.yaml"
+    text = BC.read_text()
+    file.write_text(text[: text.index("environment:")])
+    with Cluster(tmp_path) as cluster:
+        program = start(cluster, "run", file, "--offline", trajectories)
+        assert program.wait() == 2, program
+    (line,) = program.lines
+    assert "only relaax train learns from files" in line

@@ -1,5 +1,7 @@
 """What every process does alike."""
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -28,3 +30,51 @@ def test_a_used_port_is_named_with_its_holder_and_the_flag():
         port = holder.getsockname()[1]
         with pytest.raises(RelaaxError, match=rf"port {port} is in use by pid \d+.*--bind"):
             validate_port_free(Address("127.0.0.1", port), "--bind")
+
+
+def start_unread(code: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python whose standard output nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        return subprocess.run(
+            [sys.executable, "-c", f"from relaax_like.launch.process import *\n{code}"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            # With a buffer, most is written at the end.
+            env={k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"},
+        )
+    finally:
+        os.close(writing)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("run_main(lambda: print('answer', flush=True))", 128 + signal.SIGPIPE),
+        ("run_main(lambda: print('answer') or 0)", 128 + signal.SIGPIPE),
+        ("run_main(lambda: print('answer') or 3)", 3),
+        ("setup_logging('INFO')\nrun_main(lambda: logger.info('line') or 3)", 3),
+    ],
+    ids=["at once", "at the end", "another failure", "log"],
+)
+def test_output_that_nobody_reads_ends_a_command_without_a_word(code: str, status: int):
+    done = start_unread(code)
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+def test_a_pipe_that_breaks_elsewhere_is_no_end_of_the_output():
+    code = (
+        "import os\n"
+        "def main():\n"
+        "    reading, writing = os.pipe()\n"
+        "    os.close(reading)\n"
+        "    os.write(writing, b'x')\n"
+        "from relaax_like.launch.process import run_main\n"
+        "run_main(main)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "BrokenPipeError" in done.stderr

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster import BARE, TRACE, Cluster, Program, find_command
+from support.recordings import record
 from support.serial import STOP_AT, STOPPED
 
 import relaax_like
@@ -105,6 +106,11 @@ def test_a_script_trains_in_a_line_and_gets_to_know_how_it_ended(tmp_path: Path)
     # As by the command: a run is not gone on with by mistake.
     with pytest.raises(ConfigError, match=r"holds a run already, at step .*relaax resume"):
         relaax_like.train(file)
+    anew = relaax_like.train(file, ["algorithm.max_global_step=300"], force=True)
+    assert anew.global_t < state.global_t
+    kept = read_latest(tmp_path / "run.old-1" / "checkpoints")
+    assert kept is not None
+    assert kept.global_t == state.global_t
 
 
 def test_ctrl_c_stops_a_training_from_python_in_order(
@@ -220,9 +226,78 @@ def test_a_trainer_that_cannot_be_used_is_refused(tmp_path: Path, trainer: str, 
     assert os.fspath(tmp_path / "algorithm" / "trainer.py") in str(caught.value)
 
 
+BASE = "from relaax_like.launch.base_trainer import BaseTrainer\n\n\nclass Trainer(BaseTrainer):\n"
+TRAIN = "    def train(self, server, stop, progress):\n        pass\n\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "want"),
+    [
+        (
+            "    def train(self, server: object, stop=None) -> None:\n        pass\n",
+            "Trainer.train takes (self, server, stop=None): too many positional arguments; "
+            "expected (self, server, stop, progress), see BaseTrainer",
+        ),
+        (
+            "    def train(server, stop, progress):\n        pass\n",
+            "Trainer.train takes (server, stop, progress): too many positional arguments; "
+            "expected (self, server, stop, progress), see BaseTrainer",
+        ),
+        (
+            "    def train(self, server, stop, progress, *, lessons):\n        pass\n",
+            "Trainer.train takes (self, server, stop, progress, *, lessons): missing a required "
+            "argument: 'lessons'; expected",
+        ),
+        ("    train = 3\n", "Trainer.train is 3; expected (self, server, stop, progress)"),
+        (
+            f"{TRAIN}    def make_agents(self, slots):\n        pass\n",
+            "Trainer.make_agents takes (self, slots): too many positional arguments; expected "
+            "(self, slots, server, stop)",
+        ),
+        (
+            f"{TRAIN}    def __init__(self, experiment):\n        super().__init__(experiment)\n",
+            "Trainer.__init__ takes (self, experiment): too many positional arguments; expected "
+            "(self, experiment, overrides=(), log=",
+        ),
+    ],
+    ids=["too few", "no self", "too many", "no method", "make_agents", "__init__"],
+)
+def test_methods_that_could_not_be_called_are_refused(tmp_path: Path, body: str, want: str) -> None:
+    experiment = load_experiment(write_experiment(tmp_path, trainer=BASE + body))
+    with pytest.raises(ConfigError) as caught:
+        make_trainer(experiment)
+    assert str(caught.value).startswith(f"{tmp_path / 'algorithm' / 'trainer.py'}: {want}")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    def train(self, *everything):\n        pass\n",
+        "    @staticmethod\n    def train(ps, until, shown):\n        pass\n",
+        f"{TRAIN}    def __init__(self, *a, extra=1, **k):\n        super().__init__(*a, **k)\n",
+        f"{TRAIN}    def make_agents(self, slots, server, stop, lesson=None):\n        pass\n",
+    ],
+    ids=["*everything", "other names, static", "__init__", "one more"],
+)
+def test_methods_may_have_a_form_of_their_own(tmp_path: Path, body: str) -> None:
+    make_trainer(load_experiment(write_experiment(tmp_path, trainer=BASE + body)))
+
+
+def test_relaax_run_refuses_a_trainer_that_it_would_not_use(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, trainer=CURRICULUM)
+    with Cluster(tmp_path) as cluster:
+        program = start(cluster, "run", file)
+        assert program.wait() == 2, program
+    (line,) = program.lines
+    trainer = tmp_path / "algorithm" / "trainer.py"
+    assert line.startswith(f"error: {trainer}: relaax run would not use it")
+    assert f"`relaax train {file}`" in line
+    assert not (tmp_path / "run").exists()
+
+
 def test_without_one_the_settings_decide(tmp_path: Path) -> None:
     assert type(make_trainer(load_experiment(write_experiment(tmp_path)))) is Trainer
     file = Path(__file__).parents[2] / "algorithms" / "bc" / "bc.yaml"
-    (tmp_path / "iteration-00000001.npz").touch()
-    experiment = load_experiment(file, [f"learner.offline={tmp_path}"])
+    experiment = load_experiment(file, [f"learner.offline={tmp_path / 'recorded'}"])
+    record(experiment, tmp_path / "recorded", files=1)
     assert type(make_trainer(experiment)) is OfflineTrainer

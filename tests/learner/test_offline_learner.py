@@ -12,7 +12,7 @@ from support.learning import STEPS, PlainModel, PlainPolicy, make_plain_server, 
 from relaax_like.computation.model import Specs
 from relaax_like.experience.trajectory_files import TrajectoryWriter, find_trajectories
 from relaax_like.learner.base_learner import BaseLearner
-from relaax_like.learner.offline_learner import OfflineLearner, draw_index
+from relaax_like.learner.offline_learner import OfflineLearner, draw_index, validate_files
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import Discrete
@@ -135,3 +135,33 @@ def test_a_file_that_does_not_fit_is_named_and_not_learned_from(
             learner.learn()
         assert server.version == 0
     assert policy.rewards == []
+
+
+SPACES = {"action": Discrete(n=2)}
+
+
+def test_all_damaged_files_are_named_at_once(files: list[Path]) -> None:
+    validate_files(files, PlainModel(), SPACES)
+    cut, flipped = files[1], files[3]
+    content = bytearray(flipped.read_bytes())
+    cut.write_bytes(cut.read_bytes()[:-100])
+    content[len(content) // 3] ^= 4
+    flipped.write_bytes(content)
+    with pytest.raises(InvalidInputError) as caught:
+        validate_files(files, PlainModel(), SPACES)
+    message = str(caught.value)
+    assert message.startswith("2 of 4 files have no trajectories, or are damaged; remove them")
+    first, second = message.splitlines()[1:]
+    assert first == f"  {cut} (BadZipFile: File is not a zip file)"
+    assert second.startswith(f"  {flipped} (BadZipFile: Bad CRC-32")
+
+
+def test_the_first_file_that_does_not_fit_is_named_before_any_is_learned_from(
+    files: list[Path], tmp_path: Path
+) -> None:
+    three = {"action": np.full((STEPS, 2), 2)}
+    writer = TrajectoryWriter(tmp_path / "trajectories", 1e6)
+    for number in (2, 3):
+        writer.write(number, dataclasses.replace(make_rewarded(2, 1.0), actions=three))
+    with pytest.raises(InvalidInputError, match=r"^\S*iteration-00000002\.npz .*outside 0\.\.1"):
+        validate_files(files, PlainModel(), SPACES)
