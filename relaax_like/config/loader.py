@@ -340,7 +340,7 @@ class _ExperimentLoader:
                     (LEARNER, "offline"),
                     "missing, but this algorithm learns from what others did, and not from what it "
                     "does: name a folder of trajectories, as runs with learner.collect_traj "
-                    "leave it (RUN/trajectories)",
+                    "leave it: relaax train FILE --offline RUN/trajectories",
                 )
             return
         if not algorithm.learns_offline:

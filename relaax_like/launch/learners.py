@@ -162,14 +162,14 @@ def validate_recordings(experiment: Experiment, files: Sequence[Path]) -> None:
     Raises:
       ConfigError: see `validate_files`; or the algorithm cannot learn from files.
     """
-    get_update_plan(experiment)
+    plan = get_update_plan(experiment)
     with without_native_stderr():
         from relaax_like.learner.offline_learner import validate_files
 
     size = sum(path.stat().st_size for path in files)
     logger.info("checking %d files of trajectories, %.1f MB", len(files), size / 1e6)
     try:
-        validate_files(files, make_model(experiment), _find_action_spaces(experiment))
+        validate_files(files, make_model(experiment), _find_action_spaces(experiment), plan)
     except InvalidInputError as error:
         raise ConfigError(f"learner.offline: {error}") from error
 

@@ -11,6 +11,7 @@ from relaax_like.bridge.service import Publisher
 from relaax_like.computation.learning import Learned
 from relaax_like.computation.model import Model
 from relaax_like.config.seeds import derive_seed
+from relaax_like.config.update_plan import UpdatePlan
 from relaax_like.experience.rollout import Rollout
 from relaax_like.experience.trajectory_files import DamagedFileError, read_trajectories
 from relaax_like.learner.base_learner import BaseLearner
@@ -95,7 +96,9 @@ class OfflineLearner(PublishingLearner):
         return self.learn_from(RecordedData(rollout))
 
 
-def validate_files(files: Sequence[Path], model: Model, action_spaces: Mapping[str, Space]) -> None:
+def validate_files(
+    files: Sequence[Path], model: Model, action_spaces: Mapping[str, Space], plan: UpdatePlan
+) -> None:
     """Reads all files once, so that none ends a training when its turn comes, hours later.
 
     Takes about a second for 1 GB, and the time of the disk.
@@ -104,16 +107,18 @@ def validate_files(files: Sequence[Path], model: Model, action_spaces: Mapping[s
       files: of trajectories.
       model: see `OfflineLearner`.
       action_spaces: see `OfflineLearner`.
+      plan: of the updates that are made of each.
 
     Raises:
       InvalidInputError: names all that are damaged; or where none is, the first one whose rollout
-        is none of this algorithm's.
+        is none of this algorithm's, or too short for one update.
     """
     damaged: list[DamagedFileError] = []
     unfit: InvalidInputError | None = None
     for path in files:
         try:
-            _conform(read_trajectories(path), path, model, action_spaces)
+            rollout = _conform(read_trajectories(path), path, model, action_spaces)
+            _validate_length(rollout, path, plan)
         except DamagedFileError as error:
             damaged.append(error)
         except InvalidInputError as error:
@@ -126,6 +131,17 @@ def validate_files(files: Sequence[Path], model: Model, action_spaces: Mapping[s
         )
     if unfit is not None:
         raise unfit
+
+
+def _validate_length(rollout: Rollout, path: Path, plan: UpdatePlan) -> None:
+    rows = plan.axis == "rows"
+    length, what = (rollout.env_steps, "steps") if rows else (rollout.slots, "slots")
+    if length < plan.minibatch:
+        raise InvalidInputError(
+            f"{path} has {length} {what}, and an update is made of {plan.minibatch} "
+            "(algorithm.batch_size): set that lower, or leave the file out",
+            "batch_size",
+        )
 
 
 def _conform(

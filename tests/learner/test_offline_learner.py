@@ -3,13 +3,14 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from support.learning import STEPS, PlainModel, PlainPolicy, make_plain_server, make_rewarded
 
 from relaax_like.computation.model import Specs
+from relaax_like.config.update_plan import UpdatePlan
 from relaax_like.experience.trajectory_files import TrajectoryWriter, find_trajectories
 from relaax_like.learner.base_learner import BaseLearner
 from relaax_like.learner.offline_learner import OfflineLearner, draw_index, validate_files
@@ -138,17 +139,18 @@ def test_a_file_that_does_not_fit_is_named_and_not_learned_from(
 
 
 SPACES = {"action": Discrete(n=2)}
+PLAN = UpdatePlan(steps=STEPS, columns=1, epochs=1, minibatch=STEPS)
 
 
 def test_all_damaged_files_are_named_at_once(files: list[Path]) -> None:
-    validate_files(files, PlainModel(), SPACES)
+    validate_files(files, PlainModel(), SPACES, PLAN)
     cut, flipped = files[1], files[3]
     content = bytearray(flipped.read_bytes())
     cut.write_bytes(cut.read_bytes()[:-100])
     content[len(content) // 3] ^= 4
     flipped.write_bytes(content)
     with pytest.raises(InvalidInputError) as caught:
-        validate_files(files, PlainModel(), SPACES)
+        validate_files(files, PlainModel(), SPACES, PLAN)
     message = str(caught.value)
     assert message.startswith("2 of 4 files have no trajectories, or are damaged; remove them")
     first, second = message.splitlines()[1:]
@@ -164,4 +166,16 @@ def test_the_first_file_that_does_not_fit_is_named_before_any_is_learned_from(
     for number in (2, 3):
         writer.write(number, dataclasses.replace(make_rewarded(2, 1.0), actions=three))
     with pytest.raises(InvalidInputError, match=r"^\S*iteration-00000002\.npz .*outside 0\.\.1"):
-        validate_files(files, PlainModel(), SPACES)
+        validate_files(files, PlainModel(), SPACES, PLAN)
+
+
+@pytest.mark.parametrize("axis", ["rows", "slots"])
+def test_a_file_too_short_for_one_update_is_named(
+    files: list[Path], axis: Literal["rows", "slots"]
+) -> None:
+    has = {"rows": STEPS, "slots": 1}[axis]  # of the first
+    whole = dataclasses.replace(PLAN, axis=axis, minibatch=has)
+    validate_files(files, PlainModel(), SPACES, whole)
+    more = dataclasses.replace(whole, minibatch=has + 1)
+    with pytest.raises(InvalidInputError, match=rf"npz has {has} \w+, .* made of {has + 1} "):
+        validate_files(files, PlainModel(), SPACES, more)
