@@ -11,7 +11,8 @@ a process of its own does one kind of harm, for as long as is measured:
 - `too large`: messages of 100 MB, compressed to 100 kB;
 - `cancelled`: pushes that are cancelled after a moment;
 - `half pushes`: 300 streams that have sent half a gradient, and then nothing;
-- `idle`: 500 TCP connections and 500 HTTP/2 ones that say nothing.
+- `idle`: 500 TCP connections and 500 HTTP/2 ones that say nothing;
+- `a neighbour`: none; it computes, and tells what a busy program beside the server costs as such.
 
 It gives way to the others' use of the processor (nice 19): it would run on a machine of its own.
 The server answers it nevertheless, and that is what is measured.
@@ -168,6 +169,13 @@ def stay_idle(harm: Harm) -> Iterator[None]:
         yield
 
 
+def compute(harm: Harm) -> Iterator[None]:
+    """A millisecond of work, again and again."""
+    while True:
+        sum(range(50_000))
+        yield
+
+
 HARMS: dict[str, Callable[[Harm], Iterator[None]]] = {
     "garbage": send_garbage,
     "wrong pushes": send_wrong_pushes,
@@ -176,6 +184,7 @@ HARMS: dict[str, Callable[[Harm], Iterator[None]]] = {
     "cancelled": send_and_cancel,
     "half pushes": hold_half_pushes,
     "idle": stay_idle,
+    "a neighbour": compute,
 }
 NOBODY = "nobody"
 
