@@ -46,11 +46,32 @@ STEPS = {
     "pendulum": 100_000,
     "half_cheetah": 1_000_000,
     "hopper": 1_000_000,
+    "hopper_zoo": 1_000_000,
     "masked_cartpole": 250_000,
     "masked_cartpole_dense": 250_000,
 }
 # Another file's settings, but for these.
 VARIANTS = {
+    # PPO of RL Baselines3 Zoo, hyperparams/ppo.yml, which has them for Hopper-v3.
+    "hopper_zoo": (
+        "hopper",
+        (
+            "algorithm.network={layers: [256, 256], activation: relu}",
+            "algorithm.log_std_init=-2",
+            "algorithm.num_steps=512",
+            "algorithm.rollout_steps=512",
+            "algorithm.epochs=5",
+            "algorithm.batch_size=32",
+            "algorithm.a_lr=9.80828e-5",
+            "algorithm.c_lr=9.80828e-5",
+            "algorithm.lr_schedule=constant",
+            "algorithm.discount=0.999",
+            "algorithm.gae_lambda=0.99",
+            "algorithm.entropy_coeff=2.29519e-3",
+            "algorithm.value_coeff=0.835671",
+            "algorithm.grad_clip=0.7",
+        ),
+    ),
     "masked_cartpole_dense": (
         "masked_cartpole",
         (
