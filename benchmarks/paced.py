@@ -20,22 +20,18 @@ ran on the machine.
 
 import argparse
 import contextlib
-import os
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.c_client import compile_client
 from benchmarks.cluster import run_programs, start_servers
 from benchmarks.report import report
 
-ROOT = Path(__file__).parents[1]
-CONFIG = ROOT / "algorithms" / "a2c" / "a2c.yaml"
-C_LIBRARY = ROOT / "environments" / "c_cartpole"
+CONFIG = Path(__file__).parents[1] / "algorithms" / "a2c" / "a2c.yaml"
 FORMS = ("python", "c", "connections", "unpaced")
 CLIENTS = (1, 8, 32, 64, 128)
 PERIOD_SEC = 0.02
@@ -52,18 +48,6 @@ class Load(NamedTuple):
 
     program: Sequence[Any]
     rest: Sequence[Any]
-
-
-@contextlib.contextmanager
-def compile_client() -> Iterator[Path]:
-    """Gives the program of `paced_client.c`, compiled into a folder that is removed at the end."""
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "paced_client"
-        compiler = os.environ.get("CC", "cc").split()
-        flags = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{C_LIBRARY}"]
-        sources = [Path(__file__).with_name("paced_client.c"), C_LIBRARY / "rlx_client.c"]
-        subprocess.run([*compiler, *flags, "-o", program, *sources, "-lm"], check=True)
-        yield program
 
 
 def measure(loads: Sequence[Load], seconds: float) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 /* What `python -m benchmarks.load one ADDRESS PERIOD_SEC` does, in C: the same environment, the
- * same conversation with the parent, the same result. benchmarks/paced.py compiles and starts it.
+ * same conversation with the parent, the same result. benchmarks/c_client.py compiles it. With a
+ * third argument, `exploit`, nothing is learned.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -8,6 +9,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -120,14 +122,16 @@ static rlx_status play(rlx_client *client, double period_sec, window *counting)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3) {
-        fprintf(stderr, "usage: %s ADDRESS PERIOD_SEC\n", argv[0]);
+    bool exploit = argc == 4 && !strcmp(argv[3], "exploit");
+    if (argc != 3 && !exploit) {
+        fprintf(stderr, "usage: %s ADDRESS PERIOD_SEC [exploit]\n", argv[0]);
         return 2;
     }
     rlx_client client;
     window counting;
     srand((unsigned)getpid());
     rlx_init(&client, argv[1], "paced", STATE, ACTIONS);
+    client.exploit = exploit;
     client.report = NULL;
     client.min_sleep_sec = 0.2;
     client.max_sleep_sec = 0.5;

@@ -7,7 +7,9 @@
 Environments and servers share the machine. Each row is a number of clients times the slots of each.
 `acting` clients exploit; `learning` ones store rollouts, from which all the servers learn. Clients
 of CartPole are a process each. The null environment answers at once: one process drives all its
-connections, each stepped as soon as it is answered, which measures the server.
+connections, each stepped as soon as it is answered, which measures the server. `C` is the null
+environment in clients written in C (`benchmarks.c_client`), a process each, which take little
+processor time from the servers beside them; needs a C compiler.
 
 The policy acts in NumPy; with `--path compiled` it is one that cannot, and acts in compiled calls.
 
@@ -29,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.c_client import compile_client
 from benchmarks.cluster import run_servers
 from benchmarks.report import report
 from relaax_like.client import RlxClient
@@ -136,6 +139,29 @@ def _read(one: socket.socket) -> bytes:
     return data
 
 
+def play_in_c(
+    address: str, clients: int, exploit: bool, start_at: float, seconds: float
+) -> list[dict[str, Any]]:
+    """Runs clients in C; returns what `play` prints, of each."""
+    start = time.monotonic() + start_at - time.time()
+    with compile_client() as program:
+        command = [str(program), address, "0", *(["exploit"] if exploit else [])]
+        running = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(clients)
+        ]
+        results = []
+        for process in running:
+            assert process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout.readline() == "ready\n"
+            process.stdin.write(f"{start} {seconds}\n")
+            process.stdin.flush()
+        for process in running:
+            results.append({**json.loads(process.communicate()[0]), "sec": seconds})
+    return results
+
+
 def measure(
     environment: str,
     mode: str,
@@ -147,12 +173,15 @@ def measure(
 ) -> dict[str, Any]:
     """Returns one row."""
     with run_servers(config, *sets) as address:
-        start_at = str(time.time() + WARM_UP_SEC)
-        command = [sys.executable, "-m", "benchmarks.serving", environment, mode, address]
-        command += [str(clients), str(slots), start_at, str(seconds)]
-        processes = 1 if environment == "null" else clients
-        running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(processes)]
-        results = [json.loads(process.communicate()[0]) for process in running]
+        start_at = time.time() + WARM_UP_SEC
+        if environment == "C":
+            results = play_in_c(address, clients, mode == "acting", start_at, seconds)
+        else:
+            command = [sys.executable, "-m", "benchmarks.serving", environment, mode, address]
+            command += [str(clients), str(slots), str(start_at), str(seconds)]
+            processes = 1 if environment == "null" else clients
+            running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(processes)]
+            results = [json.loads(process.communicate()[0]) for process in running]
     latencies = np.concatenate([result["latencies"] for result in results])
     steps = sum(len(r["latencies"]) * slots / r["sec"] for r in results)
     return {
@@ -167,7 +196,14 @@ def measure(
 
 
 # Environment, clients, slots of each.
-ROWS = (("CartPole", 1, 1), ("CartPole", 8, 1), ("null", 64, 1), ("CartPole", 4, 64))
+ROWS = (
+    ("CartPole", 1, 1),
+    ("CartPole", 8, 1),
+    ("C", 1, 1),
+    ("C", 8, 1),
+    ("null", 64, 1),
+    ("CartPole", 4, 64),
+)
 MODES = ("acting", "learning")
 
 
