@@ -1,4 +1,4 @@
-"""The clients of `paced_client.c`, which take a tenth of the processor time of clients in Python."""
+"""The clients of `paced_client.c`, for a tenth of the processor time of clients in Python."""
 
 import contextlib
 import os

@@ -1,9 +1,10 @@
 """Hostile clients of the parameter server: what they do to the pushes of an honest one.
 
-    python -m benchmarks.hostile [--seconds 10] [--parameters 10000]
+    python -m benchmarks.hostile [--seconds 10] [--parameters 10000] [--rate 100]
 
 The honest client pushes a gradient and takes the new values every 10 ms, over one stream. Beside it
-a process of its own does one kind of harm, for as long as is measured:
+a process of its own does one kind of harm, for as long as is measured; as often as it can, or at
+most `--rate` times a second:
 
 - `garbage`: connects, sends noise or half of an HTTP/2 hello, and connects again;
 - `wrong pushes`: gradients of NaN, foreign layouts, damaged messages, one call after another;
@@ -189,8 +190,14 @@ HARMS: dict[str, Callable[[Harm], Iterator[None]]] = {
 NOBODY = "nobody"
 
 
-def do_harm(name: str, address: str) -> None:
-    """Does one kind of harm until standard input ends; prints how often it was done."""
+def do_harm(name: str, address: str, rate: float) -> None:
+    """Does one kind of harm until standard input ends; prints how often it was done.
+
+    Args:
+      name: a key of `HARMS`.
+      address: of the server.
+      rate: how often a second at most.
+    """
     os.nice(19)
     ended = threading.Event()
 
@@ -203,6 +210,7 @@ def do_harm(name: str, address: str) -> None:
     for count, _ in enumerate(HARMS[name](Harm(address))):
         if count == 0:
             print("ready", flush=True)
+        time.sleep(max(0.0, began + (count + 1) / rate - time.monotonic()))
         if ended.is_set():
             print(f"{count / (time.monotonic() - began):,.0f}/s", flush=True)
             os._exit(0)  # calls that are never to end would be waited for
@@ -224,8 +232,8 @@ def push(address: str, seconds: float) -> list[float]:
     return rounds
 
 
-def measure(name: str, parameters: int, seconds: float) -> dict[str, Any]:
-    """Returns the row of one kind of harm, or of none."""
+def measure(name: str, parameters: int, seconds: float, rate: float) -> dict[str, Any]:
+    """Returns the row of one kind of harm, at most so often a second, or of none."""
     with contextlib.ExitStack() as stack:
         server = _start(stack, "benchmarks.push_pull", "serve", parameters, "journal")
         assert server.stdout is not None
@@ -234,7 +242,7 @@ def measure(name: str, parameters: int, seconds: float) -> dict[str, Any]:
         push(address, 0.5)
         did = "-"
         if name in HARMS:
-            harm = _start(stack, "benchmarks.hostile", "harm", name, address)
+            harm = _start(stack, "benchmarks.hostile", "harm", name, address, rate)
             assert harm.stdout is not None
             assert harm.stdout.readline() == "ready\n", f"{name}: it did not begin"
         before = sum(process.cpu_times()[:2])
@@ -269,15 +277,17 @@ def main(argv: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--parameters", type=int, default=10_000)
+    parser.add_argument("--rate", type=float, default=float("inf"), help="of harm, a second")
     arguments = parser.parse_args(argv)
     rows = [
-        measure(name, arguments.parameters, arguments.seconds) for name in (NOBODY, *HARMS, NOBODY)
+        measure(name, arguments.parameters, arguments.seconds, arguments.rate)
+        for name in (NOBODY, *HARMS, NOBODY)
     ]
     report(f"hostile clients, {arguments.parameters:,} parameters", rows)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["harm"]:
-        do_harm(sys.argv[2], sys.argv[3])
+        do_harm(sys.argv[2], sys.argv[3], float(sys.argv[4]))
     else:
         main(sys.argv[1:])
