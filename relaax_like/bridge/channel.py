@@ -75,18 +75,21 @@ def make_channel(
 
 
 def make_interceptors(
-    security: ServerSecurity | None, max_calls: int
+    security: ServerSecurity | None,
+    max_calls: int,
+    lanes: Sequence[grpc.ServerInterceptor] = (),
 ) -> list[grpc.ServerInterceptor]:
     """Returns what a `grpc.server` needs to check messages, and tokens where they are asked for.
 
     Args:
       security: what clients must show; None: nothing, in the clear.
       max_calls: that the server has at a time; one address gets half of them.
+      lanes: what brings messages by other ways than gRPC's; they are checked like all others.
     """
     limit = CallLimit(max_calls // 2)
     if security is None or security.tokens is None:
-        return [limit, MessageCheck()]
-    return [limit, TokenCheck(security.tokens), MessageCheck()]
+        return [limit, *lanes, MessageCheck()]
+    return [limit, *lanes, TokenCheck(security.tokens), MessageCheck()]
 
 
 def bind(server: grpc.Server, address: str, security: ServerSecurity | None = None) -> int:

@@ -5,6 +5,7 @@
 For rehearsing what a bad network does to a run; off by default. Each push is one draw.
 """
 
+import contextlib
 import os
 import random
 import threading
@@ -48,13 +49,18 @@ class Chaos:
             raise ServerUnavailableError(f"{ENVIRONMENT_VARIABLE}: the request was lost")
         draw -= self.request_lost
         if draw < self.in_flight:
-            threading.Thread(target=call, name="in flight", daemon=True).start()
+            threading.Thread(target=_forget, args=(call,), name="in flight", daemon=True).start()
             raise ServerUnavailableError(f"{ENVIRONMENT_VARIABLE}: repeated while under way")
         draw -= self.in_flight
         reply = call()
         if draw < self.reply_lost:
             raise ServerUnavailableError(f"{ENVIRONMENT_VARIABLE}: the reply was lost")
         return reply
+
+
+def _forget(call: Callable[[], Reply]) -> None:
+    with contextlib.suppress(ServerUnavailableError):
+        call()
 
 
 def from_environment() -> Chaos | None:

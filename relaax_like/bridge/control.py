@@ -15,6 +15,7 @@ from relaax_like.bridge.experience_servicer import (
     ExperienceServicer,
     add_experience_to_server,
 )
+from relaax_like.bridge.local_lane import LocalLane
 from relaax_like.bridge.manifest import Manifest
 from relaax_like.bridge.service import (
     ExperienceSink,
@@ -236,7 +237,7 @@ class BridgeControl:
                 ("grpc.max_receive_message_length", message_bytes),
             ),
             maximum_concurrent_rpcs=_MAX_CALLS,
-            interceptors=make_interceptors(security, _MAX_CALLS),
+            interceptors=make_interceptors(security, _MAX_CALLS, [LocalLane(backend.manifest)]),
         )
         add_to_server(ParameterServerServicer(backend), server)
         add_experience_to_server(ExperienceServicer(backend, experience), server)

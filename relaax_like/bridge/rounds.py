@@ -27,8 +27,9 @@ class Rounds:
         reply = rounds.push_pull(push, want_values, have_version, timeout_sec)
         rounds.close()
 
-    Gradients and values go through memory that both processes share, where that was agreed upon,
-    else in chunks. Not thread-safe.
+    Where that was agreed upon, gradients, values and the messages that go with them pass through
+    memory that both processes share; the stream then only tells when either is gone. Not
+    thread-safe.
 
     Args:
       channel: to the server.
@@ -72,8 +73,20 @@ class Rounds:
             for request in messages.push_to_messages(
                 push, want_values, have_version, shared is not None, timeout_sec
             ):
-                self._outbox.put(request)
-            return messages.messages_to_reply(call, self._manifest, self._pool, shared)
+                self._send(request, shared)
+            replies = call if shared is None else _take_replies(shared, call)
+            return messages.messages_to_reply(replies, self._manifest, self._pool, shared)
+
+    def _send(self, request: frames.Request, shared: SharedVectors | None) -> None:
+        """Sends by mailbox what fits there, and else by the stream, with an empty letter."""
+        if shared is None or not shared.offer.mailboxes:
+            self._outbox.put(request)
+            return
+        letter = frames.to_bytes(request)
+        if not shared.requests.fits(letter):
+            self._outbox.put(request)
+            letter = b""
+        shared.requests.put(letter)
 
     def close(self) -> None:
         """Ends the stream; may be called twice."""
@@ -106,7 +119,7 @@ class Rounds:
         gradient_bytes, values_bytes = self._manifest.gradient_bytes, self._manifest.total_bytes
         try:
             with SharedVectors.create(gradient_bytes, values_bytes) as vectors:
-                offer = pb.SharedMemoryOffer(**vars(vectors.address))
+                offer = pb.SharedMemoryOffer(**vars(vectors.offer))
                 self._outbox.put(pb.PushPullRequest(offer=offer))
                 answer = next(call)
         except UnusableError:
@@ -114,8 +127,19 @@ class Rounds:
             return
         if isinstance(answer, pb.PushPullReply) and answer.answer.accepted:
             self._shared = vectors
+            if not call.add_callback(vectors.replies.close):  # it is over already
+                vectors.replies.close()
         else:
             self._share = False
+
+
+def _take_replies(shared: SharedVectors, call: Any) -> Iterator[frames.Reply]:
+    """Yields the server's reply; from the stream where it comes there, or where that has ended."""
+    letter = shared.replies.take() if shared.offer.mailboxes else b""
+    if letter:
+        yield frames.to_push_pull_reply(letter)
+    else:
+        yield from call
 
 
 def _put(gradient: np.ndarray, buffer: np.ndarray) -> None:

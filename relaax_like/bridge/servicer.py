@@ -2,15 +2,17 @@
 
 import functools
 from collections.abc import Iterator
+from typing import cast
 
 import grpc
 
 from relaax_like.bridge import errors, frames, messages
 from relaax_like.bridge.in_process import push_pull
+from relaax_like.bridge.local_lane import Part
 from relaax_like.bridge.manifest import Manifest, manifest_to_message
 from relaax_like.bridge.receiving import Receiving, SlowError
 from relaax_like.bridge.service import ParameterServerBackend, Push, Reply
-from relaax_like.bridge.shared_memory import Address, SharedVectors, UnusableError
+from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import InvalidInputError, SnapshotError
@@ -46,32 +48,25 @@ class ParameterServerServicer:
         return self._manifest_message
 
     def PushPull(
-        self, request_iterator: Iterator[frames.Request], context: grpc.ServicerContext
+        self, request_iterator: Iterator[Part], context: grpc.ServicerContext
     ) -> Iterator[frames.Reply]:
         """Applies one push after another and streams newer values back, if wanted."""
         shared = None
+        more = cast("Iterator[frames.Request]", request_iterator)  # behind the first part
         try:
             for first in request_iterator:
-                if isinstance(first, pb.PushPullRequest) and first.HasField("offer"):
-                    shared, answer = self._attach(first.offer)
-                    yield pb.PushPullReply(answer=answer)
+                if isinstance(first, SharedVectors):
+                    shared = first
+                    yield pb.PushPullReply(answer=pb.SharedMemoryAnswer(accepted=True))
                     continue
-                reply = self._push_pull(first, request_iterator, context, shared)
+                if isinstance(first, UnusableError):
+                    yield pb.PushPullReply(answer=pb.SharedMemoryAnswer(reason=str(first)))
+                    continue
+                reply = self._push_pull(first, more, context, shared)
                 with tracing.span("send values"):
                     yield from messages.reply_to_messages(reply, shared)
         finally:
             shared = None  # an exception's traceback would keep the memory for a while
-
-    def _attach(
-        self, offer: pb.SharedMemoryOffer
-    ) -> tuple[SharedVectors | None, pb.SharedMemoryAnswer]:
-        address = Address(offer.pid, offer.descriptor, offer.nonce)
-        manifest = self.manifest
-        try:
-            vectors = SharedVectors.attach(address, manifest.gradient_bytes, manifest.total_bytes)
-        except UnusableError as error:
-            return None, pb.SharedMemoryAnswer(reason=str(error))
-        return vectors, pb.SharedMemoryAnswer(accepted=True)
 
     def PushPullWhole(self, request: frames.Request, context: grpc.ServicerContext) -> frames.Reply:
         """Does the same for a model that fits one message each way."""

@@ -4,12 +4,14 @@ The client makes anonymous memory that can neither shrink nor grow, and tells th
 and descriptor; the server opens it through /proc, which the kernel allows to the same user only.
 There is no name in any file system, so that nothing is left behind, whoever dies when.
 
-    offer = SharedVectors.create(gradient_bytes, values_bytes)     # the client
-    vectors = SharedVectors.attach(offer.address, ...)             # the server
+    with SharedVectors.create(gradient_bytes, values_bytes) as vectors:  # the client
+        ...
+    vectors = SharedVectors.attach(offer, gradient_bytes, values_bytes)  # the server
 """
 
 import contextlib
 import fcntl
+import itertools
 import mmap
 import os
 import secrets
@@ -17,6 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+
+from relaax_like.bridge import mailbox
+from relaax_like.bridge.mailbox import Mailbox
 
 # Seals, and the commands for them: linux/fcntl.h; Python names them from 3.12 on only partly.
 _ADD_SEALS, _GET_SEALS = 1033, 1034
@@ -26,18 +31,20 @@ _PAGE = 4096
 
 
 @dataclass(frozen=True)
-class Address:
-    """Where the client's memory is.
+class Offer:
+    """Where the client's memory is, and what it is for.
 
     Attributes:
       pid: of the client.
       descriptor: number of the memory's descriptor there.
       nonce: what the memory begins with: another process may have got the same numbers.
+      mailboxes: messages go through it, too.
     """
 
     pid: int
     descriptor: int
     nonce: bytes
+    mailboxes: bool = mailbox.SUPPORTED
 
 
 class UnusableError(Exception):
@@ -45,20 +52,24 @@ class UnusableError(Exception):
 
 
 class SharedVectors:
-    """A gradient and a vector of values in memory of two processes.
+    """A gradient and a vector of values in memory of two processes, and a mailbox each way.
 
     Attributes:
+      requests: for the client's messages.
+      replies: for the server's.
+      offer: for the other process.
       gradient: `[gradient_bytes] uint8`.
       values: `[values_bytes] uint8`.
-      address: for the other process.
     """
 
-    def __init__(self, memory: mmap.mmap, address: Address, gradient_bytes: int, values_bytes: int):
+    def __init__(self, memory: mmap.mmap, offer: Offer, gradient_bytes: int, values_bytes: int):
         everything = np.frombuffer(memory, np.uint8)  # keeps the memory mapped
-        start = _PAGE + _round_up(gradient_bytes)
-        self.gradient = everything[_PAGE : _PAGE + gradient_bytes]
-        self.values = everything[start : start + values_bytes]
-        self.address = address
+        _, requests, replies, gradient, values, _ = _list_starts(gradient_bytes, values_bytes)
+        self.requests = Mailbox(everything[requests:replies])
+        self.replies = Mailbox(everything[replies:gradient])
+        self.gradient = everything[gradient : gradient + gradient_bytes]
+        self.values = everything[values : values + values_bytes]
+        self.offer = offer
 
     @classmethod
     @contextlib.contextmanager
@@ -68,7 +79,7 @@ class SharedVectors:
         Raises:
           UnusableError: this system has no such memory, or too little.
         """
-        num_bytes = _count_bytes(gradient_bytes, values_bytes)
+        num_bytes = _list_starts(gradient_bytes, values_bytes)[-1]
         nonce = secrets.token_bytes(_NONCE_BYTES)
         try:
             flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
@@ -80,22 +91,24 @@ class SharedVectors:
             fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
             memory = mmap.mmap(descriptor, num_bytes)
             memory[:_NONCE_BYTES] = nonce
-            address = Address(os.getpid(), descriptor, nonce)
-            yield cls(memory, address, gradient_bytes, values_bytes)
+            offer = Offer(os.getpid(), descriptor, nonce)
+            yield cls(memory, offer, gradient_bytes, values_bytes)
         except OSError as error:
             raise UnusableError(f"no anonymous memory: {error}") from None
         finally:
             os.close(descriptor)
 
     @classmethod
-    def attach(cls, address: Address, gradient_bytes: int, values_bytes: int) -> "SharedVectors":
+    def attach(cls, offer: Offer, gradient_bytes: int, values_bytes: int) -> "SharedVectors":
         """Opens what another process has made.
 
         Raises:
           UnusableError: it is on another machine, of another user, or not what it should be.
         """
-        num_bytes = _count_bytes(gradient_bytes, values_bytes)
-        path = f"/proc/{int(address.pid)}/fd/{int(address.descriptor)}"
+        if offer.mailboxes and not mailbox.SUPPORTED:
+            raise UnusableError("no mailboxes on this kind of machine")
+        num_bytes = _list_starts(gradient_bytes, values_bytes)[-1]
+        path = f"/proc/{int(offer.pid)}/fd/{int(offer.descriptor)}"
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
@@ -111,14 +124,22 @@ class SharedVectors:
             raise UnusableError(f"no memory of that kind: {error.strerror}") from None
         finally:
             os.close(descriptor)
-        if not secrets.compare_digest(memory[:_NONCE_BYTES], address.nonce):
+        if not secrets.compare_digest(memory[:_NONCE_BYTES], offer.nonce):
             raise UnusableError("it is of another process")
-        return cls(memory, address, gradient_bytes, values_bytes)
+        return cls(memory, offer, gradient_bytes, values_bytes)
 
 
 def _round_up(num_bytes: int) -> int:
     return -(-num_bytes // _PAGE) * _PAGE
 
 
-def _count_bytes(gradient_bytes: int, values_bytes: int) -> int:
-    return _PAGE + _round_up(gradient_bytes) + _round_up(values_bytes)
+def _list_starts(gradient_bytes: int, values_bytes: int) -> list[int]:
+    """Returns where nonce, requests, replies, gradient and values begin, and where all ends."""
+    parts = (
+        _PAGE,
+        mailbox.NUM_BYTES,
+        mailbox.NUM_BYTES,
+        _round_up(gradient_bytes),
+        _round_up(values_bytes),
+    )
+    return list(itertools.accumulate(parts, initial=0))

@@ -36,8 +36,6 @@ _PROBE_TIMEOUT_SEC = 60.0
 # How long a push is repeated that got no answer: a server is back in about a second.
 _RETRY_SEC = 2.0
 _RETRY_SLEEP_SEC = (0.05, 0.15)
-# Vectors of a model from which on memory is shared; smaller ones are as quick in a message.
-_SHARED_BYTES = 16 * 1024
 
 
 class Health:
@@ -80,8 +78,8 @@ class ParameterServerStub(BufferingClient):
     """One agent's view of a parameter server elsewhere. Calls carry deadlines.
 
     With `often` it keeps a stream open between its pushes, as it always does for a large model.
-    Over a stream gradients and values of 16 KiB or more go through shared memory when the server is
-    on this machine, unless `share` is False.
+    Instead of a stream it uses shared memory when the server is on this machine, unless `share` is
+    False.
     """
 
     def __init__(
@@ -108,9 +106,8 @@ class ParameterServerStub(BufferingClient):
         self._address = address
         # An open stream costs a thread at either end; a call with one message each way, none.
         whole = fits_one(manifest.total_bytes) and not often
-        # Chunks are copied six times on the way, shared memory once; an offer costs a round.
-        is_large = manifest.total_bytes >= _SHARED_BYTES
-        self._share = share and is_large and parse_address(address).is_loopback
+        # Chunks are copied six times on the way, shared memory once, and it wakes fewer threads.
+        self._share = share and parse_address(address).is_loopback
         self._channel = channel
         self._pool = BufferPool(manifest.total_bytes)
         self._rounds = None if whole else self._make_rounds()

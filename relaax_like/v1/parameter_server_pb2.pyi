@@ -132,14 +132,16 @@ class PushHeader(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., gradient_bytes: _Optional[int] = ..., gradient_version: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., want_values: bool = ..., have_version: _Optional[int] = ..., fingerprint: _Optional[int] = ..., gradient_epoch: _Optional[int] = ..., statistics: _Optional[_Iterable[_Union[StatisticDelta, _Mapping]]] = ..., groups: _Optional[_Iterable[str]] = ..., first_chunk: _Optional[bytes] = ..., shared_gradient: bool = ..., timeout_sec: _Optional[float] = ...) -> None: ...
 
 class SharedMemoryOffer(_message.Message):
-    __slots__ = ("pid", "descriptor", "nonce")
+    __slots__ = ("pid", "descriptor", "nonce", "mailboxes")
     PID_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTOR_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
+    MAILBOXES_FIELD_NUMBER: _ClassVar[int]
     pid: int
     descriptor: int
     nonce: bytes
-    def __init__(self, pid: _Optional[int] = ..., descriptor: _Optional[int] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+    mailboxes: bool
+    def __init__(self, pid: _Optional[int] = ..., descriptor: _Optional[int] = ..., nonce: _Optional[bytes] = ..., mailboxes: bool = ...) -> None: ...
 
 class SharedMemoryAnswer(_message.Message):
     __slots__ = ("accepted", "reason")

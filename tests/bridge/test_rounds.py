@@ -2,7 +2,9 @@
 
 # covers R14
 
+import sys
 import threading
+import traceback
 
 import grpc
 import numpy as np
@@ -10,24 +12,27 @@ import pytest
 from support.bridge import ONES, make_backend, serve
 from support.threads import Caller, wait_until
 
+from relaax_like.bridge import mailbox
 from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
+from relaax_like.bridge.mailbox import Mailbox
 from relaax_like.bridge.manifest import Variable, make_manifest
-from relaax_like.bridge.service import NullMetrics, Push
-from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
+from relaax_like.bridge.service import NullMetrics, Push, Reply
+from relaax_like.bridge.shared_memory import Offer, SharedVectors, UnusableError
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
+from relaax_like.wire.errors import InvalidInputError
 
 LARGE = (Variable("W", np.zeros(500_001, np.float32)),)  # four chunks, the last one short
 
 
-def connect(address):
+def connect(address, share=True):
     """Returns an agent that pushes often, and its link."""
     link = BridgeControl().connect(address)
-    return link, link.parameter_server_stub(often=True)
+    return link, link.parameter_server_stub(often=True, share=share)
 
 
 def test_many_rounds_go_over_one_stream(backend, address, monkeypatch):
@@ -146,14 +151,116 @@ def test_groups_of_a_large_model_go_through_shared_memory():
             assert client._rounds._shared is not None
 
 
-def test_a_refused_push_ends_the_stream_and_the_next_opens_another(backend, address):
+def count_waiting():
+    """Returns how many of our server's threads wait for a client's letter."""
+    frames = sys._current_frames().values()
+    return sum(any("take" in entry.name for entry in traceback.extract_stack(f)) for f in frames)
+
+
+@pytest.mark.parametrize("mailboxes", [True, False], ids=["mailboxes", "stream"])
+def test_small_models_share_memory_too_with_mailboxes_or_without(
+    backend, address, mailboxes, monkeypatch
+):
+    if not mailboxes:
+        monkeypatch.setattr(mailbox, "SUPPORTED", False)
+        monkeypatch.setattr(Offer.__init__, "__defaults__", (False,))
+    put, letters = Mailbox.put, []
+    monkeypatch.setattr(Mailbox, "put", lambda self, data: letters.append(data) or put(self, data))
     link, client = connect(address)
+    with link, client:
+        for round in range(1, 4):
+            np.testing.assert_array_equal(client.push_pull(ONES)[1], np.full(3, -round))
+        assert client._rounds._shared is not None
+    assert len(letters) == (6 if mailboxes else 0)
+
+
+def test_a_server_without_mailboxes_declines_an_offer_of_them(backend, address, monkeypatch):
+    monkeypatch.setattr(mailbox, "SUPPORTED", False)
+    link, client = connect(address)
+    with link, client:
+        np.testing.assert_array_equal(client.push_pull(ONES)[1], [-1, -1, -1])
+        assert client._rounds._shared is None
+
+
+def test_a_message_too_long_for_a_mailbox_goes_by_the_stream(backend, address, monkeypatch):
+    monkeypatch.setattr(Mailbox, "fits", lambda self, data: len(data) < 1_000)
+    link, client = connect(address)
+    with link, client:
+        for round in range(1, 4):
+            for _ in range(100 * (round % 2)):  # ten bytes each
+                client.add_episode(1.0, 5)
+            np.testing.assert_array_equal(client.push_pull(ONES)[1], np.full(3, -round))
+    assert backend.status().episodes == 200
+
+
+def test_not_a_message_in_a_mailbox_is_refused_and_nobody_else_is_disturbed(backend, address):
+    link, client = connect(address)
+    with link, client:
+        client.push_pull(ONES)
+        call, shared = client._rounds._call, client._rounds._shared
+        shared.requests.put(b"\xff garbage")
+        with pytest.raises(grpc.RpcError, match="must be the header"):
+            next(call)
+        with link.parameter_server_stub(often=True) as other:
+            np.testing.assert_array_equal(other.push_pull(ONES)[1], [-2, -2, -2])
+    assert backend.status().refused["malformed"] == 1
+
+
+@pytest.mark.parametrize("end", ["cancelled", "channel closed"])
+def test_no_thread_of_the_server_waits_for_letters_of_a_client_that_is_gone(address, end):
+    before = count_waiting()
+    link, client = connect(address)
+    client.push_pull(ONES)
+    wait_until(lambda: count_waiting() == before + 1, "the server waits")
+    if end == "cancelled":
+        client._rounds._call.cancel()
+    else:
+        link.close()
+    wait_until(lambda: count_waiting() == before, "it waits no more")
+    link.close()
+
+
+def test_a_server_that_stops_ends_the_wait_for_its_reply(monkeypatch):
+    monkeypatch.setattr(stub_module, "_RETRY_SEC", 0.0)
+    with make_backend() as backend:
+        with serve(backend) as address:
+            link, client = connect(address)
+            client.push_pull(ONES)
+            held, free = threading.Event(), threading.Event()
+
+            def hold(record, timeout_sec):
+                held.set()
+                assert free.wait(30)
+                return Reply()
+
+            monkeypatch.setattr(backend, "push", hold)
+            caller = Caller(lambda: client.push_pull(ONES))
+            assert held.wait(30)
+            client._rounds._call.cancel()  # as the end of the connection does
+            caller.get()
+            free.set()
+        assert client.discarded_pushes == 1
+        client.close()
+        link.close()
+
+
+def test_a_refused_push_ends_the_stream_and_the_next_opens_another(backend, address):
+    link, client = connect(address, share=False)
     with link, client:
         client.push_pull(ONES)
         client._manifest = make_backend(LARGE).manifest  # of another model
         with pytest.raises(ValueError, match="bytes announced"):
             client.push_pull([np.ones(500_001, np.float32)])
         client._manifest = backend.manifest
+        np.testing.assert_array_equal(client.push_pull(ONES)[1], [-2, -2, -2])
+
+
+def test_a_push_by_mailbox_is_refused_in_words(backend, address):
+    link, client = connect(address)
+    with link, client:
+        client.push_pull(ONES)
+        with pytest.raises(InvalidInputError, match="b1: the gradient has NaN"):
+            client.push_pull([ONES[0], np.full(3, np.nan, np.float32)])
         np.testing.assert_array_equal(client.push_pull(ONES)[1], [-2, -2, -2])
 
 

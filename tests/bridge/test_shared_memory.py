@@ -8,13 +8,13 @@ import tempfile
 import numpy as np
 import pytest
 
-from relaax_like.bridge.shared_memory import Address, SharedVectors, UnusableError
+from relaax_like.bridge.shared_memory import Offer, SharedVectors, UnusableError
 
 CHILD = """
 import sys, numpy as np
-from relaax_like.bridge.shared_memory import Address, SharedVectors
+from relaax_like.bridge.shared_memory import Offer, SharedVectors
 pid, descriptor, nonce = int(sys.argv[1]), int(sys.argv[2]), bytes.fromhex(sys.argv[3])
-vectors = SharedVectors.attach(Address(pid, descriptor, nonce), 5000, 300)
+vectors = SharedVectors.attach(Offer(pid, descriptor, nonce), 5000, 300)
 vectors.values[...] = vectors.gradient[:300] + 1
 """
 
@@ -22,7 +22,7 @@ vectors.values[...] = vectors.gradient[:300] + 1
 def test_both_processes_see_the_same_bytes():
     with SharedVectors.create(5000, 300) as vectors:
         vectors.gradient[...] = np.arange(5000) % 200
-        one = vectors.address
+        one = vectors.offer
         argv = [str(one.pid), str(one.descriptor), one.nonce.hex()]
         subprocess.run([sys.executable, "-c", CHILD, *argv], check=True, timeout=60)
     np.testing.assert_array_equal(vectors.values, np.arange(300) % 200 + 1)
@@ -31,7 +31,7 @@ def test_both_processes_see_the_same_bytes():
 def test_it_lasts_as_long_as_somebody_uses_it_and_no_longer():
     before = len(os.listdir("/proc/self/fd"))
     with SharedVectors.create(10_000_000, 10) as one:
-        other = SharedVectors.attach(one.address, 10_000_000, 10)
+        other = SharedVectors.attach(one.offer, 10_000_000, 10)
     part = one.gradient[5:9]
     del one
     other.gradient[5:9] = 7
@@ -49,24 +49,24 @@ def refuse(address, match, sizes=(5000, 300)):
 
 def test_what_is_not_such_memory_is_refused_and_stays_as_it_is():
     with SharedVectors.create(5000, 300) as vectors:
-        one = vectors.address
-        refuse(Address(one.pid, one.descriptor, bytes(16)), "of another process")
-        refuse(Address(one.pid, 9999, one.nonce), "not within reach")
-        refuse(Address(2**31 - 1, one.descriptor, one.nonce), "not within reach")
+        one = vectors.offer
+        refuse(Offer(one.pid, one.descriptor, bytes(16)), "of another process")
+        refuse(Offer(one.pid, 9999, one.nonce), "not within reach")
+        refuse(Offer(2**31 - 1, one.descriptor, one.nonce), "not within reach")
         refuse(one, "another size", (5000, 5000))
     with tempfile.TemporaryFile() as file:
         file.write(bytes(16 * 4096))
         file.flush()
-        refuse(Address(os.getpid(), file.fileno(), bytes(16)), "no memory of that kind|it could")
+        refuse(Offer(os.getpid(), file.fileno(), bytes(16)), "no memory of that kind|it could")
     unsealed = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(unsealed, 3 * 4096 + 4096)
-        refuse(Address(os.getpid(), unsealed, bytes(16)), "it could shrink")
+        refuse(Offer(os.getpid(), unsealed, bytes(16)), "it could shrink")
     finally:
         os.close(unsealed)
     reading, writing = os.pipe()
     try:
-        refuse(Address(os.getpid(), reading, bytes(16)), "no memory of that kind|within reach")
+        refuse(Offer(os.getpid(), reading, bytes(16)), "no memory of that kind|within reach")
     finally:
         os.close(reading)
         os.close(writing)
@@ -80,4 +80,4 @@ def test_too_much_is_refused_when_it_is_made():
 def test_nobody_can_shrink_it():
     with SharedVectors.create(5000, 300) as vectors:
         with pytest.raises(PermissionError):
-            os.ftruncate(vectors.address.descriptor, 0)
+            os.ftruncate(vectors.offer.descriptor, 0)

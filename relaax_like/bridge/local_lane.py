@@ -1,0 +1,108 @@
+"""Rounds of clients on the server's machine: through shared memory, beside their stream."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import grpc
+
+from relaax_like.bridge import frames
+from relaax_like.bridge.mailbox import Mailbox
+from relaax_like.bridge.manifest import Manifest
+from relaax_like.bridge.shared_memory import Offer, SharedVectors, UnusableError
+from relaax_like.v1 import parameter_server_pb2 as pb
+
+PUSH_PULL = "/relaax.v1.ParameterServer/PushPull"
+
+# What `PushPull` reads: first of all, what came of an offer, where one was made.
+Part: TypeAlias = frames.Request | SharedVectors | UnusableError
+
+
+class LocalLane(grpc.ServerInterceptor):
+    """Attaches to memory that a client offers as the first message of a `PushPull` stream.
+
+    What comes through its mailboxes passes the interceptors behind this one as if it came through
+    the stream. The method itself gets what came of the offer as its first part, answers it, and
+    does not see which way other messages come and go.
+
+    Args:
+      manifest: of the run.
+    """
+
+    def __init__(self, manifest: Manifest):
+        self._manifest = manifest
+
+    def intercept_service(
+        self, continuation: Callable[..., Any], handler_call_details: grpc.HandlerCallDetails
+    ) -> Any:
+        """Called by gRPC in its one serving thread."""
+        handler = continuation(handler_call_details)
+        if handler is None or handler_call_details.method != PUSH_PULL:
+            return handler
+
+        def serve(
+            requests: Iterator[frames.Request], context: grpc.ServicerContext
+        ) -> Iterator[frames.Reply]:
+            call = _Call(self._manifest, context)
+            return call.write(handler.stream_stream(call.read(requests), context))
+
+        return grpc.stream_stream_rpc_method_handler(
+            serve, handler.request_deserializer, handler.response_serializer
+        )
+
+
+class _Call:
+    """One stream, and the mailboxes beside it."""
+
+    def __init__(self, manifest: Manifest, context: grpc.ServicerContext):
+        self._manifest = manifest
+        self._context = context
+        self._replies: Mailbox | None = None  # None: by the stream
+
+    def read(self, requests: Iterator[frames.Request]) -> Iterator[Part]:
+        """Yields what the client sends, whichever way."""
+        for first in requests:
+            if not (isinstance(first, pb.PushPullRequest) and first.HasField("offer")):
+                yield first
+                break
+            try:
+                vectors = self._attach(first.offer)
+            except UnusableError as error:
+                yield error
+                break
+            yield vectors
+            if vectors.offer.mailboxes:
+                yield from self._read_mailbox(vectors, requests)
+                return
+            del vectors  # it is to last no longer than whoever uses it
+            break
+        yield from requests
+
+    def write(self, replies: Iterator[frames.Reply]) -> Iterator[frames.Reply]:
+        """Sends replies; yields those for the stream."""
+        for reply in replies:
+            if self._replies is None:
+                yield reply
+            else:
+                self._replies.put(frames.to_bytes(reply))
+
+    def _attach(self, offer: pb.SharedMemoryOffer) -> SharedVectors:
+        return SharedVectors.attach(
+            Offer(offer.pid, offer.descriptor, offer.nonce, offer.mailboxes),
+            self._manifest.gradient_bytes,
+            self._manifest.total_bytes,
+        )
+
+    def _read_mailbox(
+        self, vectors: SharedVectors, requests: Iterator[frames.Request]
+    ) -> Iterator[frames.Request]:
+        if not self._context.add_callback(vectors.requests.close):
+            return  # it is over already
+        self._replies = vectors.replies
+        while (letter := vectors.requests.take()) is not None:
+            if letter:
+                yield frames.to_push_pull_request(letter)
+                continue
+            request = next(requests, None)  # the real one comes by the stream
+            if request is None:
+                return
+            yield request
