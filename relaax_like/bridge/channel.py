@@ -8,6 +8,7 @@ import grpc
 from relaax_like.bridge.access import TokenCheck, TokenSender
 from relaax_like.bridge.limits import CallLimit
 from relaax_like.bridge.malformed import MessageCheck
+from relaax_like.bridge.reloading_channel import ReloadingChannel
 from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.ports import describe_bind_failure
 from relaax_like.wire.security import ClientSecurity, ServerSecurity, TokenFile
@@ -49,8 +50,8 @@ def make_channel(
 ) -> grpc.Channel:
     """Opens a channel to `host:port`; it connects by itself and again after a loss.
 
-    A token file that changes is read again. Certificates are not: gRPC keeps them for as long as
-    the channel lives.
+    Files that change are read again: a token counts for calls, certificates for connections that
+    begin then.
 
     Args:
       address: of the server.
@@ -61,12 +62,14 @@ def make_channel(
       ConfigError: a file that `security` names cannot be used.
     """
     security = security or ClientSecurity()
+    channel: grpc.Channel
     if security.tls is None:
         channel = grpc.insecure_channel(address, options=options)
     else:
-        pem = security.tls.read()
-        credentials = grpc.ssl_channel_credentials(pem.ca, pem.key or None, pem.cert or None)
-        channel = grpc.secure_channel(address, credentials, options=options)
+        channel = ReloadingChannel(
+            lambda pem: grpc.secure_channel(address, _make_client_credentials(pem), options),
+            security.tls.watch().get,
+        )
     if security.token_file is not None:
         return grpc.intercept_channel(channel, TokenSender(TokenFile(security.token_file).get))
     if security.token:
@@ -126,6 +129,10 @@ def _make_credentials(tls: ServerTls) -> grpc.ServerCredentials:
     return grpc.dynamic_ssl_server_credentials(
         _make_configuration(loaded), fetch, tls.client_cert_required
     )
+
+
+def _make_client_credentials(pem: Pem) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(pem.ca, pem.key or None, pem.cert or None)
 
 
 def _make_configuration(pem: Pem) -> Any:

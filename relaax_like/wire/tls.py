@@ -21,7 +21,7 @@ HANDSHAKE = b"\x16\x03"
 # What OpenSSL calls the certificate's own fault, and the cure.
 _VERIFY_CURES = {
     9: "its time has not come yet: look at the clocks of both machines",
-    10: "renew it; servers read a new one without a restart",
+    10: "renew it; a new one is read without a restart",
     18: "tls_ca must have the certificate that signed it",
     19: "tls_ca must have the certificate that signed it",
     20: "tls_ca must have the certificate that signed it",
@@ -70,12 +70,16 @@ class ClientTls:
             _load_chain(context, self.cert, self.key)
         return context
 
-    def read(self) -> Pem:
-        """Returns the files' contents, checked.
+    def watch(self) -> WatchedFiles[Pem]:
+        """Returns the files' contents, checked, and those of what replaces them.
 
         Raises:
           ConfigError: a file cannot be used.
         """
+        paths = [path for path in (self.ca, self.cert, self.key) if path is not None]
+        return WatchedFiles(paths, self._read)
+
+    def _read(self) -> Pem:
         self.make_context()
         return _read_pem(self.ca, self.cert, self.key)
 

@@ -306,6 +306,40 @@ def get_status_or_none(link):
         return None
 
 
+def test_a_clients_certificates_are_replaced_without_a_restart(backend, authority, tmp_path):
+    stranger, security = Authority(tmp_path, "stranger"), authority.client(certificate=True)
+    good = [path.read_bytes() for path in (security.tls_cert, security.tls_key)]
+
+    def show(cert, key):
+        write_private(security.tls_cert, cert)
+        write_private(security.tls_key, key)
+
+    show(stranger.client_cert.read_bytes(), stranger.client_key.read_bytes())
+    tls = ServerSecurity(tls=authority.server_tls(client_cert_required=True))
+    with serve(backend, security=tls) as address, connect(address, security) as link:
+        with pytest.raises(NotAllowedError, match="certificate"):
+            link.status(timeout_sec=2)
+        show(*good)
+        assert wait_until(lambda: get_status_or_none(link), "the new certificate")
+        with link.parameter_server_stub(often=True) as client:
+            client.push_pull(ONES)
+            show(stranger.client_cert.read_bytes(), stranger.client_key.read_bytes())
+            assert wait_until(lambda: get_status_or_none(link) is None, "the other's")
+            client.push_pull(ONES)  # what is open goes on
+            assert client.discarded_pushes == 0
+    assert backend.version == 2
+
+
+def test_a_link_that_was_closed_stays_closed(backend, authority):
+    with serve(backend, security=ServerSecurity(tls=authority.server_tls())) as address:
+        link = BridgeControl().connect(address, authority.client())
+        assert link.status(timeout_sec=5)
+        link.close()
+        authority.issue()
+        with pytest.raises(ServerUnavailableError, match="was closed"):
+            link.status(timeout_sec=2)
+
+
 def test_connections_outlive_a_change_of_the_ca(backend, authority, tmp_path):
     other = Authority(tmp_path, "other")
     before = authority.client()

@@ -1,0 +1,99 @@
+"""A channel over TLS whose certificates may be replaced: gRPC keeps those that it began with."""
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from relaax_like.wire.tls import Pem
+
+
+class ReloadingChannel(grpc.Channel):
+    """Makes calls over a channel that is made anew when the certificates have changed.
+
+    Calls that are under way go on over the channel that they began on, which lasts as long as they.
+    Thread-safe.
+
+    Args:
+      make: makes a channel from the contents of the files.
+      get: returns the contents of the moment, the same object while nothing changes; quick.
+    """
+
+    def __init__(self, make: Callable[[Pem], grpc.Channel], get: Callable[[], Pem]):
+        self._make = make
+        self._get = get
+        pem = get()
+        self._current = pem, make(pem)
+        self._closed = False
+
+    def current(self) -> grpc.Channel:
+        """Returns the channel for calls that begin now."""
+        # Unlocked: two threads may make one each, and one of these then lasts for one call.
+        pem, channel = self._current
+        newest = self._get()
+        if newest is not pem and not self._closed:
+            channel = self._make(newest)
+            self._current = newest, channel
+        return channel
+
+    def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
+        """Tells of the connectivity of the channel of the moment."""
+        self.current().subscribe(callback, try_to_connect)
+
+    def unsubscribe(self, callback: Any) -> None:
+        """Ends `subscribe`."""
+        self._current[1].unsubscribe(callback)
+
+    def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Returns a callable of that kind, as the other three do; see `grpc.Channel`."""
+        return _Method(self, lambda channel: channel.unary_unary(method, *args, **kwargs))
+
+    def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """See `unary_unary`."""
+        return _Method(self, lambda channel: channel.unary_stream(method, *args, **kwargs))
+
+    def stream_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """See `unary_unary`."""
+        return _Method(self, lambda channel: channel.stream_unary(method, *args, **kwargs))
+
+    def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """See `unary_unary`."""
+        return _Method(self, lambda channel: channel.stream_stream(method, *args, **kwargs))
+
+    def close(self) -> None:
+        """Closes the channel of the moment; may be called twice."""
+        self._closed = True
+        self._current[1].close()
+
+    def __enter__(self) -> "ReloadingChannel":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _Method:
+    """A method's callable of the channel of the moment."""
+
+    def __init__(self, channel: ReloadingChannel, bind: Callable[[grpc.Channel], Any]):
+        self._channel = channel
+        self._bind = bind
+        current = channel.current()
+        self._bound = current, bind(current)
+
+    def _resolve(self) -> Any:
+        current = self._channel.current()
+        channel, bound = self._bound
+        if channel is not current:
+            bound = self._bind(current)
+            self._bound = current, bound
+        return bound
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._resolve()(*args, **kwargs)
+
+    def with_call(self, *args: Any, **kwargs: Any) -> Any:
+        return self._resolve().with_call(*args, **kwargs)
+
+    def future(self, *args: Any, **kwargs: Any) -> Any:
+        return self._resolve().future(*args, **kwargs)
