@@ -39,13 +39,14 @@ from relaax_like.learner.experience_service import ExperienceService
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.metrics.prometheus import PrometheusPage
+from relaax_like.parameter_server.ending import Target
 from relaax_like.parameter_server.initial_values import (
     compute_initial_values,
     load_variables,
     save_variables,
 )
 from relaax_like.parameter_server.mirror import Mirror, fetch_newest
-from relaax_like.parameter_server.parameter_server import ParameterServer, Target
+from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.store import Store

@@ -1,12 +1,11 @@
-"""The parameter server itself: pushes wait for turns at the store, snapshots are written beside."""
+"""The parameter server itself: pushes wait for turns at the store, pulls for nothing."""
 
 import logging
-import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -27,6 +26,7 @@ from relaax_like.bridge.service import (
 )
 from relaax_like.config.combine import CombineConfig
 from relaax_like.parameter_server.combining import Combiner, Plan
+from relaax_like.parameter_server.ending import Ending, Target
 from relaax_like.parameter_server.intake import (
     Refused,
     is_empty,
@@ -40,6 +40,7 @@ from relaax_like.parameter_server.published_state import PublishedState
 from relaax_like.parameter_server.push_journal import Durability, PushJournal
 from relaax_like.parameter_server.records import Record
 from relaax_like.parameter_server.replies import Answered, Replies
+from relaax_like.parameter_server.saver import JOURNAL_INDEX, Saver
 from relaax_like.parameter_server.snapshots import Snapshots, State
 from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, EpisodeMeans, Statistics
 from relaax_like.parameter_server.store import Prepared, Store
@@ -51,7 +52,6 @@ from relaax_like.wire.errors import (
     JournalError,
     LeasedError,
     ServerUnavailableError,
-    SnapshotError,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -60,45 +60,12 @@ QUEUE_SIZE = 64
 # How long the tutorial's plain calls, which carry no deadline, may take.
 _PLAIN_CALL_SEC = 60.0
 _PLAIN_CLIENT = "plain"
-_TOLD_POLL_SEC = 0.02
 _FULL_POLL_SEC = 0.01
 # At the end: for the newest snapshot to be copied.
 _MIRROR_SEC = 60.0
 # Keys of a snapshot's statistics.
-_REPLIES, _JOURNAL_INDEX, _PUBLISHED = "replies", "journal_index", "published"
+_REPLIES, _PUBLISHED = "replies", "published"
 FINISHED = "training has finished"
-
-
-@dataclass(frozen=True)
-class Target:
-    """Training ends when the mean return of the last `episodes` episodes is at least this."""
-
-    mean_return: float
-    episodes: int = DEFAULT_WINDOW
-
-    def __post_init__(self) -> None:
-        if not math.isfinite(self.mean_return) or self.episodes < 1:
-            raise ConfigError(
-                f"target: mean return {self.mean_return} over {self.episodes} episodes, expected a "
-                "finite number over 1 or more"
-            )
-
-
-@dataclass(frozen=True)
-class _Saved:
-    """The newest snapshot.
-
-    Attributes:
-      path: its directory.
-      global_t: of its state.
-      records: that had taken effect in this process by then.
-      at: seconds of the clock when it was verified; None: it is of an earlier process.
-    """
-
-    path: Path
-    global_t: int
-    records: int
-    at: float | None = None
 
 
 class ParameterServer(ParameterServerBackend, Publisher):
@@ -163,10 +130,6 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._journal = journal
         self._mirror = mirror
         self._metrics = metrics
-        self._max_global_step = max_global_step
-        self._target = target
-        self._every_sec = snapshot_every_sec
-        self._every_env_steps = snapshot_every_env_steps
         self._clock = clock
         self._started = clock()
         # Without a folder that counts starts, the time of day grows from start to start.
@@ -176,9 +139,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._replies = Replies()  # written under _record_lock
         self._combiner = Combiner(combine or CombineConfig(), store.manifest, clock)
         self._combiner.begin(store.values, {})
-        self._finished = ""
-        self._finished_event = threading.Event()
-        self._told: set[str] = set()  # clients whose reply said that the training has ended
+        self._ending = Ending(max_global_step, target)
 
         self._turns: Turns[Push | Publish, Reply] = Turns(self._apply_all, queue_size)
         self._leased = False
@@ -190,23 +151,25 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._closed = False
         # Held while a record takes effect, so that store and statistics are read as one.
         self._record_lock = threading.Lock()
-        self._save_lock = threading.Lock()  # held for a whole save, disk included; serving never is
         self._records = 0  # that took effect since the start
         self._first_version = store.version  # that this start began with
-        self._saved: _Saved | None = None
-        self._attempted_t = 0  # global_t of the newest attempt to save
-        self._snapshot_failures = 0
-        self._snapshot_due = threading.Event()
-        self._stopping = threading.Event()
         self.stop_requested = threading.Event()
 
         self._check_finished()
-        self._snapshot_thread: threading.Thread | None = None
-        if snapshot_every_sec or snapshot_every_env_steps:
-            self._snapshot_thread = threading.Thread(
-                target=self._snapshot_loop, name="snapshots", daemon=True
+        self._saver: Saver | None = None
+        if snapshots is not None:
+            self._saver = Saver(
+                snapshots,
+                self._export,
+                lambda: self._records,
+                self._compute_score,
+                journal=journal,
+                mirror=mirror,
+                every_sec=snapshot_every_sec,
+                every_env_steps=snapshot_every_env_steps,
+                clock=clock,
             )
-            self._snapshot_thread.start()
+            self._saver.start()
 
     # What agents use.
 
@@ -233,7 +196,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
     @property
     def finished(self) -> str:
         """What ended the training, or "" while it goes on."""
-        return self._finished
+        return self._ending.reason
 
     @property
     def episode_means(self) -> EpisodeMeans:
@@ -242,8 +205,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     @property
     def snapshot_failures(self) -> int:
-        """Periodic snapshots that could not be written."""
-        return self._snapshot_failures
+        """Snapshots that nobody asked for and that could not be written."""
+        return 0 if self._saver is None else self._saver.failures
 
     def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
         """Applies one record and waits until it has taken effect.
@@ -285,13 +248,13 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 "withdrawn; nothing took effect"
             ) from None
         if reply.finished:
-            self._told.add(push.client_id)
+            self._ending.note_told(push.client_id)
         return reply
 
     def lease(self) -> Lease:
         """Makes the caller the run's only learner; see `Publisher`."""
-        if not self._leased:
-            self._save_replayed()
+        if not self._leased and self._saver is not None:
+            self._saver.save_replayed()
         with self._record_lock:
             self._leased = True
             state = self._store.export_state()
@@ -304,7 +267,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 updates=max(state.steps.values(), default=0),
                 version=state.version,
                 global_t=state.global_t,
-                finished=self._finished,
+                finished=self.finished,
             )
 
     def publish(self, publish: Publish) -> Reply:
@@ -312,8 +275,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
         score, self._next_score = self._next_score, None  # of this one, whatever becomes of it
         validate_publish(publish)
         reply = self._submit_publish(publish)
-        if score is not None and reply.outcome == "applied":
-            self._save_best(score)
+        if score is not None and reply.outcome == "applied" and self._saver is not None:
+            self._saver.try_to_save(score)
         return reply
 
     @property
@@ -349,23 +312,6 @@ class ParameterServer(ParameterServerBackend, Publisher):
             "of gradients and statistics"
         )
 
-    def _save_replayed(self) -> None:
-        """Has a snapshot hold what the journal gave back: publishes do not go into that."""
-        if self._saved is None or self._records == self._saved.records:
-            return
-        try:
-            self.save_checkpoint()
-        except SnapshotError as error:
-            self._snapshot_failures += 1
-            _LOG.error("%s; training goes on", error)
-
-    def _save_best(self, score: float) -> None:
-        try:
-            self.save_checkpoint(score)
-        except SnapshotError as error:
-            self._snapshot_failures += 1
-            _LOG.error("%s; training goes on", error)
-
     def count_refused(self, reason: str) -> None:
         """Counts a push that was refused before it came to `push`."""
         self._statistics.count_refused(reason)
@@ -379,20 +325,21 @@ class ParameterServer(ParameterServerBackend, Publisher):
             validate_client_id(client_id)
             self._statistics.see_client(client_id)
         values, global_t = self._store.read()
-        if self._finished and client_id:
-            self._told.add(client_id)
+        if self.finished and client_id:
+            self._ending.note_told(client_id)
         return Reply(
             version=values.version,
             global_t=global_t,
             epoch=self._epoch,
-            finished=self._finished,
+            finished=self.finished,
             values=None if have_version == values.version else values,
         )
 
     def status(self) -> Status:
         """Returns the numbers of this moment."""
         values, global_t = self._store.read()
-        statistics, saved = self._statistics, self._saved
+        statistics, saver = self._statistics, self._saver
+        saved = None if saver is None else saver.saved
         means = statistics.means
         return Status(
             global_t=global_t,
@@ -404,7 +351,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             return_episodes=means.return_episodes,
             episodes=means.episodes,
             clients=statistics.clients,
-            finished=self._finished,
+            finished=self.finished,
             snapshot_global_t=saved.global_t if saved else None,
             checkpoint_dir=str(self._snapshots.directory) if self._snapshots else "",
             refused=statistics.refused,
@@ -413,8 +360,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
             unsynced_records=self._journal.unsynced_records if self._journal else 0,
             unsynced_bytes=self._journal.unsynced_bytes if self._journal else 0,
             journal_bytes=self._journal.total_bytes if self._journal else 0,
-            snapshot_age_sec=self._clock() - saved.at if saved and saved.at is not None else None,
-            snapshot_failures=self._snapshot_failures,
+            snapshot_age_sec=None if saver is None else saver.age_sec,
+            snapshot_failures=self.snapshot_failures,
             client_list=statistics.client_list,
             held_back=sum(one.count for one in tuple(self._combiner.pending.values())),
             resident_bytes=_get_resident_bytes(),
@@ -436,20 +383,14 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     def wait_finished(self, timeout_sec: float | None = None) -> str:
         """Waits until the training has ended; returns what ended it, or "" after the time."""
-        self._finished_event.wait(timeout_sec)
-        return self._finished
+        return self._ending.wait(timeout_sec)
 
     def wait_told(self, timeout_sec: float) -> None:
         """Waits until all present clients have been told that the training has ended.
 
         Where no client is there yet, it waits for the whole time: some may be on their way.
         """
-        deadline = time.monotonic() + timeout_sec
-        while time.monotonic() < deadline:
-            present = self._statistics.client_ids
-            if present and present <= self._told:
-                return
-            time.sleep(_TOLD_POLL_SEC)
+        self._ending.wait_told(self._statistics, timeout_sec)
 
     # The tutorial's plain calls. They carry no id: each call takes effect once.
 
@@ -490,31 +431,18 @@ class ParameterServer(ParameterServerBackend, Publisher):
         Raises:
           SnapshotError: it could not be written; the older ones are untouched.
         """
-        if self._snapshots is None:
-            return None
-        with self._save_lock:
-            with self._record_lock:
-                state = self._store.export_state()
-                statistics = self._export_statistics()
-                if self._journal is not None:
-                    statistics[_JOURNAL_INDEX] = self._journal.begin_snapshot()
-                held = self._combiner.pending.items()
-                pending = {groups: (one.total, one.count) for groups, one in held}
-                state = replace(state, statistics=statistics, pending=pending)
-                records = self._records
-            self._attempted_t = state.global_t
-            if score is not None or self._saved is None or self._saved.records != records:
-                with tracing.span("snapshot write"):
-                    path = self._snapshots.save(
-                        state, self._get_score() if score is None else score
-                    )
-                self._saved = _Saved(path, state.global_t, records, self._clock())
-                failpoints.hit("ps.after_snapshot_before_drop")
-                if self._journal is not None:
-                    self._journal.end_snapshot(statistics[_JOURNAL_INDEX])
-                if self._mirror is not None:
-                    self._mirror.offer(path)
-            return self._saved.path
+        return None if self._saver is None else self._saver.save(score)
+
+    def _export(self) -> tuple[State, int]:
+        """Returns the state of this moment and how many records it has, as `Saver` wants it."""
+        with self._record_lock:
+            state = self._store.export_state()
+            statistics = self._export_statistics()
+            if self._journal is not None:
+                statistics[JOURNAL_INDEX] = self._journal.begin_snapshot()
+            held = self._combiner.pending.items()
+            pending = {groups: (one.total, one.count) for groups, one in held}
+            return replace(state, statistics=statistics, pending=pending), self._records
 
     def _export_statistics(self) -> dict[str, Any]:
         return {
@@ -523,7 +451,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             _PUBLISHED: self._published,
         }
 
-    def _get_score(self) -> float | None:
+    def _compute_score(self) -> float | None:
         """Returns by what the best snapshots are chosen: the mean return over a whole window."""
         if not self._scores_returns or not self._statistics.is_window_full:
             return None
@@ -539,16 +467,16 @@ class ParameterServer(ParameterServerBackend, Publisher):
           SnapshotError: there are snapshots, but none that fits; nothing has changed.
           JournalError: records are damaged or missing; not to be served.
         """
-        if self._snapshots is None:
+        if self._snapshots is None or self._saver is None:
             return False
-        with self._save_lock:
+        with self._saver.hold():
             state = self._snapshots.restore_latest(self.manifest)
             if state is not None:
                 self._import(state)
             restored = self._import_published(state) or state is not None
             if self._journal is None:
                 return restored
-            index = 0 if state is None else int(state.statistics.get(_JOURNAL_INDEX, 0))
+            index = 0 if state is None else int(state.statistics.get(JOURNAL_INDEX, 0))
             self._replay(self._journal.replay(index), state is not None)
             if dropped := self._combiner.drop_strangers():
                 _LOG.warning("%d gradients that were held back are dropped: no more avg", dropped)
@@ -579,12 +507,11 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._published = int(state.statistics.get(_PUBLISHED, 0))
 
     def _import(self, state: State) -> None:
-        assert self._snapshots is not None
+        assert self._saver is not None
         with self._record_lock:
             self._take_up(state)
             self._combiner.begin(self._store.values, state.pending)
-            self._saved = _Saved(self._snapshots.path_of(state), state.global_t, self._records)
-            self._attempted_t = state.global_t
+            self._saver.note_restored(state)
             self._check_finished()
 
     def _replay(self, records: Iterable[Record], has_snapshot: bool) -> None:
@@ -627,13 +554,12 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._closed = True
         self._turns.close()
         self._record_metrics(now=True)
-        self._stopping.set()
-        self._snapshot_due.set()
-        if self._snapshot_thread is not None:
-            self._snapshot_thread.join()
+        saver = self._saver
+        if saver is not None:
+            saver.stop()
         try:
-            if save and self._records != (self._saved.records if self._saved else 0):
-                self.save_checkpoint()
+            if save and saver is not None and not saver.has_all:
+                saver.save()
         finally:
             if self._journal is not None:
                 self._journal.close()
@@ -686,7 +612,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             return self._drop(late)
         if (known := self._replies.find(push)) is not None:
             return self._make_reply(known)
-        if self._finished:
+        if self.finished:
             return self._answer_nothing() if push.gradient is None else self._drop(FINISHED)
         if push.gradient is not None and self._is_lost(push):
             self._statistics.count_refused("lost version")
@@ -722,14 +648,13 @@ class ParameterServer(ParameterServerBackend, Publisher):
         if push.gradient is not None:
             self._curves.add_gradient(staleness)
             self._statistics.add_gradient(push.client_id, staleness)
-        every = self._every_env_steps
-        if every is not None and self._store.global_t - self._attempted_t >= every:
-            self._snapshot_due.set()
+        if self._saver is not None:
+            self._saver.note_steps(self._store.global_t)
         failpoints.hit("ps.after_apply_before_reply")
         return self._make_reply(answered, plan.reason)
 
     def _apply_publish(self, publish: Publish) -> Reply:
-        if publish.number <= self._published or self._finished:
+        if publish.number <= self._published or self.finished:
             return self._answer_nothing()
         with self._record_lock:
             prepared = self._store.prepare_publish(publish)
@@ -743,9 +668,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 self._publications.write(replace(state, statistics=self._export_statistics()))
         self._curves.add_publish()
         failpoints.hit("ps.after_publish")
-        every = self._every_env_steps
-        if every is not None and self._store.global_t - self._attempted_t >= every:
-            self._snapshot_due.set()
+        if self._saver is not None:
+            self._saver.note_steps(self._store.global_t)
         return self._make_reply(Answered("applied", prepared.version, prepared.global_t))
 
     def _prepare(
@@ -787,56 +711,15 @@ class ParameterServer(ParameterServerBackend, Publisher):
             version=answered.version,
             global_t=answered.global_t,
             epoch=self._epoch,
-            finished=self._finished,
+            finished=self.finished,
         )
 
     def _check_finished(self) -> None:
-        """Notes the end of the training; once it has ended it stays so."""
-        target, statistics = self._target, self._statistics
-        if self._finished:
-            return
-        if self._max_global_step is not None and self.global_t >= self._max_global_step:
-            self._finished = f"budget of {self._max_global_step} env steps used up"
-        elif target is not None and statistics.is_window_full:
-            mean = statistics.mean_return
-            if mean is not None and mean >= target.mean_return:
-                self._finished = (
-                    f"mean return {mean:g} of the last {target.episodes} episodes reached the "
-                    f"target {target.mean_return:g}"
-                )
-        if self._finished:
-            _LOG.info("training has finished: %s", self._finished)
-            self._finished_event.set()
+        self._ending.check(self.global_t, self._statistics)
 
     def _record_metrics(self, now: bool = False) -> None:
         counts = vars(self._combiner.counts)
         self._curves.record(self.global_t, self._store.compute_learning_rates, counts, now)
-
-    # In the snapshot thread.
-
-    def _snapshot_loop(self) -> None:
-        due = self._clock() + (self._every_sec or 0)
-        while True:
-            self._snapshot_due.wait(
-                None if self._every_sec is None else max(0.0, due - self._clock())
-            )
-            self._snapshot_due.clear()
-            if self._stopping.is_set():
-                return
-            self._save_if_moved()
-            due = self._clock() + (self._every_sec or 0)
-
-    def _save_if_moved(self) -> None:
-        if self._records == (self._saved.records if self._saved else 0):
-            return
-        try:
-            self.save_checkpoint()
-        except SnapshotError as error:
-            self._snapshot_failures += 1
-            _LOG.error("%s; training goes on", error)
-        except Exception:
-            self._snapshot_failures += 1
-            _LOG.exception("a snapshot failed; training goes on")
 
 
 def _get_resident_bytes() -> int:

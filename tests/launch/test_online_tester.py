@@ -28,7 +28,7 @@ from relaax_like.launch.online_tester import TestHook
 from relaax_like.learner.checkpoint import load_checkpoint
 from relaax_like.learner.fixed_values import FixedValues
 from relaax_like.metrics.curves import read_curves
-from relaax_like.parameter_server.parameter_server import Target
+from relaax_like.parameter_server.ending import Target
 from relaax_like.parameter_server.snapshots import list_names, read_best, read_latest
 from relaax_like.wire.spaces import Box, Discrete
 

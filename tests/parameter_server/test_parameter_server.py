@@ -21,7 +21,8 @@ from support.threads import WAIT_SEC, Caller, wait_until
 from relaax_like.bridge.manifest import Variable, make_manifest
 from relaax_like.bridge.service import Episode, Metrics, NullMetrics, Push, Reply
 from relaax_like.config.optimizer import OptimizerConfig
-from relaax_like.parameter_server.parameter_server import ParameterServer, Target
+from relaax_like.parameter_server.ending import Target
+from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import (
@@ -635,13 +636,14 @@ def test_snapshots_by_env_steps(tmp_path: Path) -> None:
 def test_snapshots_by_time_only_when_global_t_moved(tmp_path: Path) -> None:
     server = open_server(tmp_path, keep=100, snapshot_every_sec=0.01)
     attempts: list[int] = []
-    save_if_moved = server._save_if_moved
+    assert server._saver is not None
+    save_if_moved = server._saver._save_if_moved
 
     def save_and_count() -> None:
         save_if_moved()
         attempts.append(1)
 
-    server._save_if_moved = save_and_count  # type: ignore[method-assign]
+    server._saver._save_if_moved = save_and_count  # type: ignore[method-assign]
     for global_t in (1, 2):
         server.push(Push(client_id="agent", env_steps=1))
         wait_until(lambda t=global_t: server.status().snapshot_global_t == t, "a snapshot")  # type: ignore[misc]

@@ -18,7 +18,8 @@ from relaax_like.bridge.manifest import Variable, make_manifest
 from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import Episode, NullMetrics, Publish, Push, Reply
 from relaax_like.config.optimizer import OptimizerConfig
-from relaax_like.parameter_server.parameter_server import ParameterServer, Target
+from relaax_like.parameter_server.ending import Target
+from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.published_state import NAMES
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots, list_names, read_best

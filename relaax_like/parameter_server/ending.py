@@ -1,0 +1,83 @@
+"""What ends a training, and who has been told."""
+
+import logging
+import math
+import threading
+import time
+from dataclasses import dataclass
+
+from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, Statistics
+from relaax_like.wire.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
+_POLL_SEC = 0.02
+
+
+@dataclass(frozen=True)
+class Target:
+    """Training ends when the mean return of the last `episodes` episodes is at least this."""
+
+    mean_return: float
+    episodes: int = DEFAULT_WINDOW
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.mean_return) or self.episodes < 1:
+            raise ConfigError(
+                f"target: mean return {self.mean_return} over {self.episodes} episodes, expected a "
+                "finite number over 1 or more"
+            )
+
+
+class Ending:
+    """Notes when the training has ended; once it has, it stays so. Thread-safe.
+
+    Args:
+      max_global_step: environment steps after which it ends; None: no limit.
+      target: mean return that ends it; None: none does.
+
+    Attributes:
+      reason: what ended it, or "" while it goes on.
+    """
+
+    def __init__(self, max_global_step: int | None, target: Target | None):
+        self.reason = ""
+        self._max_global_step = max_global_step
+        self._target = target
+        self._ended = threading.Event()
+        self._told: set[str] = set()
+
+    def check(self, global_t: int, statistics: Statistics) -> None:
+        """Looks whether this is the end; called by one thread at a time."""
+        if self.reason:
+            return
+        target = self._target
+        if self._max_global_step is not None and global_t >= self._max_global_step:
+            self.reason = f"budget of {self._max_global_step} env steps used up"
+        elif target is not None and statistics.is_window_full:
+            mean = statistics.mean_return
+            if mean is not None and mean >= target.mean_return:
+                self.reason = (
+                    f"mean return {mean:g} of the last {target.episodes} episodes reached the "
+                    f"target {target.mean_return:g}"
+                )
+        if self.reason:
+            _LOG.info("training has finished: %s", self.reason)
+            self._ended.set()
+
+    def note_told(self, client_id: str) -> None:
+        """Notes that a client has heard of the end."""
+        self._told.add(client_id)
+
+    def wait(self, timeout_sec: float | None) -> str:
+        """Waits for the end; returns what it was, or "" after the time."""
+        self._ended.wait(timeout_sec)
+        return self.reason
+
+    def wait_told(self, statistics: Statistics, timeout_sec: float) -> None:
+        """Waits until all present clients have been told; see `ParameterServer.wait_told`."""
+        deadline = time.monotonic() + timeout_sec
+        while time.monotonic() < deadline:
+            present = statistics.client_ids
+            if present and present <= self._told:
+                return
+            time.sleep(_POLL_SEC)

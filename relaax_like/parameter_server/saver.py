@@ -1,0 +1,184 @@
+"""Has snapshots written while the server serves: by time, by steps, or when somebody asks."""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from relaax_like.parameter_server.mirror import Mirror
+from relaax_like.parameter_server.push_journal import PushJournal
+from relaax_like.parameter_server.snapshots import Snapshots, State
+from relaax_like.wire import failpoints, tracing
+from relaax_like.wire.errors import SnapshotError
+
+_LOG = logging.getLogger(__name__)
+# Key of a snapshot's statistics: the journal's first segment that it does not cover.
+JOURNAL_INDEX = "journal_index"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The newest snapshot.
+
+    Attributes:
+      path: its directory.
+      global_t: of its state.
+      records: that had taken effect in this process by then.
+      at: seconds of the clock when it was verified; None: it is of an earlier process.
+    """
+
+    path: Path
+    global_t: int
+    records: int
+    at: float | None = None
+
+
+class Saver:
+    """Writes snapshots, one at a time; then drops what the journal need not keep. Thread-safe.
+
+    Args:
+      snapshots: where they go; its owner closes them.
+      export: returns the state of this moment, immutable, and how many records it has; where there
+        is a journal, begins a segment of it, and notes that under `JOURNAL_INDEX`.
+      count_records: returns how many records have taken effect.
+      compute_score: returns the score of what is saved without one, or None.
+      journal: whose segments are dropped; None: there is none.
+      mirror: where snapshots are copied to; None: nowhere.
+      every_sec: seconds between two snapshots; None: not by time.
+      every_env_steps: environment steps between two; None: not by steps.
+      clock: seconds, never going back.
+
+    Attributes:
+      saved: the newest snapshot; None: there is none.
+      failures: snapshots, not asked for by anybody, that could not be written.
+    """
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        export: Callable[[], tuple[State, int]],
+        count_records: Callable[[], int],
+        compute_score: Callable[[], float | None],
+        journal: PushJournal | None,
+        mirror: Mirror | None,
+        every_sec: float | None,
+        every_env_steps: int | None,
+        clock: Callable[[], float],
+    ):
+        self.saved: Saved | None = None
+        self.failures = 0
+        self._snapshots = snapshots
+        self._export = export
+        self._count_records = count_records
+        self._compute_score = compute_score
+        self._journal = journal
+        self._mirror = mirror
+        self._every_sec = every_sec
+        self._every_env_steps = every_env_steps
+        self._clock = clock
+        self._lock = threading.Lock()  # held for a whole save, disk included; serving never is
+        self._attempted_t = 0  # global_t of the newest attempt
+        self._due = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def age_sec(self) -> float | None:
+        """Since the newest snapshot was verified; None: that was not in this process."""
+        saved = self.saved
+        return None if saved is None or saved.at is None else self._clock() - saved.at
+
+    @property
+    def has_all(self) -> bool:
+        """Whether nothing has happened since the newest snapshot, or the start."""
+        return self._count_records() == (self.saved.records if self.saved else 0)
+
+    def start(self) -> None:
+        """Begins to save by time and steps, where either was asked for."""
+        if self._every_sec or self._every_env_steps:
+            self._thread = threading.Thread(target=self._loop, name="snapshots", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Ends that; waits for a snapshot that is being written."""
+        self._stopping.set()
+        self._due.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """While the block lasts, nothing is saved."""
+        with self._lock:
+            yield
+
+    def note_restored(self, state: State) -> None:
+        """Takes a snapshot of an earlier process, which was restored, for the newest."""
+        path = self._snapshots.path_of(state)
+        self.saved = Saved(path, state.global_t, self._count_records())
+        self._attempted_t = state.global_t
+
+    def note_steps(self, global_t: int) -> None:
+        """Has a snapshot written when enough steps have been taken; returns at once."""
+        every = self._every_env_steps
+        if every is not None and global_t - self._attempted_t >= every:
+            self._due.set()
+
+    def save(self, score: float | None = None) -> Path:
+        """Writes a snapshot, unless the newest is of this very state and no score came.
+
+        Returns:
+          Its directory.
+
+        Raises:
+          SnapshotError: it could not be written; the older ones are untouched.
+        """
+        with self._lock:
+            state, records = self._export()
+            self._attempted_t = state.global_t
+            if score is not None or self.saved is None or self.saved.records != records:
+                with tracing.span("snapshot write"):
+                    path = self._snapshots.save(
+                        state, self._compute_score() if score is None else score
+                    )
+                self.saved = Saved(path, state.global_t, records, self._clock())
+                failpoints.hit("ps.after_snapshot_before_drop")
+                if self._journal is not None:
+                    self._journal.end_snapshot(state.statistics[JOURNAL_INDEX])
+                if self._mirror is not None:
+                    self._mirror.offer(path)
+            return self.saved.path
+
+    def try_to_save(self, score: float | None = None) -> None:
+        """Writes a snapshot; a failure is logged and counted."""
+        try:
+            self.save(score)
+        except SnapshotError as error:
+            self.failures += 1
+            _LOG.error("%s; training goes on", error)
+
+    def save_replayed(self) -> None:
+        """Has a snapshot hold what the journal gave back: publishes do not go into that."""
+        if self.saved is not None and not self.has_all:
+            self.try_to_save()
+
+    def _loop(self) -> None:
+        due = self._clock() + (self._every_sec or 0)
+        while True:
+            self._due.wait(None if self._every_sec is None else max(0.0, due - self._clock()))
+            self._due.clear()
+            if self._stopping.is_set():
+                return
+            self._save_if_moved()
+            due = self._clock() + (self._every_sec or 0)
+
+    def _save_if_moved(self) -> None:
+        if self.has_all:
+            return
+        try:
+            self.try_to_save()
+        except Exception:
+            self.failures += 1
+            _LOG.exception("a snapshot failed; training goes on")
