@@ -7,12 +7,13 @@ from rich.console import Console
 from rich.table import Table
 
 from relaax_like.launch.process import EXIT_ERROR
+from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.journal_check import (
     JournalReport,
     check_journal,
     cut_to_last_good,
 )
-from relaax_like.parameter_server.snapshots import lock_folder, read_latest
+from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.wire.errors import ConfigError
 
 

@@ -10,47 +10,41 @@ Any file system of fsspec will do; `pip install relaax_like[mirror]` brings S3. 
 its library looks for them (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ...), never in our YAML file.
 """
 
-import contextlib
 import logging
 import os
 import random
-import re
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import IO, Any
-from urllib.parse import unquote, urlsplit
+from pathlib import Path
 
-from relaax_like.parameter_server.snapshots import (
+from relaax_like.parameter_server.folder import TEMPORARY, sync_directory, sync_file
+from relaax_like.parameter_server.mirror_remote import (
+    OpenSnapshot,
+    Remote,
+    StoppedError,
+    check_files,
+)
+from relaax_like.parameter_server.snapshot_format import (
     MANIFEST_NAME,
-    TEMPORARY,
     DamagedError,
-    check_kept,
-    is_snapshot_name,
-    list_names,
-    select_kept,
-    sync_directory,
-    sync_file,
     unpack_manifest,
     verify_snapshot,
 )
-from relaax_like.wire.errors import ConfigError, SnapshotError
+from relaax_like.parameter_server.snapshots import (
+    check_kept,
+    list_names,
+    select_kept,
+)
+from relaax_like.wire.errors import SnapshotError
 
 _LOG = logging.getLogger(__name__)
-_URL = re.compile(r"^([a-z][a-z0-9+.-]*)://(.+)$", re.DOTALL)
-# What a manifest may name: it comes from elsewhere.
-_FILE = re.compile(r"^(values|slots-\d+|pending-\d+)\.npy$")
-_INSTALL = "pip install 'relaax_like[mirror]'"
 # A file of some hundred megabytes has time for it on a slow line.
 _FILE_TIMEOUT_SEC = 600.0
 _FIRST_PAUSE_SEC = 1.0
 _LONGEST_PAUSE_SEC = 60.0
 _FETCH_TRIES = 3
-# s3fs would hold ten parts of 50 MiB in memory.
-_S3_PARTS = {"chunksize": 16 << 20, "max_concurrency": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +93,14 @@ class Mirror:
           ConfigError: the URL cannot be used, a package is missing, or a number makes no sense.
         """
         check_kept(keep, keep_best)
-        self._remote = _Remote(url, file_timeout_sec)
+        self._remote = Remote(url, file_timeout_sec)
         self._keep = keep
         self._keep_best = keep_best
         # What the thread alone uses: name -> score of the copies there, and those of no use.
         self._scores: dict[str, float | None] = {}
         self._damaged: set[str] = set()
         self._condition = threading.Condition()  # guards all that follows
-        self._waiting: _OpenSnapshot | None = None
+        self._waiting: OpenSnapshot | None = None
         self._copying = ""
         self._closing = False
         self._newest_global_t: int | None = None
@@ -126,13 +120,13 @@ class Mirror:
         Its files are opened here: it may be deleted from the folder before they are copied.
         """
         try:
-            snapshot = _OpenSnapshot(path)
+            snapshot = OpenSnapshot(path)
         except (OSError, DamagedError) as error:
             self._note_failure(path.name, error)
             return
         with self._condition:
             if self._closing:
-                replaced: _OpenSnapshot | None = snapshot
+                replaced: OpenSnapshot | None = snapshot
             else:
                 replaced, self._waiting = self._waiting, snapshot
                 self._condition.notify_all()
@@ -170,7 +164,7 @@ class Mirror:
         while (snapshot := self._take()) is not None:
             try:
                 self._copy(snapshot)
-            except _StoppedError:
+            except StoppedError:
                 snapshot.close()
                 return
             except Exception as error:  # a file system of fsspec may raise anything
@@ -183,14 +177,14 @@ class Mirror:
                 self._note_success(snapshot.name)
                 pause_sec = _FIRST_PAUSE_SEC
 
-    def _take(self) -> "_OpenSnapshot | None":
+    def _take(self) -> OpenSnapshot | None:
         with self._condition:
             self._condition.wait_for(lambda: self._waiting is not None or self._closing)
             snapshot, self._waiting = self._waiting, None
             self._copying = snapshot.name if snapshot is not None else ""
             return snapshot
 
-    def _put_back(self, snapshot: "_OpenSnapshot") -> None:
+    def _put_back(self, snapshot: OpenSnapshot) -> None:
         with self._condition:
             if self._waiting is None and not self._remote.stopped:
                 self._waiting = snapshot
@@ -206,7 +200,7 @@ class Mirror:
                 random.uniform(0.5, 1.0) * pause_sec,
             )
 
-    def _copy(self, snapshot: "_OpenSnapshot") -> None:
+    def _copy(self, snapshot: OpenSnapshot) -> None:
         """Makes a snapshot whole at the other end; then removes what is not to stay there."""
         self._remote.forget_listings()
         if not self._is_there(snapshot):
@@ -218,7 +212,7 @@ class Mirror:
             self._copying = ""
         self._delete_old(snapshot.name)
 
-    def _is_there(self, snapshot: "_OpenSnapshot") -> bool:
+    def _is_there(self, snapshot: OpenSnapshot) -> bool:
         """Tells whether it is there already; a copy of the same name that differs is unmade."""
         try:
             content = self._remote.read_manifest(snapshot.name)
@@ -297,7 +291,7 @@ def fetch_newest(
     """
     if list_names(directory):
         return None
-    remote = _Remote(url, file_timeout_sec)
+    remote = Remote(url, file_timeout_sec)
     for attempt in range(_FETCH_TRIES):
         if attempt:
             time.sleep(_FIRST_PAUSE_SEC)
@@ -315,7 +309,7 @@ def fetch_newest(
     ) from failure
 
 
-def _fetch_newest(remote: "_Remote", directory: Path) -> Path | None:
+def _fetch_newest(remote: Remote, directory: Path) -> Path | None:
     damaged = 0
     for name in reversed(remote.list_names()):
         try:
@@ -339,13 +333,13 @@ def _fetch_newest(remote: "_Remote", directory: Path) -> Path | None:
     return None
 
 
-def _fetch(remote: "_Remote", name: str, manifest: bytes, directory: Path) -> Path:
+def _fetch(remote: Remote, name: str, manifest: bytes, directory: Path) -> Path:
     """Brings one snapshot.
 
     Raises:
       DamagedError: it is not what was written.
     """
-    files = _check_files(unpack_manifest(manifest))
+    files = check_files(unpack_manifest(manifest))
     target = directory / name
     temporary = directory / (TEMPORARY + name)
     try:
@@ -366,247 +360,3 @@ def _fetch(remote: "_Remote", name: str, manifest: bytes, directory: Path) -> Pa
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target
-
-
-def _check_files(body: dict[str, Any]) -> list[str]:
-    """Returns the names of a manifest's data files.
-
-    Raises:
-      DamagedError: a name that no snapshot has, perhaps of a file elsewhere.
-    """
-    for name in body["files"]:
-        if not _FILE.match(name):
-            raise DamagedError(f"manifest.json names a file {name!r}")
-    return list(body["files"])
-
-
-class _OpenSnapshot:
-    """A snapshot's files, held open: they can be read although the folder deletes them.
-
-    Attributes:
-      name: of its directory.
-      manifest: the bytes of its manifest.
-      body: what the manifest says.
-      files: name -> data file.
-    """
-
-    def __init__(self, path: Path):
-        """Opens the files.
-
-        Raises:
-          OSError: it is not there.
-          DamagedError: it is no snapshot.
-        """
-        self.name = path.name
-        self.manifest = (path / MANIFEST_NAME).read_bytes()
-        self.body = unpack_manifest(self.manifest)
-        self.files: dict[str, IO[bytes]] = {}
-        with contextlib.ExitStack() as stack:
-            for name in _check_files(self.body):
-                self.files[name] = stack.enter_context(open(path / name, "rb"))
-            self._stack = stack.pop_all()
-
-    def path_of(self, file: str) -> str:
-        """Returns a path that a data file can be read from, wherever it has gone."""
-        descriptor = self.files[file].fileno()
-        os.lseek(descriptor, 0, os.SEEK_SET)  # macOS shares the position with who opens the path
-        return f"/dev/fd/{descriptor}"
-
-    def close(self) -> None:
-        """Lets go of the files."""
-        self._stack.close()
-
-
-class _StoppedError(Exception):
-    """The mirror was closed and nothing more is to be done."""
-
-
-class _Remote:
-    """The other end: one call at a time, each with a deadline.
-
-    A call that hangs is left behind in a daemon thread. Where fsspec can (object stores), it is
-    cancelled. Otherwise the next call waits for its end first, so that nothing is ever written
-    out of order.
-    """
-
-    def __init__(self, url: str, timeout_sec: float):
-        self.shown_url = _hide_password(url)
-        match = _URL.match(url)
-        if match is None:
-            raise ConfigError(
-                f"mirror_url: {self.shown_url!r} is no URL, expected one like s3://bucket/prefix "
-                "or file:///folder"
-            )
-        if "?" in url:
-            raise ConfigError(
-                f"mirror_url: {self.shown_url}: a mirror's URL has no ? in it; keys belong in the "
-                "environment"
-            )
-        self._url = url
-        self._timeout_sec = timeout_sec
-        self._password = urlsplit(url).password
-        self._protocol = match[1]
-        self._check_packages()
-        self._fs: Any = None
-        self._root = ""
-        self._hanging: threading.Thread | None = None
-        self._stopped = threading.Event()
-
-    @property
-    def stopped(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stopped.is_set()
-
-    def stop(self) -> None:
-        """Has all further calls raise `_StoppedError`."""
-        self._stopped.set()
-
-    def describe(self, error: BaseException) -> str:
-        """Returns an error in one line, without the URL's password."""
-        text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
-        for secret in {self._password, unquote(self._password or "")} - {None, ""}:
-            text = text.replace(str(secret), "***")
-        return text
-
-    def forget_listings(self) -> None:
-        """Has the other end really be asked what lies there."""
-        self._call(lambda **_: self._fs.invalidate_cache())
-
-    def list_names(self) -> list[str]:
-        """Returns the names of all snapshots there, halves too, oldest first."""
-        try:
-            entries = self._call(lambda **options: self._fs.ls(self._root, detail=False, **options))
-        except FileNotFoundError:
-            return []
-        names = (PurePosixPath(entry).name for entry in entries)
-        return sorted(name for name in names if is_snapshot_name(name))
-
-    def read_manifest(self, name: str) -> bytes:
-        """Returns a snapshot's manifest.
-
-        Raises:
-          FileNotFoundError: it is a half, or not there at all.
-        """
-        path = f"{self._root}/{name}/{MANIFEST_NAME}"
-        return self._call(lambda **options: self._fs.cat_file(path, **options))
-
-    def read_file(self, name: str, file: str, target: Path) -> None:
-        """Copies a data file to the disk.
-
-        Raises:
-          FileNotFoundError: it is not there.
-        """
-        source = f"{self._root}/{name}/{file}"
-        self._call(lambda **options: self._fs.get_file(source, str(target), **options))
-
-    def write(self, snapshot: _OpenSnapshot) -> None:
-        """Copies all files of a snapshot, the manifest last."""
-        folder = f"{self._root}/{snapshot.name}"
-        self._call(lambda **options: self._fs.makedirs(folder, exist_ok=True, **options))
-        parts = _S3_PARTS if self._protocol in ("s3", "s3a") else {}
-        for file in snapshot.files:
-            source, target = snapshot.path_of(file), f"{folder}/{file}"
-            self._call(lambda s=source, t=target, **o: self._fs.put_file(s, t, **parts, **o))
-            self._check_size(target, snapshot.body["files"][file]["size"])
-        manifest = f"{folder}/{MANIFEST_NAME}"
-        self._call(lambda **o: self._fs.pipe_file(manifest, snapshot.manifest, **o))
-
-    def unmake(self, name: str) -> None:
-        """Makes a half of a snapshot."""
-        path = f"{self._root}/{name}/{MANIFEST_NAME}"
-        self._call(lambda **options: self._fs.rm_file(path, **options))
-
-    def delete(self, name: str, whole: bool) -> None:
-        """Deletes a snapshot, its manifest first.
-
-        Args:
-          name: its name.
-          whole: whether it has a manifest.
-        """
-        if whole:
-            self.unmake(name)
-        folder = f"{self._root}/{name}"
-        # An object store has no empty directories: there may be nothing left to delete.
-        with contextlib.suppress(FileNotFoundError):
-            self._call(lambda **options: self._fs.rm(folder, recursive=True, **options))
-
-    def _check_size(self, path: str, size: int) -> None:
-        found = self._call(lambda **options: self._fs.info(path, **options))["size"]
-        if found != size:
-            raise OSError(f"{path} has {found} bytes there, {size} were sent")
-
-    def _check_packages(self) -> None:
-        try:
-            import fsspec
-
-            fsspec.get_filesystem_class(self._protocol)
-        except ImportError as error:
-            raise ConfigError(
-                f"mirror_url: {self.shown_url} needs a package that is missing; {_INSTALL} "
-                f"({error})"
-            ) from None
-        except ValueError:
-            raise ConfigError(
-                f"mirror_url: {self.shown_url}: {self._protocol}:// is unknown, expected a "
-                "protocol of fsspec, such as s3:// or file://"
-            ) from None
-
-    def _connect(self) -> None:
-        import fsspec
-
-        # An instance of its own: another user of the process must not change what it caches.
-        self._fs, self._root = fsspec.core.url_to_fs(self._url, skip_instance_cache=True)
-        self._root = self._root.rstrip("/")
-
-    def _call(self, operation: Callable[..., Any]) -> Any:
-        """Runs an operation of the file system, which is made at the first one.
-
-        Raises:
-          TimeoutError: it has not ended in time.
-          _StoppedError: `stop` was called.
-          Exception: whatever the operation raises.
-        """
-        if self._stopped.is_set():
-            raise _StoppedError
-        if self._hanging is not None:
-            self._hanging.join(self._timeout_sec)
-            if self._hanging.is_alive():
-                raise TimeoutError(f"a call still hangs after {self._timeout_sec:g} s more")
-        outcome: list[Any] = []
-        failure: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                if self._fs is None:
-                    self._connect()
-                # The synchronous face of fsspec's asynchronous file systems takes a timeout.
-                options = {"timeout": self._timeout_sec} if self._fs.async_impl else {}
-                outcome.append(operation(**options))
-            except BaseException as error:
-                failure.append(error)
-
-        # A second later than fsspec's own deadline, which is the better one.
-        thread = self._hanging = threading.Thread(target=run, name="mirror call", daemon=True)
-        thread.start()
-        thread.join(self._timeout_sec + 1.0)
-        if thread.is_alive():
-            raise TimeoutError(f"no answer in {self._timeout_sec:g} s")
-        self._hanging = None
-        if failure:
-            raise failure[0]
-        return outcome[0]
-
-
-def _hide_password(url: str) -> str:
-    """Returns a URL without password and query, to be shown.
-
-    Raises:
-      ConfigError: it cannot be told where the password ends.
-    """
-    scheme, separator, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    user, at, host = place.rpartition("@")
-    if not at and "@" in path and ":" in host and not host.rpartition(":")[2].isdigit():
-        raise ConfigError("mirror_url: a / in its password? Write it as %2F")
-    shown = f"{scheme}{separator}{user.partition(':')[0]}{at}{host}{slash}{path}"
-    return shown.partition("?")[0]

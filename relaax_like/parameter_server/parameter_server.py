@@ -41,7 +41,8 @@ from relaax_like.parameter_server.push_journal import Durability, PushJournal
 from relaax_like.parameter_server.records import Record
 from relaax_like.parameter_server.replies import Answered, Replies
 from relaax_like.parameter_server.saver import JOURNAL_INDEX, Saver
-from relaax_like.parameter_server.snapshots import Snapshots, State
+from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, EpisodeMeans, Statistics
 from relaax_like.parameter_server.store import Prepared, Store
 from relaax_like.parameter_server.turns import ClosedError, FullError, Turns

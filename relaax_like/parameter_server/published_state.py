@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relaax_like.parameter_server.snapshots import State
+from relaax_like.parameter_server.snapshot_format import State
 
 _LOG = logging.getLogger(__name__)
 _MAGIC = b"RLXPUB01"

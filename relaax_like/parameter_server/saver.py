@@ -9,7 +9,8 @@ from pathlib import Path
 
 from relaax_like.parameter_server.mirror import Mirror
 from relaax_like.parameter_server.push_journal import PushJournal
-from relaax_like.parameter_server.snapshots import Snapshots, State
+from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.wire import failpoints, tracing
 from relaax_like.wire.errors import SnapshotError
 

@@ -9,81 +9,34 @@ was not verified never bears a snapshot's name. Its manifest has the size and CR
 and a CRC-32 of itself.
 """
 
-import fcntl
-import json
 import logging
 import math
 import os
 import re
 import shutil
-import time
-import zlib
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
-
-import numpy as np
+from typing import IO
 
 from relaax_like.bridge.manifest import Manifest, Segment
+from relaax_like.parameter_server.folder import TEMPORARY, count_start, lock_folder, sync_directory
+from relaax_like.parameter_server.snapshot_format import (
+    DamagedError,
+    State,
+    read_files,
+    read_manifest,
+    verify_snapshot,
+    write_files,
+)
 from relaax_like.wire import failpoints
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 _LOG = logging.getLogger(__name__)
-_FORMAT = 1
 _NAME = re.compile(r"^cp-(\d{20})-(\d{20})$")
-TEMPORARY = ".tmp-"
 # A snapshot that is being replaced by another of the same name.
 _REPLACED = ".old-"
-MANIFEST_NAME = "manifest.json"
-_READ_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class State:
-    """All that a run needs to go on as if it had never stopped.
-
-    Attributes:
-      manifest: the layout of `values`.
-      version: of the values.
-      global_t: environment steps of all clients together.
-      values: [total_bytes] uint8.
-      slots: group -> [s, n] float32, what the optimizer remembers.
-      slot_names: group -> what the rows of its slots hold.
-      steps: group -> optimizer steps taken.
-      statistics: what else is to be kept; JSON types only.
-      pending: groups of a push -> sum [n] float32 and number of the gradients that are held back.
-      score: what its snapshot was saved with; None: no score, or not read from a snapshot.
-    """
-
-    manifest: Manifest
-    version: int
-    global_t: int
-    values: np.ndarray
-    slots: Mapping[str, np.ndarray]
-    slot_names: Mapping[str, tuple[str, ...]]
-    steps: Mapping[str, int]
-    statistics: Mapping[str, Any] = field(default_factory=dict)
-    pending: Mapping[tuple[str, ...], tuple[np.ndarray, int]] = field(default_factory=dict)
-    score: float | None = None
-
-
-# What reading something else than a snapshot leads to; RecursionError: brackets without an end.
-_DAMAGES = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    EOFError,
-    RecursionError,
-)
-
-
-class DamagedError(Exception):
-    """One snapshot cannot be used; there may be another. Never leaves this package."""
 
 
 class Snapshots:
@@ -126,7 +79,7 @@ class Snapshots:
             raise SnapshotError(f"{directory}: cannot hold snapshots: {error}") from error
         try:
             self._clean_up()
-            self.epoch = _count_start(self.directory / "epoch")
+            self.epoch = count_start(self.directory / "epoch")
         except OSError as error:
             self.close()
             raise SnapshotError(f"{directory}: cannot hold snapshots: {error}") from error
@@ -156,7 +109,7 @@ class Snapshots:
         temporary = self.directory / (TEMPORARY + target.name)
         try:
             temporary.mkdir(parents=True)  # the folder may have been removed under us
-            _write_files(temporary, state, score)
+            write_files(temporary, state, score)
             verify_snapshot(temporary)
             failpoints.hit("ps.in_snapshot")
             self._move_into_place(temporary, target)
@@ -243,7 +196,7 @@ class Snapshots:
     def _find_score(self, name: str) -> float | None:
         if name not in self._scores:
             try:
-                self._scores[name] = _read_manifest(self.directory / name).get("score")
+                self._scores[name] = read_manifest(self.directory / name).get("score")
             except DamagedError:
                 self._scores[name] = None
         return self._scores[name]
@@ -331,7 +284,7 @@ def read_latest(directory: Path, damaged: set[str] | None = None) -> State | Non
     names = list_names(directory)
     for name in reversed(names):
         try:
-            return _read_files(directory / name)
+            return read_files(directory / name)
         except DamagedError as error:
             _LOG.warning("%s: damaged snapshot skipped: %s", directory / name, error)
             if damaged is not None:
@@ -363,7 +316,7 @@ def read_best(directory: Path) -> State | None:
     damaged = 0
     for name in names:
         try:
-            score = _read_manifest(directory / name).get("score")
+            score = read_manifest(directory / name).get("score")
         except DamagedError as error:
             _LOG.warning("%s: damaged snapshot skipped: %s", directory / name, error)
             damaged += 1
@@ -372,7 +325,7 @@ def read_best(directory: Path) -> State | None:
             scored.append((score, name))
     for _, name in sorted(scored, reverse=True):
         try:
-            return _read_files(directory / name)
+            return read_files(directory / name)
         except DamagedError as error:
             _LOG.warning("%s: damaged snapshot skipped: %s", directory / name, error)
             damaged += 1
@@ -396,235 +349,6 @@ def list_names(directory: Path) -> list[str]:
 def is_snapshot_name(name: str) -> bool:
     """Tells whether a directory of this name is a snapshot."""
     return _NAME.match(name) is not None
-
-
-def lock_folder(directory: Path) -> IO[str]:
-    """Takes the folder's lock; it is given back when the file is closed or the process dies.
-
-    Raises:
-      SnapshotError: another process holds it, which is named.
-    """
-    file = open(directory / "lock", "a+", encoding="ascii")  # noqa: SIM115
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.seek(0)
-        holder = file.read(20).strip() or "unknown"
-        file.close()
-        if not isinstance(error, BlockingIOError):
-            raise
-        raise SnapshotError(
-            f"{directory}: held by another parameter server, pid {holder}; stop it, or use another "
-            "checkpoint directory"
-        ) from None
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
-
-
-def _count_start(path: Path) -> int:
-    try:
-        epoch = int(path.read_text("ascii")) + 1
-    except FileNotFoundError:
-        # A new folder may stand for one that is lost: agents that have known it must notice.
-        epoch = int(time.time())
-    except ValueError:
-        # Larger than any count of starts, so that it still grows.
-        epoch = int(time.time())
-        _LOG.warning("%s: damaged, the epoch goes on at %d", path, epoch)
-    temporary = path.with_name(f"{TEMPORARY}{path.name}")
-    with open(temporary, "w", encoding="ascii") as file:
-        file.write(str(epoch))
-        sync_file(file)
-    os.replace(temporary, path)
-    sync_directory(path.parent)
-    return epoch
-
-
-class _ChecksumWriter:
-    """A file for `np.save` that sums up what passes through it."""
-
-    def __init__(self, file: IO[bytes]):
-        self._file = file
-        self.size = 0
-        self.crc32 = 0
-
-    def write(self, data: bytes) -> int:
-        """Writes a piece."""
-        self._file.write(data)
-        self.size += len(data)
-        self.crc32 = zlib.crc32(data, self.crc32)
-        return len(data)
-
-
-def _write_files(directory: Path, state: State, score: float | None) -> None:
-    """Writes arrays and manifest and syncs them.
-
-    Raises:
-      OSError: as the file system says.
-    """
-    arrays = {"values.npy": state.values}
-    groups = {}
-    for index, (group, slots) in enumerate(state.slots.items()):
-        arrays[f"slots-{index}.npy"] = slots
-        groups[group] = {
-            "file": f"slots-{index}.npy",
-            "slots": list(state.slot_names[group]),
-            "steps": state.steps[group],
-        }
-    pending = []
-    for index, (names, (total, count)) in enumerate(state.pending.items()):
-        arrays[f"pending-{index}.npy"] = total
-        pending.append({"file": f"pending-{index}.npy", "groups": list(names), "count": count})
-    body = {
-        "format": _FORMAT,
-        "global_t": state.global_t,
-        "version": state.version,
-        "fingerprint": state.manifest.fingerprint,
-        "segments": [vars(segment) for segment in state.manifest.segments],
-        "groups": groups,
-        "statistics": state.statistics,
-        "pending": pending,
-        "score": score,
-        "files": {name: _write_array(directory / name, array) for name, array in arrays.items()},
-    }
-    manifest = {"crc32": zlib.crc32(_canonical(body)), "body": body}
-    with open(directory / MANIFEST_NAME, "w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1, allow_nan=False)
-        sync_file(file)
-    sync_directory(directory)
-
-
-def _write_array(path: Path, array: np.ndarray) -> dict[str, int]:
-    with open(path, "wb") as file:
-        writer = _ChecksumWriter(file)
-        np.save(writer, array, allow_pickle=False)
-        sync_file(file)
-    return {"size": writer.size, "crc32": writer.crc32}
-
-
-def _canonical(body: Any) -> bytes:
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def sync_file(file: IO[Any]) -> None:
-    """Writes a file's buffer and waits until the disk has it."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def sync_directory(directory: Path) -> None:
-    """Waits until the disk has the names in a directory."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def verify_snapshot(directory: Path) -> None:
-    """Reads all files of a snapshot, from the disk and not from memory, and compares checksums.
-
-    They must have been synced: what still waits to be written cannot be dropped from memory.
-
-    Raises:
-      DamagedError: it is not what was written.
-    """
-    with _raising_damaged():
-        _drop_cached(directory / MANIFEST_NAME)
-        for name, entry in _read_manifest(directory)["files"].items():
-            _drop_cached(directory / name)
-            _check_file(directory / name, entry["size"], entry["crc32"])
-
-
-def _drop_cached(path: Path) -> None:
-    if hasattr(os, "posix_fadvise"):  # not on macOS
-        with open(path, "rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _read_files(directory: Path) -> State:
-    """Reads a snapshot.
-
-    Raises:
-      DamagedError: it is not what was written.
-    """
-    with _raising_damaged():
-        return _unpack_state(directory, _read_manifest(directory))
-
-
-@contextmanager
-def _raising_damaged() -> Iterator[None]:
-    """Turns what damaged files lead to into a `DamagedError`."""
-    try:
-        yield
-    except _DAMAGES as error:
-        raise DamagedError(f"{type(error).__name__}: {error}") from error
-
-
-def _read_manifest(directory: Path) -> dict[str, Any]:
-    with _raising_damaged():
-        return unpack_manifest((directory / MANIFEST_NAME).read_bytes())
-
-
-def unpack_manifest(content: bytes) -> dict[str, Any]:
-    """Returns the body of a snapshot's manifest.
-
-    Raises:
-      DamagedError: it is not what was written, or of another format.
-    """
-    with _raising_damaged():
-        document = json.loads(content)
-        body = document["body"]
-        if zlib.crc32(_canonical(body)) != document["crc32"]:
-            raise DamagedError("manifest.json does not match its checksum")
-        if body["format"] != _FORMAT:
-            raise DamagedError(f"format {body['format']}, this version reads format {_FORMAT}")
-        return body
-
-
-def _unpack_state(directory: Path, body: dict[str, Any]) -> State:
-    arrays = {
-        name: _read_array(directory / name, entry["size"], entry["crc32"])
-        for name, entry in body["files"].items()
-    }
-    segments = (Segment(**{**s, "shape": tuple(s["shape"])}) for s in body["segments"])
-    groups = body["groups"]
-    return State(
-        manifest=Manifest(tuple(segments)),
-        version=body["version"],
-        global_t=body["global_t"],
-        values=arrays["values.npy"],
-        slots={group: arrays[entry["file"]] for group, entry in groups.items()},
-        slot_names={group: tuple(entry["slots"]) for group, entry in groups.items()},
-        steps={group: entry["steps"] for group, entry in groups.items()},
-        statistics=body["statistics"],
-        pending={
-            tuple(entry["groups"]): (arrays[entry["file"]], entry["count"])
-            for entry in body.get("pending", ())  # snapshots of older versions have none
-        },
-        score=body.get("score"),  # snapshots of older versions have none
-    )
-
-
-def _read_array(path: Path, size: int, crc32: int) -> np.ndarray:
-    _check_file(path, size, crc32)
-    with open(path, "rb") as file:
-        return np.load(file, allow_pickle=False)
-
-
-def _check_file(path: Path, size: int, crc32: int) -> None:
-    """Compares a file with its manifest, piece by piece; reads and sums release the GIL."""
-    if path.stat().st_size != size:
-        raise DamagedError(f"{path.name} has {path.stat().st_size} bytes, {size} were written")
-    found = 0
-    buffer = memoryview(bytearray(_READ_BYTES))
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            found = zlib.crc32(buffer[:count], found)
-    if found != crc32:
-        raise DamagedError(f"{path.name} does not match its checksum")
 
 
 def _describe_difference(saved: Manifest, wanted: Manifest) -> str:

@@ -25,7 +25,7 @@ from relaax_like.parameter_server.kernels import (
     slot_names,
 )
 from relaax_like.parameter_server.schedules import compute_learning_rate
-from relaax_like.parameter_server.snapshots import State
+from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
 from relaax_like.wire.ndarray import is_finite
 

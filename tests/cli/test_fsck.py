@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from relaax_like.cli.fsck import check_folder
+from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.journal import Journal
 from relaax_like.parameter_server.journal_reader import JournalReader
-from relaax_like.parameter_server.snapshots import lock_folder
 from relaax_like.wire.errors import ConfigError, JournalError, SnapshotError
 
 FINGERPRINT = 7

@@ -46,13 +46,8 @@ from relaax_like.metrics.server import unpack_scalars
 from relaax_like.parameter_server.intake import Refused, validate_push
 from relaax_like.parameter_server.journal_reader import JournalReader
 from relaax_like.parameter_server.records import Record, pack_record, unpack_record
-from relaax_like.parameter_server.snapshots import (
-    DamagedError,
-    Snapshots,
-    State,
-    read_latest,
-    unpack_manifest,
-)
+from relaax_like.parameter_server.snapshot_format import DamagedError, State, unpack_manifest
+from relaax_like.parameter_server.snapshots import Snapshots, read_latest
 from relaax_like.rlx_server.step_reader import StepReader
 from relaax_like.rlx_server.transition import Transition, read_step
 from relaax_like.v1 import journal_pb2, learner_pb2, metrics_pb2, ndarray_pb2, rlx_pb2

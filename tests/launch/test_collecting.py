@@ -15,7 +15,8 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.experience.rollout import Rollout
 from relaax_like.experience.trajectory_files import find_trajectories, read_trajectories
 from relaax_like.launch.local import make_local_agents, open_slots
-from relaax_like.parameter_server.snapshots import State, read_latest
+from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.parameter_server.snapshots import read_latest
 
 COUNTING = ROOT / "tests" / "support" / "counting" / "main"
 LENGTHS = (3, 5)

@@ -18,7 +18,8 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.launch.parameter_server import run_parameter_server, validate_served
 from relaax_like.launch.training import make_trainer
 from relaax_like.metrics.curves import read_curves
-from relaax_like.parameter_server.snapshots import State, read_best, read_latest
+from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.parameter_server.snapshots import read_best, read_latest
 from relaax_like.wire.errors import ConfigError
 
 BC = ROOT / "algorithms" / "bc" / "bc.yaml"

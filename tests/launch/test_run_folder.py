@@ -21,8 +21,9 @@ from relaax_like.launch.run_folder import (
     read_command,
     validate_not_held,
 )
+from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.journal_format import HEADER_BYTES
-from relaax_like.parameter_server.snapshots import list_names, lock_folder, read_latest
+from relaax_like.parameter_server.snapshots import list_names, read_latest
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 RELAAX = find_command("relaax")

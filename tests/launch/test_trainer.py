@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from support.cluster import POLICY_GRADIENT, TRACE, Cluster, Program, find_command
 
-from relaax_like.parameter_server.snapshots import State, read_latest
+from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.parameter_server.snapshots import read_latest
 
 QUIET = "relaax-rlx-server.score_lines=false"
 

@@ -27,6 +27,7 @@ from support.snapshots import (
 from support.threads import wait_until
 
 from relaax_like.parameter_server import mirror as mirror_module
+from relaax_like.parameter_server import mirror_remote
 from relaax_like.parameter_server.mirror import Mirror, fetch_newest
 from relaax_like.parameter_server.snapshots import Snapshots, read_best, read_latest
 from relaax_like.wire.errors import ConfigError, SnapshotError
@@ -189,7 +190,7 @@ def test_same_newest_and_best_stay_at_the_other_end(url: str, folder: Path, tmp_
 def test_long_files_go_to_s3_in_parts(
     s3_url: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(mirror_module._S3_PARTS, "chunksize", 5 << 20)  # the least of S3
+    monkeypatch.setitem(mirror_remote._S3_PARTS, "chunksize", 5 << 20)  # the least of S3
     state = make_state(1, 1, make_layout(1_000_000))
     with Snapshots(folder) as snapshots:
         mirror = Mirror(s3_url)

@@ -29,14 +29,8 @@ from support.snapshots import (
 from support.threads import Caller, wait_until
 
 from relaax_like.bridge.manifest import Manifest, Variable, make_manifest
-from relaax_like.parameter_server.snapshots import (
-    Snapshots,
-    State,
-    read_best,
-    read_latest,
-    select_kept,
-    verify_snapshot,
-)
+from relaax_like.parameter_server.snapshot_format import State, verify_snapshot
+from relaax_like.parameter_server.snapshots import Snapshots, read_best, read_latest, select_kept
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 
@@ -416,7 +410,8 @@ SAVE_UNTIL_KILLED = """
 import sys
 import numpy as np
 from relaax_like.bridge.manifest import Variable, make_manifest
-from relaax_like.parameter_server.snapshots import Snapshots, State
+from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.parameter_server.snapshots import Snapshots
 
 manifest = make_manifest([Variable("w", np.zeros(500_000, np.float32), "g")])
 with Snapshots(sys.argv[1], keep=2, keep_best=1) as snapshots:

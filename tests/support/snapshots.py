@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.bridge.manifest import STATISTIC, Manifest, Variable, make_manifest
-from relaax_like.parameter_server.snapshots import State
+from relaax_like.parameter_server.snapshot_format import State
 
 
 def make_layout(hidden: int = 3) -> Manifest:

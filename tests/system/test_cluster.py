@@ -17,7 +17,8 @@ import pytest
 from support.cluster import BARE, TRACE, Cluster, Program, find_command, find_free_port, wait_until
 
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.parameter_server.snapshots import State, read_latest
+from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.parameter_server.snapshots import read_latest
 
 
 @pytest.fixture

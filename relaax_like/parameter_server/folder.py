@@ -1,0 +1,74 @@
+"""A run's folder on disk: it belongs to one server at a time, which counts its starts."""
+
+import fcntl
+import logging
+import os
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from relaax_like.wire.errors import SnapshotError
+
+_LOG = logging.getLogger(__name__)
+# What begins so is deleted at the next start.
+TEMPORARY = ".tmp-"
+
+
+def lock_folder(directory: Path) -> IO[str]:
+    """Takes the folder's lock; it is given back when the file is closed or the process dies.
+
+    Raises:
+      SnapshotError: another process holds it, which is named.
+    """
+    file = open(directory / "lock", "a+", encoding="ascii")  # noqa: SIM115
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.seek(0)
+        holder = file.read(20).strip() or "unknown"
+        file.close()
+        if not isinstance(error, BlockingIOError):
+            raise
+        raise SnapshotError(
+            f"{directory}: held by another parameter server, pid {holder}; stop it, or use another "
+            "checkpoint directory"
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def count_start(path: Path) -> int:
+    """Reads the number in a file and leaves one that is greater; returns that."""
+    try:
+        epoch = int(path.read_text("ascii")) + 1
+    except FileNotFoundError:
+        # A new folder may stand for one that is lost: agents that have known it must notice.
+        epoch = int(time.time())
+    except ValueError:
+        # Larger than any count of starts, so that it still grows.
+        epoch = int(time.time())
+        _LOG.warning("%s: damaged, the epoch goes on at %d", path, epoch)
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    with open(temporary, "w", encoding="ascii") as file:
+        file.write(str(epoch))
+        sync_file(file)
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+    return epoch
+
+
+def sync_file(file: IO[Any]) -> None:
+    """Writes a file's buffer and waits until the disk has it."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_directory(directory: Path) -> None:
+    """Waits until the disk has the names in a directory."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,269 @@
+"""The other end of a mirror: a file system of fsspec, asked with deadlines."""
+
+import contextlib
+import os
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+from urllib.parse import unquote, urlsplit
+
+from relaax_like.parameter_server.snapshot_format import (
+    MANIFEST_NAME,
+    DamagedError,
+    unpack_manifest,
+)
+from relaax_like.parameter_server.snapshots import is_snapshot_name
+from relaax_like.wire.errors import ConfigError
+
+_URL = re.compile(r"^([a-z][a-z0-9+.-]*)://(.+)$", re.DOTALL)
+# What a manifest may name: it comes from elsewhere.
+_FILE = re.compile(r"^(values|slots-\d+|pending-\d+)\.npy$")
+_INSTALL = "pip install 'relaax_like[mirror]'"
+# s3fs would hold ten parts of 50 MiB in memory.
+_S3_PARTS = {"chunksize": 16 << 20, "max_concurrency": 2}
+
+
+def check_files(body: dict[str, Any]) -> list[str]:
+    """Returns the names of a manifest's data files.
+
+    Raises:
+      DamagedError: a name that no snapshot has, perhaps of a file elsewhere.
+    """
+    for name in body["files"]:
+        if not _FILE.match(name):
+            raise DamagedError(f"manifest.json names a file {name!r}")
+    return list(body["files"])
+
+
+class OpenSnapshot:
+    """A snapshot's files, held open: they can be read although the folder deletes them.
+
+    Attributes:
+      name: of its directory.
+      manifest: the bytes of its manifest.
+      body: what the manifest says.
+      files: name -> data file.
+    """
+
+    def __init__(self, path: Path):
+        """Opens the files.
+
+        Raises:
+          OSError: it is not there.
+          DamagedError: it is no snapshot.
+        """
+        self.name = path.name
+        self.manifest = (path / MANIFEST_NAME).read_bytes()
+        self.body = unpack_manifest(self.manifest)
+        self.files: dict[str, IO[bytes]] = {}
+        with contextlib.ExitStack() as stack:
+            for name in check_files(self.body):
+                self.files[name] = stack.enter_context(open(path / name, "rb"))
+            self._stack = stack.pop_all()
+
+    def path_of(self, file: str) -> str:
+        """Returns a path that a data file can be read from, wherever it has gone."""
+        descriptor = self.files[file].fileno()
+        os.lseek(descriptor, 0, os.SEEK_SET)  # macOS shares the position with who opens the path
+        return f"/dev/fd/{descriptor}"
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        self._stack.close()
+
+
+class StoppedError(Exception):
+    """The mirror was closed and nothing more is to be done."""
+
+
+class Remote:
+    """The other end: one call at a time, each with a deadline.
+
+    A call that hangs is left behind in a daemon thread. Where fsspec can (object stores), it is
+    cancelled. Otherwise the next call waits for its end first, so that nothing is ever written
+    out of order.
+    """
+
+    def __init__(self, url: str, timeout_sec: float):
+        self.shown_url = _hide_password(url)
+        match = _URL.match(url)
+        if match is None:
+            raise ConfigError(
+                f"mirror_url: {self.shown_url!r} is no URL, expected one like s3://bucket/prefix "
+                "or file:///folder"
+            )
+        if "?" in url:
+            raise ConfigError(
+                f"mirror_url: {self.shown_url}: a mirror's URL has no ? in it; keys belong in the "
+                "environment"
+            )
+        self._url = url
+        self._timeout_sec = timeout_sec
+        self._password = urlsplit(url).password
+        self._protocol = match[1]
+        self._check_packages()
+        self._fs: Any = None
+        self._root = ""
+        self._hanging: threading.Thread | None = None
+        self._stopped = threading.Event()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """Has all further calls raise `StoppedError`."""
+        self._stopped.set()
+
+    def describe(self, error: BaseException) -> str:
+        """Returns an error in one line, without the URL's password."""
+        text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
+        for secret in {self._password, unquote(self._password or "")} - {None, ""}:
+            text = text.replace(str(secret), "***")
+        return text
+
+    def forget_listings(self) -> None:
+        """Has the other end really be asked what lies there."""
+        self._call(lambda **_: self._fs.invalidate_cache())
+
+    def list_names(self) -> list[str]:
+        """Returns the names of all snapshots there, halves too, oldest first."""
+        try:
+            entries = self._call(lambda **options: self._fs.ls(self._root, detail=False, **options))
+        except FileNotFoundError:
+            return []
+        names = (PurePosixPath(entry).name for entry in entries)
+        return sorted(name for name in names if is_snapshot_name(name))
+
+    def read_manifest(self, name: str) -> bytes:
+        """Returns a snapshot's manifest.
+
+        Raises:
+          FileNotFoundError: it is a half, or not there at all.
+        """
+        path = f"{self._root}/{name}/{MANIFEST_NAME}"
+        return self._call(lambda **options: self._fs.cat_file(path, **options))
+
+    def read_file(self, name: str, file: str, target: Path) -> None:
+        """Copies a data file to the disk.
+
+        Raises:
+          FileNotFoundError: it is not there.
+        """
+        source = f"{self._root}/{name}/{file}"
+        self._call(lambda **options: self._fs.get_file(source, str(target), **options))
+
+    def write(self, snapshot: OpenSnapshot) -> None:
+        """Copies all files of a snapshot, the manifest last."""
+        folder = f"{self._root}/{snapshot.name}"
+        self._call(lambda **options: self._fs.makedirs(folder, exist_ok=True, **options))
+        parts = _S3_PARTS if self._protocol in ("s3", "s3a") else {}
+        for file in snapshot.files:
+            source, target = snapshot.path_of(file), f"{folder}/{file}"
+            self._call(lambda s=source, t=target, **o: self._fs.put_file(s, t, **parts, **o))
+            self._check_size(target, snapshot.body["files"][file]["size"])
+        manifest = f"{folder}/{MANIFEST_NAME}"
+        self._call(lambda **o: self._fs.pipe_file(manifest, snapshot.manifest, **o))
+
+    def unmake(self, name: str) -> None:
+        """Makes a half of a snapshot."""
+        path = f"{self._root}/{name}/{MANIFEST_NAME}"
+        self._call(lambda **options: self._fs.rm_file(path, **options))
+
+    def delete(self, name: str, whole: bool) -> None:
+        """Deletes a snapshot, its manifest first.
+
+        Args:
+          name: its name.
+          whole: whether it has a manifest.
+        """
+        if whole:
+            self.unmake(name)
+        folder = f"{self._root}/{name}"
+        # An object store has no empty directories: there may be nothing left to delete.
+        with contextlib.suppress(FileNotFoundError):
+            self._call(lambda **options: self._fs.rm(folder, recursive=True, **options))
+
+    def _check_size(self, path: str, size: int) -> None:
+        found = self._call(lambda **options: self._fs.info(path, **options))["size"]
+        if found != size:
+            raise OSError(f"{path} has {found} bytes there, {size} were sent")
+
+    def _check_packages(self) -> None:
+        try:
+            import fsspec
+
+            fsspec.get_filesystem_class(self._protocol)
+        except ImportError as error:
+            raise ConfigError(
+                f"mirror_url: {self.shown_url} needs a package that is missing; {_INSTALL} "
+                f"({error})"
+            ) from None
+        except ValueError:
+            raise ConfigError(
+                f"mirror_url: {self.shown_url}: {self._protocol}:// is unknown, expected a "
+                "protocol of fsspec, such as s3:// or file://"
+            ) from None
+
+    def _connect(self) -> None:
+        import fsspec
+
+        # An instance of its own: another user of the process must not change what it caches.
+        self._fs, self._root = fsspec.core.url_to_fs(self._url, skip_instance_cache=True)
+        self._root = self._root.rstrip("/")
+
+    def _call(self, operation: Callable[..., Any]) -> Any:
+        """Runs an operation of the file system, which is made at the first one.
+
+        Raises:
+          TimeoutError: it has not ended in time.
+          StoppedError: `stop` was called.
+          Exception: whatever the operation raises.
+        """
+        if self._stopped.is_set():
+            raise StoppedError
+        if self._hanging is not None:
+            self._hanging.join(self._timeout_sec)
+            if self._hanging.is_alive():
+                raise TimeoutError(f"a call still hangs after {self._timeout_sec:g} s more")
+        outcome: list[Any] = []
+        failure: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                if self._fs is None:
+                    self._connect()
+                # The synchronous face of fsspec's asynchronous file systems takes a timeout.
+                options = {"timeout": self._timeout_sec} if self._fs.async_impl else {}
+                outcome.append(operation(**options))
+            except BaseException as error:
+                failure.append(error)
+
+        # A second later than fsspec's own deadline, which is the better one.
+        thread = self._hanging = threading.Thread(target=run, name="mirror call", daemon=True)
+        thread.start()
+        thread.join(self._timeout_sec + 1.0)
+        if thread.is_alive():
+            raise TimeoutError(f"no answer in {self._timeout_sec:g} s")
+        self._hanging = None
+        if failure:
+            raise failure[0]
+        return outcome[0]
+
+
+def _hide_password(url: str) -> str:
+    """Returns a URL without password and query, to be shown.
+
+    Raises:
+      ConfigError: it cannot be told where the password ends.
+    """
+    scheme, separator, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    user, at, host = place.rpartition("@")
+    if not at and "@" in path and ":" in host and not host.rpartition(":")[2].isdigit():
+        raise ConfigError("mirror_url: a / in its password? Write it as %2F")
+    shown = f"{scheme}{separator}{user.partition(':')[0]}{at}{host}{slash}{path}"
+    return shown.partition("?")[0]

@@ -1,0 +1,233 @@
+"""The files of one snapshot: `.npy` arrays, and a manifest with their sizes and checksums."""
+
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from relaax_like.bridge.manifest import Manifest, Segment
+from relaax_like.parameter_server.folder import sync_directory, sync_file
+
+_FORMAT = 1
+MANIFEST_NAME = "manifest.json"
+_READ_BYTES = 1 << 20
+# What reading something else than a snapshot leads to; RecursionError: brackets without an end.
+_DAMAGES = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    RecursionError,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """All that a run needs to go on as if it had never stopped.
+
+    Attributes:
+      manifest: the layout of `values`.
+      version: of the values.
+      global_t: environment steps of all clients together.
+      values: [total_bytes] uint8.
+      slots: group -> [s, n] float32, what the optimizer remembers.
+      slot_names: group -> what the rows of its slots hold.
+      steps: group -> optimizer steps taken.
+      statistics: what else is to be kept; JSON types only.
+      pending: groups of a push -> sum [n] float32 and number of the gradients that are held back.
+      score: what its snapshot was saved with; None: no score, or not read from a snapshot.
+    """
+
+    manifest: Manifest
+    version: int
+    global_t: int
+    values: np.ndarray
+    slots: Mapping[str, np.ndarray]
+    slot_names: Mapping[str, tuple[str, ...]]
+    steps: Mapping[str, int]
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    pending: Mapping[tuple[str, ...], tuple[np.ndarray, int]] = field(default_factory=dict)
+    score: float | None = None
+
+
+class DamagedError(Exception):
+    """One snapshot cannot be used; there may be another. Never leaves this package."""
+
+
+def write_files(directory: Path, state: State, score: float | None) -> None:
+    """Writes arrays and manifest and syncs them.
+
+    Raises:
+      OSError: as the file system says.
+    """
+    arrays = {"values.npy": state.values}
+    groups = {}
+    for index, (group, slots) in enumerate(state.slots.items()):
+        arrays[f"slots-{index}.npy"] = slots
+        groups[group] = {
+            "file": f"slots-{index}.npy",
+            "slots": list(state.slot_names[group]),
+            "steps": state.steps[group],
+        }
+    pending = []
+    for index, (names, (total, count)) in enumerate(state.pending.items()):
+        arrays[f"pending-{index}.npy"] = total
+        pending.append({"file": f"pending-{index}.npy", "groups": list(names), "count": count})
+    body = {
+        "format": _FORMAT,
+        "global_t": state.global_t,
+        "version": state.version,
+        "fingerprint": state.manifest.fingerprint,
+        "segments": [vars(segment) for segment in state.manifest.segments],
+        "groups": groups,
+        "statistics": state.statistics,
+        "pending": pending,
+        "score": score,
+        "files": {name: _write_array(directory / name, array) for name, array in arrays.items()},
+    }
+    manifest = {"crc32": zlib.crc32(_canonical(body)), "body": body}
+    with open(directory / MANIFEST_NAME, "w", encoding="utf-8") as file:
+        json.dump(manifest, file, indent=1, allow_nan=False)
+        sync_file(file)
+    sync_directory(directory)
+
+
+class _ChecksumWriter:
+    """A file for `np.save` that sums up what passes through it."""
+
+    def __init__(self, file: IO[bytes]):
+        self._file = file
+        self.size = 0
+        self.crc32 = 0
+
+    def write(self, data: bytes) -> int:
+        """Writes a piece."""
+        self._file.write(data)
+        self.size += len(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
+        return len(data)
+
+
+def _write_array(path: Path, array: np.ndarray) -> dict[str, int]:
+    with open(path, "wb") as file:
+        writer = _ChecksumWriter(file)
+        np.save(writer, array, allow_pickle=False)
+        sync_file(file)
+    return {"size": writer.size, "crc32": writer.crc32}
+
+
+def _canonical(body: Any) -> bytes:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def verify_snapshot(directory: Path) -> None:
+    """Reads all files of a snapshot, from the disk and not from memory, and compares checksums.
+
+    They must have been synced: what still waits to be written cannot be dropped from memory.
+
+    Raises:
+      DamagedError: it is not what was written.
+    """
+    with _raising_damaged():
+        _drop_cached(directory / MANIFEST_NAME)
+        for name, entry in read_manifest(directory)["files"].items():
+            _drop_cached(directory / name)
+            _check_file(directory / name, entry["size"], entry["crc32"])
+
+
+def _drop_cached(path: Path) -> None:
+    if hasattr(os, "posix_fadvise"):  # not on macOS
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def read_files(directory: Path) -> State:
+    """Reads a snapshot.
+
+    Raises:
+      DamagedError: it is not what was written.
+    """
+    with _raising_damaged():
+        return _unpack_state(directory, read_manifest(directory))
+
+
+@contextmanager
+def _raising_damaged() -> Iterator[None]:
+    """Turns what damaged files lead to into a `DamagedError`."""
+    try:
+        yield
+    except _DAMAGES as error:
+        raise DamagedError(f"{type(error).__name__}: {error}") from error
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """Returns the body of a snapshot's manifest; see `unpack_manifest`."""
+    with _raising_damaged():
+        return unpack_manifest((directory / MANIFEST_NAME).read_bytes())
+
+
+def unpack_manifest(content: bytes) -> dict[str, Any]:
+    """Returns the body of a snapshot's manifest.
+
+    Raises:
+      DamagedError: it is not what was written, or of another format.
+    """
+    with _raising_damaged():
+        document = json.loads(content)
+        body = document["body"]
+        if zlib.crc32(_canonical(body)) != document["crc32"]:
+            raise DamagedError("manifest.json does not match its checksum")
+        if body["format"] != _FORMAT:
+            raise DamagedError(f"format {body['format']}, this version reads format {_FORMAT}")
+        return body
+
+
+def _unpack_state(directory: Path, body: dict[str, Any]) -> State:
+    arrays = {
+        name: _read_array(directory / name, entry["size"], entry["crc32"])
+        for name, entry in body["files"].items()
+    }
+    segments = (Segment(**{**s, "shape": tuple(s["shape"])}) for s in body["segments"])
+    groups = body["groups"]
+    return State(
+        manifest=Manifest(tuple(segments)),
+        version=body["version"],
+        global_t=body["global_t"],
+        values=arrays["values.npy"],
+        slots={group: arrays[entry["file"]] for group, entry in groups.items()},
+        slot_names={group: tuple(entry["slots"]) for group, entry in groups.items()},
+        steps={group: entry["steps"] for group, entry in groups.items()},
+        statistics=body["statistics"],
+        pending={
+            tuple(entry["groups"]): (arrays[entry["file"]], entry["count"])
+            for entry in body.get("pending", ())  # snapshots of older versions have none
+        },
+        score=body.get("score"),  # snapshots of older versions have none
+    )
+
+
+def _read_array(path: Path, size: int, crc32: int) -> np.ndarray:
+    _check_file(path, size, crc32)
+    with open(path, "rb") as file:
+        return np.load(file, allow_pickle=False)
+
+
+def _check_file(path: Path, size: int, crc32: int) -> None:
+    """Compares a file with its manifest, piece by piece; reads and sums release the GIL."""
+    if path.stat().st_size != size:
+        raise DamagedError(f"{path.name} has {path.stat().st_size} bytes, {size} were written")
+    found = 0
+    buffer = memoryview(bytearray(_READ_BYTES))
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            found = zlib.crc32(buffer[:count], found)
+    if found != crc32:
+        raise DamagedError(f"{path.name} does not match its checksum")
