@@ -53,7 +53,7 @@ def finish(history: History, cluster: Cluster) -> None:
 
 @pytest.mark.usefixtures("server")
 def test_a_link_that_is_cut_for_a_while(cluster: Cluster, proxy: Proxy) -> None:
-    history = History(proxy.address, pause_sec=0.01)
+    history = History(proxy.address, pause_sec=0.01, share=False)
     history.start()
     try:
         faults = [(proxy.cut, 2.0), (proxy.stall, CUT_SEC)]
@@ -70,7 +70,7 @@ def test_a_link_that_is_cut_for_a_while(cluster: Cluster, proxy: Proxy) -> None:
         history.abandon()
 
 
-# Of the large model, through shared memory.
+# Through shared memory, which no reset reaches, beside streams that are reset.
 @pytest.mark.parametrize("parameters", [LARGE, 100] if LONG else [LARGE])
 def test_connections_that_are_reset_again_and_again(
     cluster: Cluster, proxy: Proxy, parameters: int
@@ -131,7 +131,7 @@ def test_half_open_connections_are_given_up(
         make = functools.partial(make_channel, options=[*options, *quick.items()])
         monkeypatch.setattr(control, "make_channel", make)
         monkeypatch.setattr(stub_module, "CALL_TIMEOUT_SEC", 0.5)
-    history = History(proxy.address, pause_sec=0.01, often=often)
+    history = History(proxy.address, pause_sec=0.01, often=often, share=False)
     history.start()
     try:
         history.wait(20)
@@ -151,15 +151,21 @@ def test_a_thin_link_is_slow_and_no_more(cluster: Cluster, proxy: Proxy) -> None
     start_server(cluster)
     pushes = 5 if LONG else 1
     history = History(
-        proxy.address, clients=1, parameters=parameters, pushes=1 + pushes, pause_sec=0.4
+        proxy.address,
+        clients=1,
+        parameters=parameters,
+        pushes=1 + pushes,
+        pause_sec=0.4,
+        share=False,
     )
     history.start()
     try:
         history.wait(1)
         proxy.bytes_per_sec = 125_000.0
         history.join(90.0)
-        # Nothing was sent twice.
-        assert proxy.get_forwarded_bytes("up") < (1 + pushes + 0.5) * 4 * parameters
+        # All came this way, and nothing was sent twice.
+        rounds = proxy.get_forwarded_bytes("up") / (4 * parameters)
+        assert 1 + pushes < rounds < 1 + pushes + 0.5
         finish(history, cluster)
     finally:
         history.abandon()
@@ -167,7 +173,7 @@ def test_a_thin_link_is_slow_and_no_more(cluster: Cluster, proxy: Proxy) -> None
 
 @pytest.mark.usefixtures("server")
 def test_a_far_server_is_found_again(cluster: Cluster, proxy: Proxy) -> None:
-    history = History(proxy.address)
+    history = History(proxy.address, share=False)
     history.start()
     try:
         history.wait(6)
