@@ -82,8 +82,12 @@ class _Call:
         for reply in replies:
             if self._replies is None:
                 yield reply
-            else:
-                self._replies.put(frames.to_bytes(reply))
+                continue
+            letter = frames.to_bytes(reply)
+            if not self._replies.fits(letter):
+                yield reply
+                letter = b""
+            self._replies.put(letter)
 
     def _attach(self, offer: pb.SharedMemoryOffer) -> SharedVectors:
         return SharedVectors.attach(

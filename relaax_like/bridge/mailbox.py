@@ -5,14 +5,14 @@ receiver's of gRPC, and whoever waits behind them. This wakes one.
 """
 
 import ctypes
+import functools
 import platform
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-# Where the stores of one processor are seen by others in their order, the number of a message is
-# seen after its bytes. Elsewhere that takes instructions that Python does not offer.
-SUPPORTED = sys.platform == "linux" and platform.machine() == "x86_64"
 NUM_BYTES = 64 * 1024
 _HEAD_BYTES = 64
 # Longest sleep without a look: a call to `close` may come in the instant before it.
@@ -27,15 +27,32 @@ class _Timespec(ctypes.Structure):
 
 
 _LOOK = ctypes.byref(_Timespec(_LOOK_SEC, 0))
-_syscall = ctypes.CDLL(None).syscall if SUPPORTED else None
-if _syscall is not None:
-    _syscall.argtypes = (
+
+
+def _load_futex() -> Callable[[int, int, int, Any], int]:
+    """Returns futex(2): address, operation, value, timeout -> -1 for an error."""
+    syscall = ctypes.CDLL(None).syscall
+    syscall.argtypes = (
         ctypes.c_long,
         ctypes.c_void_p,
         ctypes.c_int,
         ctypes.c_uint32,
         ctypes.c_void_p,
     )
+    return functools.partial(syscall, _FUTEX)
+
+
+def _find_support() -> bool:
+    # Where the stores of one processor are seen by others in their order, the number of a message
+    # is seen after its bytes. Elsewhere that takes instructions that Python does not offer.
+    is_x86_64 = platform.machine() == "x86_64" and sys.maxsize > 1 << 32
+    if sys.platform != "linux" or not is_x86_64:
+        return False
+    word = ctypes.c_uint32()
+    return _load_futex()(ctypes.addressof(word), _WAKE, 1, None) == 0  # a sandbox may forbid it
+
+
+SUPPORTED = _find_support()
 
 
 class Mailbox:
@@ -56,6 +73,7 @@ class Mailbox:
         self._words = memory[:_HEAD_BYTES].view(np.uint32)
         self._area = memory[_HEAD_BYTES:]
         self._address = memory.ctypes.data + 4 * _NUMBER
+        self._futex = _load_futex()
         self._number = 0  # of the newest message that was put or taken here
         self._closed = False
 
@@ -76,14 +94,18 @@ class Mailbox:
         """Waits for the next message; None: it was closed."""
         words = self._words
         while True:
+            number = int(words[_NUMBER])
+            # Looked at after the number: `close` changes that, and it is none of a message then.
             if self._closed:
                 return None
-            number = int(words[_NUMBER])
             if number != self._number:
                 self._number = number
                 return self._area[: words[_LENGTH]].tobytes()
-            assert _syscall is not None
-            _syscall(_FUTEX, self._address, _WAIT, number, _LOOK)
+            self._futex(self._address, _WAIT, number, _LOOK)
+
+    def withdraw(self) -> None:
+        """Empties the newest message, unless it has been taken; no other may follow."""
+        self._words[_LENGTH] = 0
 
     def close(self) -> None:
         """Ends `take` in this process; may be called by any thread, and twice."""
@@ -92,5 +114,4 @@ class Mailbox:
         self._wake()
 
     def _wake(self) -> None:
-        assert _syscall is not None
-        _syscall(_FUTEX, self._address, _WAKE, 1, None)
+        self._futex(self._address, _WAKE, 1, None)

@@ -1,6 +1,7 @@
 """Rounds of push and reply over one gRPC stream that stays open: a call per push costs twice."""
 
 import contextlib
+import os
 import queue
 import threading
 import time
@@ -16,6 +17,7 @@ from relaax_like.bridge.manifest import Manifest
 from relaax_like.bridge.service import Push, Reply
 from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
 from relaax_like.v1 import parameter_server_pb2 as pb
+from relaax_like.wire.errors import RelaaxError
 
 _POLL_SEC = 0.2
 
@@ -42,6 +44,7 @@ class Rounds:
         self._manifest = manifest
         self._pool = pool
         self._share = share
+        self._pid = os.getpid()
         self._shared: SharedVectors | None = None
         self._open_call = channel.stream_stream(
             "/relaax.v1.ParameterServer/PushPull",
@@ -65,7 +68,13 @@ class Rounds:
         Raises:
           grpc.RpcError: no reply in time, or it was refused; the next one opens a new stream.
           InvalidInputError: the reply does not follow the manifest.
+          RelaaxError: this process was forked from the one that made this object.
         """
+        if os.getpid() != self._pid:
+            raise RelaaxError(
+                "this process was forked from the one that connected to the parameter server; "
+                "connect in it anew"
+            )
         with self._limited(timeout_sec) as call:
             shared = self._shared
             if shared is not None and push.gradient is not None:
@@ -90,7 +99,11 @@ class Rounds:
 
     def close(self) -> None:
         """Ends the stream; may be called twice."""
-        if self._call is not None:
+        # In a forked process all of it is still the other's.
+        if self._call is not None and os.getpid() == self._pid:
+            if self._shared is not None:
+                # A server that has not come to it is not to apply what is given up here.
+                self._shared.requests.withdraw()
             self._outbox.put(None)
             self._call.cancel()
             self._call = None

@@ -1,7 +1,8 @@
 """Vectors in memory that client and server share, for both on one machine under one user.
 
 The client makes anonymous memory that can neither shrink nor grow, and tells the server its process
-and descriptor; the server opens it through /proc, which the kernel allows to the same user only.
+and descriptor; the server opens it through /proc, which the kernel allows to the same user and to
+root only.
 There is no name in any file system, so that nothing is left behind, whoever dies when.
 
     with SharedVectors.create(gradient_bytes, values_bytes) as vectors:  # the client
@@ -27,6 +28,7 @@ from relaax_like.bridge.mailbox import Mailbox
 _ADD_SEALS, _GET_SEALS = 1033, 1034
 _SEALS = 0x1 | 0x2 | 0x4  # no more seals, no shrinking, no growing
 _NONCE_BYTES = 16
+_NAME = "relaax vectors"
 _PAGE = 4096
 
 
@@ -83,7 +85,7 @@ class SharedVectors:
         nonce = secrets.token_bytes(_NONCE_BYTES)
         try:
             flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-            descriptor = os.memfd_create("relaax vectors", flags)
+            descriptor = os.memfd_create(_NAME, flags)
         except (AttributeError, OSError) as error:
             raise UnusableError(f"no anonymous memory: {error}") from None
         try:
@@ -110,7 +112,11 @@ class SharedVectors:
         num_bytes = _list_starts(gradient_bytes, values_bytes)[-1]
         path = f"/proc/{int(offer.pid)}/fd/{int(offer.descriptor)}"
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+            # Nothing else is opened: a device would notice, a terminal might take the server over.
+            if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
+                raise UnusableError("it is no memory of that kind")
+            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+            descriptor = os.open(path, flags)
         except OSError as error:
             raise UnusableError(f"not within reach: {error.strerror}") from None
         try:

@@ -238,6 +238,9 @@ def _translate_errors(address: str) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
+        # It is the call itself: what its frames hold, such as shared memory, would last until the
+        # next garbage collection.
+        error.__traceback__ = None
         raise errors.to_exception(error, address) from None
     except InvalidInputError:
         raise

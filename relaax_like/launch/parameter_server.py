@@ -24,6 +24,7 @@ from relaax_like.launch.process import (
     EXIT_USAGE,
     Shutdown,
     keep_what_is_loaded,
+    raise_descriptor_limit,
     validate_port_free,
 )
 from relaax_like.launch.recording import make_file_recorder
@@ -179,6 +180,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         grpc_server, port = BridgeControl().create_server(
             str(settings.bind), server, security, service
         )
+        raise_descriptor_limit()
         keep_what_is_loaded()
         grpc_server.start()
         if service is not None:

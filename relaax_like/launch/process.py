@@ -4,6 +4,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import select
 import signal
 import socket
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 # Of a run's folder.
 TRACE_FOLDER = "trace"
+# Of a server, where the system allows it.
+_DESCRIPTORS = 65_536
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 # Nobody reads standard output any more, as under `| head`: what a shell says of who died of it.
@@ -218,6 +221,17 @@ def keep_what_is_loaded() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def raise_descriptor_limit() -> None:
+    """Lets a server have as many files and connections as it may: each client takes one or two.
+
+    The usual limit, 1 024, is that of programs that use select(2).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def run_main(main: Callable[[], int]) -> None:

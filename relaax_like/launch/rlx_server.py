@@ -18,6 +18,7 @@ from relaax_like.launch.process import (
     EXIT_USAGE,
     Shutdown,
     keep_what_is_loaded,
+    raise_descriptor_limit,
     validate_port_free,
 )
 from relaax_like.launch.security import (
@@ -150,6 +151,7 @@ async def _serve(server: RlxServer, settings: RlxServerConfig, shutdown: Shutdow
         loop.call_soon_threadsafe(stopped.set)
 
     shutdown.on_request(request_stop)
+    raise_descriptor_limit()
     keep_what_is_loaded()
     port = await server.start(settings.bind.host, settings.bind.port)
     logger.info("rlx server on %s:%d, waiting for environments", settings.bind.host, port)

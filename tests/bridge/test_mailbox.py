@@ -85,6 +85,31 @@ def test_who_waits_is_woken_by_the_message_and_by_the_end():
     assert receiver.take() is None
 
 
+def test_an_end_between_two_looks_is_no_message():
+    sender, receiver, _ = make_pair()
+    sender.put(b"old")
+    assert receiver.take() == b"old"
+    words = receiver._words
+
+    class ClosingWords:
+        """Has the end come just before the number is read."""
+
+        def __getitem__(self, index):
+            receiver._words = words
+            receiver.close()
+            return words[index]
+
+    receiver._words = ClosingWords()
+    assert receiver.take() is None
+
+
+def test_what_was_withdrawn_is_empty():
+    sender, receiver, _ = make_pair()
+    sender.put(b"given up")
+    sender.withdraw()
+    assert receiver.take() == b""
+
+
 def test_the_end_comes_even_while_the_other_side_writes_what_it_likes():
     _, receiver, memory = make_pair()
     over = threading.Event()

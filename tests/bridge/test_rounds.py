@@ -2,6 +2,7 @@
 
 # covers R14
 
+import os
 import sys
 import threading
 import traceback
@@ -24,7 +25,7 @@ from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
-from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.errors import InvalidInputError, RelaaxError
 
 LARGE = (Variable("W", np.zeros(500_001, np.float32)),)  # four chunks, the last one short
 
@@ -153,8 +154,8 @@ def test_groups_of_a_large_model_go_through_shared_memory():
 
 def count_waiting():
     """Returns how many of our server's threads wait for a client's letter."""
-    frames = sys._current_frames().values()
-    return sum(any("take" in entry.name for entry in traceback.extract_stack(f)) for f in frames)
+    stacks = [traceback.walk_stack(frame) for frame in sys._current_frames().values()]
+    return sum(any(f.f_code is Mailbox.take.__code__ for f, _ in stack) for stack in stacks)
 
 
 @pytest.mark.parametrize("mailboxes", [True, False], ids=["mailboxes", "stream"])
@@ -191,6 +192,32 @@ def test_a_message_too_long_for_a_mailbox_goes_by_the_stream(backend, address, m
                 client.add_episode(1.0, 5)
             np.testing.assert_array_equal(client.push_pull(ONES)[1], np.full(3, -round))
     assert backend.status().episodes == 200
+
+
+def test_a_reply_too_long_for_a_mailbox_comes_by_the_stream(backend, address, monkeypatch):
+    monkeypatch.setattr(Mailbox, "fits", lambda self, data: False)
+    link, client = connect(address)
+    with link, client:
+        for round in range(1, 4):
+            np.testing.assert_array_equal(client.push_pull(ONES)[1], np.full(3, -round))
+        assert client._rounds._shared is not None
+
+
+def test_a_forked_process_disturbs_nobody(address, backend):
+    link, client = connect(address)
+    with link, client:
+        client.push_pull(ONES)
+        client.increment_global_t(5)
+        pid = os.fork()
+        if not pid:  # as one that leaves the `with` block
+            try:
+                client.close()
+            except RelaaxError as error:
+                os._exit(7 if "forked" in str(error) else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        np.testing.assert_array_equal(client.push_pull(ONES)[1], [-2, -2, -2])
+    assert backend.global_t == 5
 
 
 def test_not_a_message_in_a_mailbox_is_refused_and_nobody_else_is_disturbed(backend, address):

@@ -13,6 +13,7 @@ import pytest
 from support.cluster import TRACE, Cluster, wait_until
 from support.history import History
 
+from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.service import Push, Reply, Status
 from relaax_like.wire.failpoints import ENVIRONMENT_VARIABLE
@@ -55,6 +56,29 @@ def test_a_frozen_server_keeps_folder_and_port_and_goes_on(
     history.wait(20)
     history.stop()
     history.check()
+
+
+def test_what_a_client_gave_up_takes_no_effect_when_the_server_goes_on(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stub_module, "CALL_TIMEOUT_SEC", 0.3)
+    monkeypatch.setattr(stub_module, "_RETRY_SEC", 0.0)
+    server = cluster.start_parameter_server()
+    with BridgeControl().connect(f"localhost:{cluster.ps_port}") as link:
+        with link.parameter_server_stub("one", timeout_sec=60.0, often=True) as client:
+            client.push_pull()
+            server.send(signal.SIGSTOP)
+            client.increment_global_t(1000)
+            client.push_pull()
+            assert client.discarded_pushes == 1
+            server.send(signal.SIGCONT)
+            wait_until(lambda: cluster.status() is not None, "the server")
+            with link.parameter_server_stub("two", timeout_sec=60.0) as other:
+                other.increment_global_t(1)
+            cluster.wait_status(lambda status: status.global_t > 0, "steps")
+            status = cluster.status()
+            assert status is not None
+            assert status.global_t == 1
 
 
 def test_two_servers_that_start_together_share_neither_folder_nor_port(

@@ -23,6 +23,16 @@ def test_the_garbage_collector_passes_over_what_is_loaded():
     assert frozen > 100 * left
 
 
+def test_a_server_may_have_as_many_descriptors_as_the_system_allows():
+    code = (
+        "import resource; from relaax_like.launch.process import raise_descriptor_limit; "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300)); "
+        "raise_descriptor_limit(); print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["300", "300"]
+
+
 def test_a_used_port_is_named_with_its_holder_and_the_flag():
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
