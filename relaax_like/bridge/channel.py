@@ -35,7 +35,8 @@ CHANNEL_OPTIONS = (
     ("grpc.http2.ping_timeout_ms", 30_000),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A server is back in about a second: attempts are not to come just before, and long after.
+    ("grpc.max_reconnect_backoff_ms", 250),
     # Otherwise an http_proxy of the environment would catch calls to the own machine.
     ("grpc.enable_http_proxy", 0),
 )

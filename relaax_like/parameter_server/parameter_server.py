@@ -67,6 +67,8 @@ _MIRROR_SEC = 60.0
 # Keys of a snapshot's statistics.
 _REPLIES, _PUBLISHED = "replies", "published"
 FINISHED = "training has finished"
+# Records whose replay takes a tenth of a second.
+_LONG_REPLAY = 1_000
 
 
 class ParameterServer(ParameterServerBackend, Publisher):
@@ -478,13 +480,15 @@ class ParameterServer(ParameterServerBackend, Publisher):
             if self._journal is None:
                 return restored
             index = 0 if state is None else int(state.statistics.get(JOURNAL_INDEX, 0))
-            self._replay(self._journal.replay(index), state is not None)
+            replayed = self._replay(self._journal.replay(index), state is not None)
             if dropped := self._combiner.drop_strangers():
                 _LOG.warning("%d gradients that were held back are dropped: no more avg", dropped)
         if state is None:
             self.save_checkpoint()  # what the journal's records are applied to
         elif self._mirror is not None:
             self._mirror.offer(self._snapshots.path_of(state))
+        if replayed >= _LONG_REPLAY:
+            self._saver.request()  # else one more crash would have all of it replayed again
         return restored
 
     def _import_published(self, snapshot: State | None) -> bool:
@@ -515,8 +519,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._saver.note_restored(state)
             self._check_finished()
 
-    def _replay(self, records: Iterable[Record], has_snapshot: bool) -> None:
-        """Has the journal's records take effect again."""
+    def _replay(self, records: Iterable[Record], has_snapshot: bool) -> int:
+        """Has the journal's records take effect again; returns how many there are."""
         count = 0
         for record in records:
             if not has_snapshot:
@@ -540,6 +544,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._first_version = self.version
         if count:
             _LOG.info("replayed %d pushes of the journal", count)
+        return count
 
     def close(self, save: bool = True) -> None:
         """Applies what waits, saves, and gives the folder free. Idempotent.

@@ -125,7 +125,11 @@ class Saver:
         """Has a snapshot written when enough steps have been taken; returns at once."""
         every = self._every_env_steps
         if every is not None and global_t - self._attempted_t >= every:
-            self._due.set()
+            self.request()
+
+    def request(self) -> None:
+        """Has a snapshot written soon, where any are by themselves; returns at once."""
+        self._due.set()
 
     def save(self, score: float | None = None) -> Path:
         """Writes a snapshot, unless the newest is of this very state and no score came.

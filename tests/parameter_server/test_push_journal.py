@@ -3,10 +3,12 @@
 # covers R2, R9, R22
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from support.bridge import VARIABLES
+from support.threads import wait_until
 
 from relaax_like.bridge.manifest import STATISTIC, Variable, make_manifest
 from relaax_like.bridge.moments import Moments
@@ -29,7 +31,7 @@ ADAM = OptimizerConfig(
 )
 
 
-def open_server(folder, optimizer=ADAM, **options):
+def open_server(folder, optimizer=ADAM, every_sec=None, **options):
     """Opens a parameter server as a start of the process does."""
     flat = MANIFEST.pack([variable.value for variable in [*VARIABLES, *STATISTICS]])
     journal = PushJournal(folder / "journal", MANIFEST.fingerprint, **options)
@@ -38,6 +40,7 @@ def open_server(folder, optimizer=ADAM, **options):
         snapshots=Snapshots(folder, 3),
         journal=journal,
         metrics=NullMetrics(),
+        snapshot_every_sec=every_sec,
     )
     server.restore_latest_checkpoint()
     return server
@@ -109,6 +112,22 @@ def test_a_second_crash_loses_nothing_either(tmp_path):
             server = open_server(folder)
             assert get_state(server) == want
     server.close()
+
+
+@pytest.mark.parametrize(("pushes", "saves"), [(999, False), (1_000, True)])
+def test_a_long_replay_is_not_done_twice(tmp_path, pushes, saves):
+    server = open_server(tmp_path / "run")
+    for sequence in range(1, pushes + 1):
+        server.push(replace(make_push(sequence), env_steps=1))
+    left = crash(server, tmp_path / "run", tmp_path)
+    again = open_server(left, every_sec=1e6)
+    if saves:
+        wait_until(lambda: again.status().snapshot_global_t == pushes, "the snapshot")
+    want = get_state(again)
+    again.close(save=False)
+    assert again.status().snapshot_global_t == (pushes if saves else 0)
+    with open_server(left) as last:
+        assert get_state(last) == want
 
 
 def test_a_damaged_newest_snapshot_costs_nothing(tmp_path):
