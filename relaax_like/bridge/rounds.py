@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from relaax_like.bridge import frames, messages
 from relaax_like.bridge.buffers import BufferPool
@@ -17,7 +18,7 @@ from relaax_like.bridge.manifest import Manifest
 from relaax_like.bridge.service import Push, Reply
 from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
 from relaax_like.v1 import parameter_server_pb2 as pb
-from relaax_like.wire.errors import RelaaxError
+from relaax_like.wire.errors import InvalidInputError, RelaaxError
 
 _POLL_SEC = 0.2
 
@@ -149,10 +150,13 @@ class Rounds:
 def _take_replies(shared: SharedVectors, call: Any) -> Iterator[frames.Reply]:
     """Yields the server's reply; from the stream where it comes there, or where that has ended."""
     letter = shared.replies.take() if shared.offer.mailboxes else b""
-    if letter:
-        yield frames.to_push_pull_reply(letter)
-    else:
+    if not letter:
         yield from call
+        return
+    try:
+        yield frames.to_push_pull_reply(letter)
+    except DecodeError:
+        raise InvalidInputError("reply: it cannot be read", "header") from None
 
 
 def _put(gradient: np.ndarray, buffer: np.ndarray) -> None:

@@ -233,6 +233,16 @@ def test_not_a_message_in_a_mailbox_is_refused_and_nobody_else_is_disturbed(back
     assert backend.status().refused["malformed"] == 1
 
 
+def test_not_a_message_in_the_replies_is_told(backend, address):
+    link, client = connect(address)
+    with link, client:
+        client.push_pull(ONES)
+        client._rounds._shared.replies = type("Damaged", (), {"take": lambda self: b"\xff" * 9})()
+        with pytest.raises(InvalidInputError, match="reply: it cannot be read"):
+            client.push_pull(ONES)
+        np.testing.assert_array_equal(client.push_pull(ONES)[1], [-3, -3, -3])
+
+
 @pytest.mark.parametrize("end", ["cancelled", "channel closed"])
 def test_no_thread_of_the_server_waits_for_letters_of_a_client_that_is_gone(address, end):
     before = count_waiting()
