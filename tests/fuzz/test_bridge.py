@@ -445,11 +445,15 @@ def read_replies(parts: Any) -> Iterator[pb.ReplyHeader]:
 def read_pushes(parts: list[bytes]) -> Iterator[pb.PushHeader]:
     """Puts pushes together, as long as there are whole ones; the gradient is the first chunk."""
     waiting: pb.PushHeader | None = None
-    for part in parts:
+    for number, part in enumerate(parts):
         try:
             request = pb.PushPullRequest.FromString(part)
         except DecodeError:
             return
+        if request.WhichOneof("part") == "offer":
+            if number:
+                return  # refused: only the first message may be one
+            continue
         if waiting is None:
             waiting = request.header
         else:
