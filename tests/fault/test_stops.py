@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,6 +59,12 @@ def test_a_frozen_server_keeps_folder_and_port_and_goes_on(
     history.check()
 
 
+def get_states(pid: int) -> set[str]:
+    """Returns the states of a process's threads: "S" for sleeping, "T" for stopped, ..."""
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return {stat.rpartition(")")[2].split()[0] for stat in stats}
+
+
 def test_what_a_client_gave_up_takes_no_effect_when_the_server_goes_on(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +75,8 @@ def test_what_a_client_gave_up_takes_no_effect_when_the_server_goes_on(
         with link.parameter_server_stub("one", timeout_sec=60.0, often=True) as client:
             client.push_pull()
             server.send(signal.SIGSTOP)
+            # The kernel stops one thread after another.
+            wait_until(lambda: get_states(server.pid) == {"T"}, "all threads' stop")
             client.increment_global_t(1000)
             client.push_pull()
             assert client.discarded_pushes == 1
