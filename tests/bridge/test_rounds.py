@@ -2,6 +2,8 @@
 
 # covers R14
 
+import contextlib
+import gc
 import os
 import sys
 import threading
@@ -301,6 +303,28 @@ def test_a_push_by_mailbox_is_refused_in_words(backend, address):
         with pytest.raises(InvalidInputError, match="b1: the gradient has NaN"):
             client.push_pull([ONES[0], np.full(3, np.nan, np.float32)])
         np.testing.assert_array_equal(client.push_pull(ONES)[1], [-2, -2, -2])
+
+
+def test_a_refused_push_holds_no_memory(backend, address):
+    """An error of gRPC is the call itself, and would keep what its frames know of."""
+
+    def count_mappings():
+        with open("/proc/self/maps") as maps:
+            return maps.read().count("/memfd:relaax vectors")
+
+    gc.collect()
+    before = count_mappings()
+    link, client = connect(address)
+    gc.disable()
+    try:
+        with link, client:
+            client.push_pull(ONES)
+            assert count_mappings() == before + 2  # of the client, and of the server
+            with contextlib.suppress(InvalidInputError):
+                client.push_pull([ONES[0], np.full(3, np.nan, np.float32)])
+            wait_until(lambda: count_mappings() == before, "the end of both")
+    finally:
+        gc.enable()
 
 
 def test_a_round_that_takes_too_long_is_cancelled_and_takes_effect_once(monkeypatch):
