@@ -74,7 +74,9 @@ class ExperienceServicer:
         name, incarnation = first.client_id, first.incarnation
         seen = Progress(-1, -1)
         while context.is_active():
-            ended = stream.ended  # before the look at how far it has come
+            # Before the look at how far it has come: the client hears of all that it need not send
+            # again before it hears of the end.
+            ended = stream.ended
             # In this order: who acts on does so with values at least as new.
             progress = sink.wait(name, incarnation, seen, -1, 0.0)
             reply = self._backend.pull(name, have)
@@ -89,9 +91,9 @@ class ExperienceServicer:
             )
             yield from parts  # type: ignore[misc]  # chunks alone
             have, seen = reply.version, progress
-            if stream.error is not None:
-                raise stream.error
             if ended:
+                if stream.error is not None:
+                    raise stream.error
                 return
             if reply.finished:  # there is nothing to wait for but the end of the stream
                 stream.wait_ended(_HEARTBEAT_SEC)

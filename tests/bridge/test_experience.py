@@ -839,6 +839,29 @@ def test_a_refusal_is_counted_and_what_came_before_it_is_taken(
     honest.check()
 
 
+def test_a_refusal_waits_until_the_client_knows_what_was_taken(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(find_stream_threads())
+    wait = site.service.wait
+
+    def wait_and_be_late(*args: Any) -> Any:
+        progress = wait(*args)
+        if not late.is_set():  # what it says is old when it is told
+            late.set()
+            wait_until(lambda: len(find_stream_threads()) == before, "the end of the stream")
+        return progress
+
+    late = threading.Event()
+    monkeypatch.setattr(site.service, "wait", wait_and_be_late)
+    client = site.connect()
+    client.send(1, make_rewarded(2, 70.0))
+    client.send(2, change(rewards=fill(GOOD.rewards, np.nan)))
+    client.assert_ends(InvalidInputError, "rewards: has NaN")
+    assert client.newest is not None
+    assert client.newest.progress.received == 1
+
+
 def test_a_first_rollout_does_not_decide_what_others_look_like(
     open_site: Callable[..., Site],
 ) -> None:
