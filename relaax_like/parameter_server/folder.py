@@ -5,9 +5,10 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from relaax_like.wire.errors import SnapshotError
+from relaax_like.wire.syncing import sync_file, sync_path
 
 _LOG = logging.getLogger(__name__)
 # What begins so is deleted at the next start.
@@ -55,20 +56,5 @@ def count_start(path: Path) -> int:
         file.write(str(epoch))
         sync_file(file)
     os.replace(temporary, path)
-    sync_directory(path.parent)
+    sync_path(path.parent)
     return epoch
-
-
-def sync_file(file: IO[Any]) -> None:
-    """Writes a file's buffer and waits until the disk has it."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def sync_directory(directory: Path) -> None:
-    """Waits until the disk has the names in a directory."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

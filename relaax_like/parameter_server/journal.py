@@ -21,10 +21,10 @@ from relaax_like.parameter_server.journal_format import (
     pack_header,
     pack_record_header,
     path_of,
-    sync_path,
 )
 from relaax_like.parameter_server.journal_reader import JournalReader, SegmentReader
 from relaax_like.wire.errors import ConfigError, JournalError
+from relaax_like.wire.syncing import sync_path
 
 _LOG = logging.getLogger(__name__)
 # A contiguous piece of a record; of a NumPy array it is `array.data`.

@@ -9,9 +9,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from relaax_like.parameter_server.journal_format import Segment, list_segments, sync_path
+from relaax_like.parameter_server.journal_format import Segment, list_segments
 from relaax_like.parameter_server.journal_reader import Damage, DamagedError, SegmentReader, locate
 from relaax_like.wire.errors import JournalError
+from relaax_like.wire.syncing import sync_path
 
 
 @dataclass(frozen=True)

@@ -93,12 +93,3 @@ def pack_record_header(index: int, payload: Sequence[memoryview], chain: int) ->
         crc = zlib.crc32(piece, crc)
     chain = zlib.crc32(crc.to_bytes(4, "little"), zlib.crc32(head, chain))
     return RECORD.pack(MARK, length, index, crc, chain), chain
-
-
-def sync_path(path: Path) -> None:
-    """Syncs a file or a directory."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

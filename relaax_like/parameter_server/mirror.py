@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from relaax_like.parameter_server.folder import TEMPORARY, sync_directory, sync_file
+from relaax_like.parameter_server.folder import TEMPORARY
 from relaax_like.parameter_server.mirror_remote import (
     OpenSnapshot,
     Remote,
@@ -38,6 +38,7 @@ from relaax_like.parameter_server.snapshots import (
     select_kept,
 )
 from relaax_like.wire.errors import SnapshotError
+from relaax_like.wire.syncing import sync_file, sync_path
 
 _LOG = logging.getLogger(__name__)
 # A file of some hundred megabytes has time for it on a slow line.
@@ -353,10 +354,10 @@ def _fetch(remote: Remote, name: str, manifest: bytes, directory: Path) -> Path:
         for path in temporary.iterdir():
             with open(path, "rb") as opened:
                 sync_file(opened)
-        sync_directory(temporary)
+        sync_path(temporary)
         verify_snapshot(temporary)
         os.rename(temporary, target)
-        sync_directory(directory)
+        sync_path(directory)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target

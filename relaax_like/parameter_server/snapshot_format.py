@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from relaax_like.bridge.manifest import Manifest, Segment
-from relaax_like.parameter_server.folder import sync_directory, sync_file
+from relaax_like.wire.syncing import sync_file, sync_path
 
 _FORMAT = 1
 MANIFEST_NAME = "manifest.json"
@@ -97,7 +97,7 @@ def write_files(directory: Path, state: State, score: float | None) -> None:
     with open(directory / MANIFEST_NAME, "w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=1, allow_nan=False)
         sync_file(file)
-    sync_directory(directory)
+    sync_path(directory)
 
 
 class _ChecksumWriter:

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import IO
 
 from relaax_like.bridge.manifest import Manifest, Segment
-from relaax_like.parameter_server.folder import TEMPORARY, count_start, lock_folder, sync_directory
+from relaax_like.parameter_server.folder import TEMPORARY, count_start, lock_folder
 from relaax_like.parameter_server.snapshot_format import (
     DamagedError,
     State,
@@ -32,6 +32,7 @@ from relaax_like.parameter_server.snapshot_format import (
 )
 from relaax_like.wire import failpoints
 from relaax_like.wire.errors import ConfigError, SnapshotError
+from relaax_like.wire.syncing import sync_path
 
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"^cp-(\d{20})-(\d{20})$")
@@ -181,7 +182,7 @@ class Snapshots:
         if target.exists():  # damaged, or of a run that went back to an older snapshot
             os.rename(target, replaced)
         os.rename(temporary, target)
-        sync_directory(self.directory)
+        sync_path(self.directory)
         shutil.rmtree(replaced, ignore_errors=True)
 
     def _delete_old(self, saved: str) -> None:

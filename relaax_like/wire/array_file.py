@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from relaax_like.wire.syncing import sync_path
+
 _SUFFIX = ".npy"
 # What zipfile, NumPy and json raise for a file that is something else.
 DAMAGE = (
@@ -49,7 +51,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], sync: bool = True
                 os.fsync(file.fileno())
         os.replace(temporary, path)
         if sync:
-            _sync_directory(path.parent)
+            sync_path(path.parent)
     finally:
         _remove(temporary)
 
@@ -77,14 +79,6 @@ def _write_entry(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None
 def _read_entry(archive: zipfile.ZipFile, name: str) -> np.ndarray:
     # Read whole, so that zipfile compares the entry's checksum.
     return np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove(path: Path) -> None:
