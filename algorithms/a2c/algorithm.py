@@ -6,6 +6,7 @@ from relaax_like.computation.actor_critic import ActorCritic
 from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.model import Tensors
 from relaax_like.computation.prediction import LOG_PROB
+from relaax_like.nn.layers import merge_steps
 from relaax_like.nn.returns import compute_vtrace
 
 from .config import Config
@@ -46,8 +47,9 @@ class A2C(Algorithm):
         config, alive = self._config, next_alive["alive"]
         ends = tf.concat([tf.zeros_like(alive[:1]), 1.0 - tf.maximum(alive[:-1], 0.0)], 0)
         seen = self.model.unroll(inputs, states, begins=ends > 0)
-        next_values = self.model.value(_flatten(next_inputs), _flatten(seen.states))
-        log_prob = seen.distribution.log_prob(_flatten(actions)["action"])
+        following = tf.nest.map_structure(merge_steps, (next_inputs, seen.states))
+        next_values = self.model.value(*following)
+        log_prob = seen.distribution.log_prob(merge_steps(actions["action"]))
         log_ratios = tf.reshape(log_prob, tf.shape(alive)) - actions[LOG_PROB]
         corrections = compute_vtrace(
             log_ratios,
@@ -74,11 +76,3 @@ class A2C(Algorithm):
 def make_algorithm(config: Config, model: ActorCritic, seed: int) -> A2C:
     """Builds the algorithm."""
     return A2C(model, config, seed)
-
-
-def _flatten(arrays: Tensors) -> Tensors:
-    """Puts the steps of all slots one below another: `[T, k, ...]` to `[T * k, ...]`."""
-    return {
-        name: tf.reshape(array, tf.concat([[-1], tf.shape(array)[2:]], 0))
-        for name, array in arrays.items()
-    }

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.model import Tensors
+from relaax_like.nn.layers import merge_steps
 
 from .config import Config
 from .model import BCModel
@@ -36,9 +37,8 @@ class BC(Algorithm):
             alive, action = alive[None], action[None]
         ends = tf.concat([tf.zeros_like(alive[:1]), 1.0 - tf.maximum(alive[:-1], 0.0)], 0)
         seen = self.model.unroll(inputs, states, begins=ends > 0)
-        rows = tf.reshape(action, tf.concat([[-1], tf.shape(action)[2:]], 0))
         return {
-            "cloning": -tf.reduce_mean(seen.distribution.log_prob(rows)),
+            "cloning": -tf.reduce_mean(seen.distribution.log_prob(merge_steps(action))),
             "entropy": tf.stop_gradient(tf.reduce_mean(seen.distribution.entropy())),
         }
 

@@ -9,6 +9,7 @@ from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.model import Tensors
 from relaax_like.computation.prediction import LOG_PROB
 from relaax_like.config.mirror import Mirror
+from relaax_like.nn.layers import merge_steps
 from relaax_like.nn.returns import compute_gae
 from relaax_like.wire.spaces import OBSERVATION
 
@@ -53,7 +54,8 @@ class PPO(Algorithm):
         """
         config, alive = self._config, next_alive["alive"]
         seen = self._look(inputs, states, alive)
-        next_values = self.model.value(_flatten(next_inputs), _flatten(seen.states))
+        following = tf.nest.map_structure(merge_steps, (next_inputs, seen.states))
+        next_values = self.model.value(*following)
         advantages = compute_gae(
             rewards["reward"][..., 0],
             seen.values,
@@ -219,12 +221,4 @@ def _to_rows(tensor: tf.Tensor, alive: tf.Tensor) -> tf.Tensor:
     """Returns `[B, ...]` as it is, and `[T, B, ...]` as `[T * B, ...]`."""
     if len(alive.shape) == 1:
         return tensor
-    return tf.reshape(tensor, tf.concat([[-1], tf.shape(tensor)[2:]], 0))
-
-
-def _flatten(arrays: Tensors) -> Tensors:
-    """Puts the steps of all slots one below another: `[T, k, ...]` to `[T * k, ...]`."""
-    return {
-        name: tf.reshape(array, tf.concat([[-1], tf.shape(array)[2:]], 0))
-        for name, array in arrays.items()
-    }
+    return merge_steps(tensor)

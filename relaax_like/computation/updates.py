@@ -21,6 +21,7 @@ from relaax_like.computation.computation_task import (
 from relaax_like.computation.model import get_normalizers
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.update_plan import Axis
+from relaax_like.nn.layers import merge_steps
 from relaax_like.nn.optimizers import Optimizer
 from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError
 
@@ -367,7 +368,7 @@ class _Cut:
     def flatten(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         if not self.rows:
             return list(tensors)
-        return [tf.reshape(t, tf.concat([[-1], tf.shape(t)[2:]], 0)) for t in tensors]
+        return [merge_steps(tensor) for tensor in tensors]
 
     def count(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
         return tf.shape(tensors[0])[self.axes[0]]

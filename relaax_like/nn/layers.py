@@ -45,6 +45,11 @@ def flatten(x: Values, width: int) -> Values:
     return x.reshape(-1, width) if isinstance(x, np.ndarray) else tf.reshape(x, [-1, width])
 
 
+def merge_steps(x: tf.Tensor) -> tf.Tensor:
+    """Puts the steps of all slots one below another: `[T, k, ...]` to `[T * k, ...]`."""
+    return tf.reshape(x, tf.concat([[-1], tf.shape(x)[2:]], 0))
+
+
 def concatenate(parts: Sequence[Values]) -> Values:
     """Joins `[B, n_i]` on the last axis; in NumPy where all are arrays."""
     if all(isinstance(part, np.ndarray) for part in parts):
