@@ -389,6 +389,8 @@ def test_the_metrics_server_asks_for_the_same(authority, tmp_path, caplog):
                     metrics.scalar(name, 1.0)
                     if name == "refused":
                         wait_until(lambda: "PERMISSION_DENIED" in caplog.text, "the refusal")
+                    else:
+                        assert metrics.flush(20.0)
         finally:
             server.stop(grace=None).wait()
     assert list(read_scalars(tmp_path / "metrics")) == ["taken"]

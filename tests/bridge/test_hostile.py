@@ -68,9 +68,7 @@ class Site:
 
     @property
     def refused(self) -> dict[str, int]:
-        status = self.cluster.status()
-        assert status is not None
-        return dict(status.refused)
+        return dict(self.cluster.wait_status(lambda status: True, "any answer").refused)
 
     def check(self) -> None:
         """Fails unless server and honest client are as if nothing had happened."""

@@ -99,8 +99,9 @@ def test_a_client_without_such_memory_sends_chunks(monkeypatch):
             assert values[500_000] == -1
 
 
-def test_a_new_stream_has_new_memory_and_a_packed_gradient_is_taken_along():
+def test_a_new_stream_has_new_memory_and_a_packed_gradient_is_taken_along(monkeypatch):
     """The server goes away between the packing of a gradient and its sending."""
+    monkeypatch.setattr(stub_module, "_RETRY_SEC", 30.0)
     with make_backend(LARGE) as backend:
         with serve(backend) as address:
             link = BridgeControl().connect(address)
@@ -249,15 +250,15 @@ def test_not_a_message_in_the_replies_is_told(backend, address, monkeypatch):
 
 @pytest.mark.parametrize("end", ["cancelled", "channel closed"])
 def test_no_thread_of_the_server_waits_for_letters_of_a_client_that_is_gone(address, end):
-    before = count_waiting()
+    wait_until(lambda: not count_waiting(), "the end of earlier streams")
     link, client = connect(address)
     client.push_pull(ONES)
-    wait_until(lambda: count_waiting() == before + 1, "the server waits")
+    wait_until(lambda: count_waiting() == 1, "the server waits")
     if end == "cancelled":
         client._rounds._call.cancel()
     else:
         link.close()
-    wait_until(lambda: count_waiting() == before, "it waits no more")
+    wait_until(lambda: not count_waiting(), "it waits no more")
     link.close()
 
 
@@ -313,26 +314,27 @@ def test_a_refused_push_holds_no_memory(backend, address):
             return maps.read().count("/memfd:relaax vectors")
 
     gc.collect()
-    before = count_mappings()
+    wait_until(lambda: not count_mappings(), "the end of earlier streams")
     link, client = connect(address)
     gc.disable()
     try:
         with link, client:
             client.push_pull(ONES)
-            assert count_mappings() == before + 2  # of the client, and of the server
+            assert count_mappings() == 2  # of the client, and of the server
             with contextlib.suppress(InvalidInputError):
                 client.push_pull([ONES[0], np.full(3, np.nan, np.float32)])
-            wait_until(lambda: count_mappings() == before, "the end of both")
+            wait_until(lambda: not count_mappings(), "the end of both")
     finally:
         gc.enable()
 
 
 def test_a_round_that_takes_too_long_is_cancelled_and_takes_effect_once(monkeypatch):
-    monkeypatch.setattr(stub_module, "CALL_TIMEOUT_SEC", 0.3)
+    monkeypatch.setattr(stub_module, "_RETRY_SEC", 60.0)
     with make_backend() as backend, serve(backend) as address:
         link, client = connect(address)
         with link, client:
             client.push_pull(ONES)
+            client._timeout_sec = 0.3
             free, calls, push = threading.Event(), [], backend.push
 
             def push_slowly(record, timeout_sec):
@@ -343,6 +345,7 @@ def test_a_round_that_takes_too_long_is_cancelled_and_takes_effect_once(monkeypa
             monkeypatch.setattr(backend, "push", push_slowly)
             caller = Caller(lambda: client.push_pull(ONES))
             wait_until(lambda: len(calls) >= 2, "the repetition")
+            client._timeout_sec = 20.0
             free.set()
             np.testing.assert_array_equal(caller.get()[1], [-2, -2, -2])
             assert len(set(calls)) == 1
@@ -350,7 +353,6 @@ def test_a_round_that_takes_too_long_is_cancelled_and_takes_effect_once(monkeypa
 
 
 def test_pushes_of_clients_that_gave_up_are_withdrawn(monkeypatch):
-    monkeypatch.setattr(stub_module, "CALL_TIMEOUT_SEC", 0.3)
     monkeypatch.setattr(stub_module, "_RETRY_SEC", 0.0)
     free, held = threading.Event(), threading.Event()
     with make_backend() as backend, serve(backend) as address:
@@ -366,6 +368,8 @@ def test_pushes_of_clients_that_gave_up_are_withdrawn(monkeypatch):
         assert held.wait(30)
         link, client = connect(address)
         with link, client:
+            client.get_values()
+            client._timeout_sec = 0.3
             client.increment_global_t(100)
             client.push_pull(ONES)
             assert client.discarded_pushes == 1
@@ -376,7 +380,8 @@ def test_pushes_of_clients_that_gave_up_are_withdrawn(monkeypatch):
             assert backend.status().refused["timeout"] >= 1
 
 
-def test_a_server_that_comes_back_is_found_and_the_stream_opened_anew():
+def test_a_server_that_comes_back_is_found_and_the_stream_opened_anew(monkeypatch):
+    monkeypatch.setattr(stub_module, "_RETRY_SEC", 30.0)
     with make_backend() as backend:
         with serve(backend) as address:
             link, client = connect(address)

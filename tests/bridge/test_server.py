@@ -170,12 +170,12 @@ def test_garbage_bytes_do_not_disturb_the_next_caller(address, backend):
 
 def test_a_server_that_hangs_is_asked_shortly_by_all_stubs_until_it_answers(monkeypatch):
     """One call waits for its whole deadline; the next ones, of other stubs too, for a probe."""
-    monkeypatch.setattr(stub_module, "CALL_TIMEOUT_SEC", 0.5)
     with make_backend() as backend, serve(backend) as address:
         with BridgeControl().connect(address) as link:
             first, second = (link.parameter_server_stub() for _ in range(2))
             for client in (first, second):
                 client.get_values()
+            first._timeout_sec = 0.5
             hang = threading.Event()
             push = backend.push
 
@@ -188,6 +188,7 @@ def test_a_server_that_hangs_is_asked_shortly_by_all_stubs_until_it_answers(monk
             assert first.discarded_pushes == 1
             assert link._health.away
             hang.set()
+            monkeypatch.setattr(stub_module, "_PROBE_SEC", 20.0)  # all that hung is answered first
             np.testing.assert_array_equal(second.push_pull(ONES)[0].shape, (2, 3))
             assert second.discarded_pushes == 0
             assert not link._health.away

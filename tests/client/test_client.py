@@ -298,9 +298,9 @@ def test_an_error_in_the_session_names_code_and_field(serve: Serve) -> None:
 
 
 def test_server_that_never_answers_times_out(serve: Serve) -> None:
-    with make_client(serve(Role(hang_at=2)), timeout_sec=0.2) as client:
+    with make_client(serve(Role(hang_at=2)), timeout_sec=2.0) as client:
         client.act(ZEROS)
-        with pytest.raises(ServerUnavailableError, match=r"no answer within 0\.2 s"):
+        with pytest.raises(ServerUnavailableError, match="no answer within 2 s"):
             client.reward_and_act(1.0, ZEROS)
 
 

@@ -39,7 +39,7 @@ Manager(
         ProcessSpec(name="stubborn", argv=[sys.executable, "-c", {STUBBORN!r}]),
         ProcessSpec(name="shell", argv=["sh", "-c", {SHELL!r}]),
     ],
-    term_sec=0.5,
+    term_sec=3.0,
 ).run()
 """
 

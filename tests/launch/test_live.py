@@ -230,7 +230,9 @@ def test_a_table_in_a_terminal_and_nothing_of_it_after_ctrl_c(cluster: Cluster) 
     # Lines of episodes come all the time, above the table.
     argv = train(cluster, sets=("environment.slots=2",))
     with Terminal(argv, cluster.folder) as terminal:
-        screen = terminal.wait_for(lambda s: shows_table(s) and "score" in s.text)
+        screen = terminal.wait_for(
+            lambda s: shows_table(s) and "score" in s.text and "staleness" in s.text
+        )
         assert not screen.cursor_shown
         (top,) = [n for n, line in enumerate(screen.lines) if line.startswith("╭")]
         assert any("score" in line for line in screen.lines[:top])

@@ -264,14 +264,14 @@ def find_child(cluster: Cluster, text: str) -> psutil.Process:
 
 
 def test_relaax_run_restarts_what_dies_and_ends_with_the_training(cluster: Cluster) -> None:
-    run = start_run(cluster, "algorithm.max_global_step=3000")
+    run = start_run(cluster, "algorithm.max_global_step=10000")
     for name in ("ps", "rlx", "env1", "env2"):
         run.wait_for(rf"^{name} +\| ")
     run.wait_for("Score = ")
     find_child(cluster, "cli.rlx_server").kill()
     run.wait_for(r"rlx died \(killed by SIGKILL\); restart 1 of 10")
     assert run.wait() == 0
-    run.wait_for(r"ps +\| .* finished: budget of 3000 env steps used up")
+    run.wait_for(r"ps +\| .* finished: budget of 10000 env steps used up")
     # The other client may still be asleep before its next attempt.
     run.wait_for(r"env[12] +\| CartPole-v0: ")
     assert TRACE not in run.output

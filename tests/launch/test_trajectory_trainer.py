@@ -46,7 +46,7 @@ def test_it_learns_cartpole(tmp_path):
     command = [find_command("relaax"), "train", write(tmp_path), *ARGUMENTS]
     with Cluster(tmp_path) as cluster:
         program = cluster.start("train", command)
-        assert program.wait() == 0, program
+        assert program.wait(110) == 0, program
     program.wait_for(r"finished: mean return [\d.]+ of the last 50 episodes reached")
     assert TRACE not in program.output
     curves = read_curves(tmp_path / "run" / "metrics")

@@ -34,7 +34,7 @@ from relaax_like.bridge.service import MAX_EPISODES, Episode
 from relaax_like.computation.learning import Learned, Work
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_iteration_learner
-from relaax_like.learner import experience_service, remote_learner
+from relaax_like.learner import experience_service, holding, remote_learner
 from relaax_like.learner.experience_service import ExperienceService
 from relaax_like.learner.remote_learner import RemoteLearner
 from relaax_like.learner.serial_learner import SerialLearner
@@ -47,6 +47,8 @@ from relaax_like.wire.errors import LeasedError, RelaaxError, ServerUnavailableE
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experience_service, "_POLL_SEC", 0.05)
+    for name in ("_MIN_SILENCE_SEC", "_MAX_SILENCE_SEC"):  # nobody falls silent by being slow
+        monkeypatch.setattr(holding, name, 600.0)
     monkeypatch.setattr(remote_learner, "_MIN_PAUSE_SEC", 0.02)
     monkeypatch.setattr(remote_learner, "_MAX_PAUSE_SEC", 0.1)
 

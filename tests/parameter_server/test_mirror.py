@@ -364,6 +364,7 @@ def test_hanging_mirror_holds_nobody_up_and_newer_ones_replace_the_one_that_wait
         mirror = Mirror(s3_url, keep=9, file_timeout_sec=1.5)
         mirror.offer(save(snapshots, 1))
         wait_newest(mirror, 1)
+        caplog.clear()  # the first one may have been slow
         line.hang()
         for version in range(2, 8):  # nobody would come here if one of these waited
             mirror.offer(save(snapshots, version))
@@ -371,8 +372,10 @@ def test_hanging_mirror_holds_nobody_up_and_newer_ones_replace_the_one_that_wait
         line.mend()
         wait_newest(mirror, 7)
         mirror.close(60)
-    # 2 may have been on its way; 7 is the last one that waited.
-    assert set(Store(s3_url).versions()) in ({1, 7}, {1, 2, 7})
+    # One more may have been on its way; 7 is the last one that waited.
+    found = set(Store(s3_url).versions())
+    assert {1, 7} <= found
+    assert len(found) <= 3
     assert ["was not copied" in text for text in messages(caplog)] == [True, False]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.bridge import ONES, VARIABLES, make_backend, serve
 
+from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.service import Episode, NullMetrics, Push
 from relaax_like.parameter_server.replies import Answered, Replies
@@ -130,7 +131,8 @@ def test_a_list_that_cannot_be_read_changes_nothing(data):
     assert len(replies) == 1
 
 
-def test_a_push_that_finds_no_server_is_repeated_until_one_is_back():
+def test_a_push_that_finds_no_server_is_repeated_until_one_is_back(monkeypatch):
+    monkeypatch.setattr(stub_module, "_RETRY_SEC", 30.0)
     with make_backend() as backend:
         with serve(backend) as address:
             link = BridgeControl().connect(address)

@@ -102,7 +102,7 @@ def test_one_that_was_begun_with_in_the_last_moment_is_waited_for(handler: Handl
     first = Caller(lambda: turns.submit(1))
     wait_until(lambda: turns.num_waiting == 0, "the first is handled")
     second = submit(turns, 2)
-    third = Caller(lambda: turns.submit(3, 0.5))
+    third = Caller(lambda: turns.submit(3, 30.0))
     wait_until(lambda: turns.num_waiting == 2, "two wait")
     gate.set()
     assert handler.entered.acquire(timeout=10)  # the first, whom the handler lets go at once

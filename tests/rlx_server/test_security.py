@@ -197,7 +197,7 @@ def test_a_tls_client_of_a_server_in_the_clear_is_told_and_disturbs_nobody(autho
 
 
 def test_who_never_shakes_hands_is_dropped(authority):
-    with serve(tls=authority.server_tls(), hello_timeout_sec=0.5) as address:
+    with serve(tls=authority.server_tls(), hello_timeout_sec=2.0) as address:
         port = int(address.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port), timeout=20) as silent:
             assert silent.recv(1) == b""
@@ -227,7 +227,7 @@ def get_serial(address, authority):
 
 
 def test_a_replaced_certificate_counts_without_a_restart(authority):
-    with serve(tls=authority.server_tls(), hello_timeout_sec=0.5) as address:
+    with serve(tls=authority.server_tls(), hello_timeout_sec=2.0) as address:
         with connect(address, authority.client()) as client:
             client.act(STATE)
             before = get_serial(address, authority)
@@ -241,7 +241,7 @@ def test_a_replaced_certificate_counts_without_a_restart(authority):
 
 def test_an_expired_certificate_is_told_and_can_be_renewed(authority):
     authority.issue(expired=True)
-    with serve(tls=authority.server_tls(), hello_timeout_sec=0.5) as address:
+    with serve(tls=authority.server_tls(), hello_timeout_sec=2.0) as address:
         with pytest.raises(NotAllowedError, match=r"certificate has expired.*renew it"):
             connect(address, authority.client(), retry=RETRY)
         authority.issue()

@@ -226,7 +226,7 @@ def test_a_connection_that_never_says_hello_is_closed(backend):
 
 
 def test_an_idle_client_is_sent_away(backend):
-    with serve_rlx(backend, idle_timeout_sec=0.2) as port, RawClient(port) as client:
+    with serve_rlx(backend, idle_timeout_sec=2.0) as port, RawClient(port) as client:
         client.greet()
         client.ask(make_start())
         assert client.receive().error.code == rlx_pb2.UNAVAILABLE

@@ -45,16 +45,26 @@ TRACE = "Traceback (most recent call last)"
 T = TypeVar("T")
 
 
+_given: set[int] = set()
+
+
 def find_free_port() -> int:
-    """Finds a port that is free now, outside the range that outgoing connections draw from."""
+    """Finds a port that is free now, outside the range that outgoing connections draw from.
+
+    None is given twice, nor to another process of a test run.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 2
     while True:
-        port = random.randint(20_000, 32_000)
+        port = 20_000 + 2 * random.randrange(6_000) + worker
+        if port in _given:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return port
+        _given.add(port)
+        return port
 
 
 def find_command(name: str) -> str:

@@ -280,7 +280,7 @@ def test_a_second_server_on_the_same_checkpoints_is_refused(cluster: Cluster) ->
     assert second.wait() == 1
     second.wait_for(rf"^error: .*held by another parameter server, pid {first.pid}\b")
     assert_no_trace(second)
-    assert cluster.status() is not None
+    cluster.wait_status(lambda status: True, "any answer")
 
 
 @pytest.fixture
