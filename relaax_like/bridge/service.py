@@ -180,7 +180,7 @@ class ExperienceSink(abc.ABC):
           is_over: ends the wait when it is true; asked at each change, and at `wake`.
 
         Raises:
-          ServerUnavailableError: the server closes: there will be no more news.
+          ServerUnavailableError: the server closes, and there will be no more news.
         """
 
     @abc.abstractmethod

@@ -110,13 +110,13 @@ class ParameterServerStub(BufferingClient):
         self._share = share and parse_address(address).is_loopback
         self._channel = channel
         self._pool = BufferPool(manifest.total_bytes)
-        self._rounds = None if whole else self._make_rounds()
+        self._rounds = None if whole else self._make_rounds(self._pool)
         self._chaos = chaos.from_environment()
         num_bytes = 2 * manifest.total_bytes  # gradient and statistics up, values down
         self._timeout_sec = CALL_TIMEOUT_SEC + num_bytes / _BYTES_PER_SEC
 
-    def _make_rounds(self) -> Rounds:
-        return Rounds(self._channel, self._manifest, self._pool, self._share)
+    def _make_rounds(self, pool: BufferPool) -> Rounds:
+        return Rounds(self._channel, self._manifest, pool, self._share)
 
     def _get_gradient_buffer(self) -> np.ndarray | None:
         return None if self._rounds is None else self._rounds.gradient_buffer
@@ -139,25 +139,31 @@ class ParameterServerStub(BufferingClient):
 
     def _try_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
         if self._chaos is None:
-            return self._send(push, want_values, have_version, self._rounds)
+            return self._send(push, want_values, have_version, self._rounds, self._pool)
         return self._chaos.call(lambda: self._send_alone(push, want_values, have_version))
 
     def _send_alone(self, push: Push, want_values: bool, have_version: int) -> Reply:
-        """Sends on a stream of its own: with chaos, several calls may be under way."""
+        """Sends on a stream, and into buffers, of its own: with chaos, several are under way."""
+        pool = BufferPool(self._manifest.total_bytes)
         if self._rounds is None:
-            return self._send(push, want_values, have_version, None)
-        with contextlib.closing(self._make_rounds()) as rounds:
-            return self._send(push, want_values, have_version, rounds)
+            return self._send(push, want_values, have_version, None, pool)
+        with contextlib.closing(self._make_rounds(pool)) as rounds:
+            return self._send(push, want_values, have_version, rounds, pool)
 
     def _send(
-        self, push: Push, want_values: bool, have_version: int, rounds: Rounds | None
+        self,
+        push: Push,
+        want_values: bool,
+        have_version: int,
+        rounds: Rounds | None,
+        pool: BufferPool,
     ) -> Reply:
         with self._watch_health():
             if rounds is not None:
                 return rounds.push_pull(push, want_values, have_version, self._timeout_sec)
             (request,) = messages.push_to_messages(push, want_values, have_version)
             reply = self._stub.PushPullWhole(request, timeout=self._timeout_sec)
-            return messages.messages_to_reply([reply], self.manifest, self._pool)
+            return messages.messages_to_reply([reply], self.manifest, pool)
 
     def _call_pull(self, have_version: int | None) -> Reply:
         request = pb.PullRequest(

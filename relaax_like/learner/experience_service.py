@@ -95,8 +95,8 @@ class ExperienceService(ExperienceSink):
         self._learned_columns = 0
         self._version = 0
         self._finished = False
-        self._stopping = False  # no more is taken
-        self._stopped = False  # `stop` has waited
+        self._stopping = False  # no more is taken; there may be news of what was
+        self._stopped = False  # nor is there more news
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
 
     @property
@@ -118,9 +118,9 @@ class ExperienceService(ExperienceSink):
             self._stopping = True
             self._changed.notify_all()
             learns = self._learner is not None and not self._stopped
-            self._stopped = True
         if learns:  # else there is nothing to lose
             self._thread.join(_STOP_SEC)
+        self._end_news()
 
     def add(self, experience: Experience) -> None:
         """Takes experience; see `ExperienceSink`."""
@@ -137,9 +137,9 @@ class ExperienceService(ExperienceSink):
                 )
         deadline = time.monotonic() + _ROOM_SEC
         while not self._try_to_add(learner, experience, rollout):
-            self._wait_for_change()
             if time.monotonic() > deadline:
                 raise ServerUnavailableError("experience: there is no room; try again later")
+            self._wait_for_change()
 
     def wait(
         self,
@@ -160,18 +160,22 @@ class ExperienceService(ExperienceSink):
 
         with self._changed:
             self._changed.wait_for(
-                lambda: (
-                    progress() != seen or self._version > version or self._stopping or is_over()
-                ),
+                lambda: progress() != seen or self._version > version or self._stopped or is_over(),
                 timeout_sec,
             )
-            if self._stopping:
+            newest = progress()
+            if self._stopped and newest == seen:
                 raise ServerUnavailableError(_CLOSING)
-            return progress()
+            return newest
 
     def wake(self) -> None:
         """Has all who wait look again; see `ExperienceSink`."""
         with self._changed:
+            self._changed.notify_all()
+
+    def _end_news(self) -> None:
+        with self._changed:
+            self._stopping = self._stopped = True
             self._changed.notify_all()
 
     def _wait_for_learner(self) -> "IterationLearner":
@@ -181,7 +185,7 @@ class ExperienceService(ExperienceSink):
 
     def _wait_for_change(self) -> None:
         with self._changed:
-            if self._stopping:
+            if self._stopped:
                 raise ServerUnavailableError(_CLOSING)
             self._changed.wait(_POLL_SEC)
 
@@ -192,8 +196,10 @@ class ExperienceService(ExperienceSink):
     def _try_to_add(
         self, learner: "IterationLearner", experience: Experience, rollout: Rollout | None
     ) -> bool:
-        """Adds experience, unless it was added before; False: there is no room."""
+        """Adds experience, unless it was added before; False: there is no room, or it ends."""
         with self._changed:
+            if self._stopping:
+                return False
             client = self._get_client(experience)
             if experience.sequence <= client.received:
                 return True
@@ -254,10 +260,11 @@ class ExperienceService(ExperienceSink):
         try:
             self._learn_all()
         except Exception as error:
+            if self._stopping and isinstance(error, ServerUnavailableError):
+                logger.info("the iteration at hand is lost: %s", error)
+                return
             logger.error("learning has failed: %s", error, exc_info=_get_traceback(error))
-            with self._changed:
-                self._stopping = True
-                self._changed.notify_all()
+            self._end_news()
             self._on_failure(error)
 
     def _learn_all(self) -> None:

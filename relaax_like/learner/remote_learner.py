@@ -211,14 +211,13 @@ class RemoteLearner(Learner):
         restarted = self._epoch not in (0, reply.epoch)
         self._epoch = reply.epoch
         with self._lock:
+            done: dict[int, _UnderWay] = {}
             for sequence, work in self._under_way.items():
+                # What the server before this one had received, and not learned from, is lost.
+                if sequence <= progress.released or (restarted and work.experience is None):
+                    done[sequence] = work
                 if sequence <= progress.received:
                     work.experience = None
-            done = {
-                sequence: work
-                for sequence, work in self._under_way.items()
-                if sequence <= progress.released or (restarted and work.experience is None)
-            }
             for sequence, work in done.items():
                 del self._under_way[sequence]
                 self.lost_rollouts += work.rollouts if sequence > progress.released else 0

@@ -35,7 +35,7 @@ from support.threads import Caller, wait_until
 from relaax_like.bridge.collecting import Advance, CollectStream
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.manifest import Variable
-from relaax_like.bridge.service import Episode
+from relaax_like.bridge.service import Episode, Progress
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learner import experience_service, holding
 from relaax_like.learner.experience_service import ExperienceService
@@ -482,6 +482,48 @@ def test_a_server_that_stops_ends_its_streams_at_once(site: Site) -> None:
     wait_until(lambda: not site.service._thread.is_alive(), "the end of the learner's thread")
 
 
+def test_what_was_taken_is_told_before_the_end_and_nothing_more_is_taken(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experience_service, "_STOP_SEC", 30.0)
+    site.policy.gate.clear()
+    client = site.connect()
+    client.send(1, make_rewarded(COLUMNS, 1.0))
+    assert site.policy.begun.wait(20)
+    stopping = Caller(site.service.stop)
+    wait_until(lambda: site.service._stopping, "the stop")
+    late = make_experience(1, make_rewarded(COLUMNS, 2.0), client_id="late")
+    adding = Caller(lambda: site.service.add(late))
+    wait_until(lambda: "late" in site.service._clients, "the attempt")
+    site.policy.gate.set()
+    stopping.get()
+    with pytest.raises(ServerUnavailableError, match="is closing"):
+        adding.get()
+    client.assert_ends(ServerUnavailableError, "is closing")
+    assert client.newest is not None
+    assert client.newest.progress == Progress(1, 1)
+    assert (site.server.version, len(site.learned())) == (1, 1)
+    assert site.service._clients["late"].received == 0
+
+
+def test_an_iteration_that_ends_after_the_server_is_no_failure(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(experience_service, "_STOP_SEC", 0.0)
+    caplog.set_level(logging.INFO)
+    site.policy.gate.clear()
+    client = site.connect()
+    client.send(1, make_rewarded(COLUMNS, 1.0))
+    assert site.policy.begun.wait(20)
+    site.service.stop()
+    site.server.close()
+    site.policy.gate.set()
+    wait_until(lambda: not site.service._thread.is_alive(), "the end of the iteration")
+    assert site.failures == []
+    assert "the iteration at hand is lost" in caplog.text
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
 def test_a_service_that_never_ran_can_be_stopped() -> None:
     with make_plain_server() as server:
         make_plain_service(server).stop()
@@ -848,7 +890,7 @@ def test_a_refusal_waits_until_the_client_knows_what_was_taken(
     others = set(find_stream_threads())
     wait = site.service.wait
 
-    def wait_and_be_late(*args: Any) -> Any:
+    def wait_and_be_late(*args: Any) -> Progress:
         progress = wait(*args)
         if not late.is_set():  # what it says is old when it is told
             late.set()

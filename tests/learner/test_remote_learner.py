@@ -29,14 +29,15 @@ from support.learning import (
 from support.rollouts import make_rollout
 from support.threads import wait_until
 
+from relaax_like.bridge.collecting import Advance
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.service import MAX_EPISODES, Episode
+from relaax_like.bridge.service import MAX_EPISODES, Episode, Progress, Reply
 from relaax_like.computation.learning import Learned, Work
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_iteration_learner
 from relaax_like.learner import experience_service, holding, remote_learner
 from relaax_like.learner.experience_service import ExperienceService
-from relaax_like.learner.remote_learner import RemoteLearner
+from relaax_like.learner.remote_learner import RemoteLearner, _UnderWay
 from relaax_like.learner.serial_learner import SerialLearner
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.published_state import NAMES
@@ -364,6 +365,20 @@ def test_a_restarted_server_has_lost_what_it_had_not_learned_from(
     agents.wait(agents.submit(make_rewarded(COLUMNS, 4.0)))
     agents.wait_version(1)
     assert far.learned() == [[4.0] * COLUMNS]
+
+
+def test_what_a_restarted_server_has_received_already_is_not_lost(
+    agents: Agents,
+) -> None:
+    learner = agents.learner
+    learner._epoch = 1
+    for sequence, experience in ((5, None), (6, make_experience(6))):  # 5 was received
+        learner._under_way[sequence] = _UnderWay(sequence, experience, 1)
+    reply = Reply(version=7, epoch=2)
+    learner._take(Advance(Progress(received=6, released=0), reply))
+    assert learner.lost_rollouts == 1
+    assert list(learner._under_way) == [6]
+    assert _count_received(agents) == 1
 
 
 def _count_received(agents: Agents) -> int:
