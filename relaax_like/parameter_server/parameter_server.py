@@ -1,5 +1,6 @@
 """The parameter server itself: pushes wait for turns at the store, pulls for nothing."""
 
+import contextlib
 import logging
 import os
 import threading
@@ -553,6 +554,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
         Raises:
           SnapshotError: the last snapshot could not be written; all the rest is done.
+          JournalError: the journal could not be synced; all the rest is done.
         """
         with self._close_lock:
             if self._closed:
@@ -560,21 +562,19 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._closed = True
         self._turns.close()
         self._record_metrics(now=True)
-        saver = self._saver
-        if saver is not None:
-            saver.stop()
-        try:
-            if save and saver is not None and not saver.has_all:
-                saver.save()
-        finally:
-            if self._journal is not None:
-                self._journal.close()
+        with contextlib.ExitStack() as rest:  # in the other order, whatever becomes of each
+            for part in (self._snapshots, self._publications):
+                if part is not None:
+                    rest.callback(part.close)
             if self._mirror is not None:
-                self._mirror.close(_MIRROR_SEC)
-            if self._publications is not None:
-                self._publications.close()
-            if self._snapshots is not None:
-                self._snapshots.close()
+                rest.callback(self._mirror.close, _MIRROR_SEC)
+            if self._journal is not None:
+                rest.callback(self._journal.close)
+            saver = self._saver
+            if saver is not None:
+                saver.stop()
+                if save and not saver.has_all:
+                    saver.save()
 
     def __enter__(self) -> "ParameterServer":
         return self

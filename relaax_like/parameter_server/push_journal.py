@@ -130,6 +130,9 @@ class PushJournal:
         Raises:
           ServerUnavailableError: it cannot be, nor anything later; nothing may be acknowledged.
         """
+        if self.durability == "journal" and self._journal is not None and self._journal.failed:
+            # A push that is repeated was appended before that, and is not safe either.
+            raise _make_final_error(JournalError(self._journal.failed))
         # Also when it was given up meanwhile: what came before that was promised.
         if self._strict and self._journal is not None and self._journal.unsynced_records:
             try:

@@ -249,6 +249,40 @@ def test_a_failed_sync_ends_the_acknowledging(tmp_path, monkeypatch):
         assert (again.push(make_push(2)).outcome, again.version) == ("applied", version)
 
 
+def test_what_the_disk_did_not_take_is_not_acknowledged_when_it_is_repeated(tmp_path, monkeypatch):
+    server = open_server(tmp_path / "run")
+    server.push(make_push(1))
+
+    def fail(*arguments):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(journal_module.os, "fdatasync", fail, raising=False)
+    monkeypatch.setattr(journal_module.os, "fsync", fail)
+    server.push(make_push(2))  # the thread that syncs comes to it
+    wait_until(lambda: server._journal._journal.failed, "the failure")
+    for sequence in (2, 3):
+        with pytest.raises(ServerUnavailableError, match="nothing can be acknowledged any more"):
+            server.push(make_push(sequence))
+    monkeypatch.undo()
+    server.close(save=False)
+
+
+def test_a_close_that_cannot_sync_says_so_and_has_closed(tmp_path, monkeypatch):
+    server = open_server(tmp_path / "run")
+    server.push(make_push(1))
+
+    def fail(*arguments):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_module.os, "fdatasync", fail, raising=False)
+        patch.setattr(journal_module.os, "fsync", fail)
+        with pytest.raises(JournalError, match="cannot be synced"):
+            server.close(save=False)
+    with open_server(tmp_path / "run") as again:  # the folder is free
+        assert again.version == 1
+
+
 def test_what_was_promised_before_the_journal_was_given_up_is_synced(tmp_path):
     server = open_server(tmp_path / "run", strict=True, max_bytes_per_sec=100.0)
     push = make_push(1)
