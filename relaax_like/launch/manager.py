@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relaax_like.launch.guardian import Guardian
-from relaax_like.launch.process import EXIT_OUTPUT_CLOSED
+from relaax_like.launch.process import EXIT_OUTPUT_CLOSED, SignalEvent
 from relaax_like.wire.errors import RelaaxError
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Manager:
         self._term_sec = term_sec
         width = max(len(spec.name) for spec in specs)
         self._write_line = write_line or (lambda name, line: _print_line(name, width, line))
-        self._stopping = threading.Event()
+        self._stopping = SignalEvent()
         self._status = 0
         self._guardian: Guardian | None = None  # while it runs
 
@@ -117,10 +117,10 @@ class Manager:
 
     def kill(self) -> None:
         """Kills all processes at once, for a second Ctrl-C; safe in signal handlers."""
-        self._stopping.set()
         for supervised in self._supervised:
             if supervised.process is not None:
                 _kill_group(supervised.process)
+        self._stopping.set()
 
     def run(self) -> int:
         """Runs until the end and returns an exit status: 0 when all went well or it was stopped.

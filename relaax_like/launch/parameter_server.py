@@ -166,11 +166,12 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     with shutdown.interrupting(), tracing.span(tracing.START):
         server = make_parameter_server(experiment, overrides, metrics)
     serving.append(server)
-    page = contextlib.ExitStack()
-    try:
+    with contextlib.ExitStack() as ends:
+        ends.callback(metrics.close)
+        ends.callback(server.close, save=True)
         if settings.prometheus_bind is not None:
             numbers = PrometheusPage(settings.prometheus_bind, server.status)
-            page.enter_context(numbers)
+            ends.enter_context(numbers)
             host = settings.prometheus_bind.host
             logger.info("metrics for Prometheus on http://%s:%d/metrics", host, numbers.port)
         write_config(experiment)
@@ -185,7 +186,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         grpc_server.start()
         if service is not None:
             service.start()
-            page.callback(service.stop)
+            ends.callback(service.stop)
         logger.info("parameter server on %s:%d", settings.bind.host, port)
         watch_progress(server, shutdown, settings.progress_interval_sec)
         if server.status().finished:
@@ -196,10 +197,6 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             service.stop()  # ends its streams, which would use up the grace
         # Whatever becomes of the calls: what was learned is to be saved.
         grpc_server.stop(grace=1.0).wait(_CALLS_SEC)
-    finally:
-        page.close()
-        server.close(save=True)
-        metrics.close()
     print_summary(experiment, server.status())
     status = 0 if server.status().finished else shutdown.exit_status
     if service is not None:

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import logging
 import os
+import queue
 import resource
 import select
 import signal
@@ -115,6 +116,36 @@ class Stopped(BaseException):
     """A signal came during `Shutdown.interrupting`. Like KeyboardInterrupt it is no Exception."""
 
 
+class SignalEvent(threading.Event):
+    """An event that a signal handler may set in any instant; it is never cleared.
+
+    `threading.Event.set` takes a lock. Where the handler interrupts the thread that holds it, as
+    one that waits for the event does now and then, both would wait for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._happened = False
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()  # may be entered twice
+
+    def is_set(self) -> bool:
+        """Tells whether it was set."""
+        return self._happened
+
+    def set(self) -> None:
+        """Sets it; anywhere."""
+        self._happened = True
+        self._wakes.put(None)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until it is set, or so many seconds have passed; tells whether it is."""
+        if not self._happened:
+            with contextlib.suppress(queue.Empty):
+                self._wakes.get(timeout=timeout)
+                self._wakes.put(None)  # for who waits beside
+        return self._happened
+
+
 class Shutdown:
     """Turns the first SIGTERM or SIGINT into an event; a second one ends the process at once.
 
@@ -130,11 +161,12 @@ class Shutdown:
     """
 
     def __init__(self) -> None:
-        self.requested = threading.Event()
+        self.requested: threading.Event = SignalEvent()
         self.exit_status = 0
         self._callbacks: list[Callable[[], None]] = []
         self._last_callbacks: list[Callable[[], None]] = []
         self._interrupting = False
+        self._signalled = False
         signal.signal(signal.SIGTERM, self._take)
         signal.signal(signal.SIGINT, self._take)
 
@@ -183,11 +215,12 @@ class Shutdown:
             self._interrupting = False
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if self.requested.is_set():
+        if self._signalled:
             for callback in self._last_callbacks:
                 callback()
             os._exit(128 + number)
-        self.request(128 + number)
+        self._signalled = True
+        self.request(128 + number)  # unless something else did
         if self._interrupting:
             self._interrupting = False
             raise Stopped(self.exit_status)

@@ -7,9 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from support.threads import Caller
 
 from relaax_like.config.address import Address
-from relaax_like.launch.process import validate_port_free
+from relaax_like.launch.process import SignalEvent, validate_port_free
 from relaax_like.wire.errors import RelaaxError
 
 
@@ -40,6 +41,45 @@ def test_a_used_port_is_named_with_its_holder_and_the_flag():
         port = holder.getsockname()[1]
         with pytest.raises(RelaaxError, match=rf"port {port} is in use by pid \d+.*--bind"):
             validate_port_free(Address("127.0.0.1", port), "--bind")
+
+
+@pytest.mark.parametrize("calls", range(1, 12))
+def test_a_handler_may_set_its_event_wherever_it_interrupts_the_wait(calls):
+    event, left = SignalEvent(), [calls]
+
+    def interrupt(frame, what, argument):
+        left[0] -= 1
+        if left[0] == 0:
+            sys.setprofile(None)
+            event.set()
+
+    sys.setprofile(interrupt)
+    try:
+        event.wait(0.01)
+    finally:
+        sys.setprofile(None)
+    event.set()
+    assert event.wait()
+    assert event.wait()  # and once more
+
+
+def test_all_who_wait_for_a_signal_hear_of_it():
+    event = SignalEvent()
+    callers = [Caller(event.wait) for _ in range(5)]
+    assert not event.wait(0.01)
+    event.set()
+    assert [caller.get() for caller in callers] == [True] * 5
+
+
+def test_the_second_signal_ends_the_process_and_no_first_one_does():
+    code = (
+        "import os, signal; from relaax_like.launch.process import Shutdown\n"
+        "shutdown = Shutdown(); shutdown.request(1)\n"  # as a learner does that has failed
+        "os.kill(os.getpid(), signal.SIGTERM); print(shutdown.exit_status, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGTERM); print('still here', flush=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("1\n", 128 + signal.SIGTERM)
 
 
 def start_unread(code: str) -> subprocess.CompletedProcess[str]:
