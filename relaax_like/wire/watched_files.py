@@ -26,7 +26,8 @@ class WatchedFiles(Generic[T]):
         tokens.get()
 
     A new state of the files that cannot be used changes nothing but the log: what was read before
-    stays in force. That is so for a file that is gone, too.
+    stays in force, and they are read again until they can be used. That is so for a file that is
+    gone, too.
 
     Args:
       paths: of the files.
@@ -42,6 +43,7 @@ class WatchedFiles(Generic[T]):
         self._lock = threading.Lock()  # guards the check; the value is swapped whole
         self._state = self._look()
         self._value = read()
+        self._told = ""  # what is wrong with a newer state
         self._next_check = time.monotonic() + CHECK_SEC
 
     def get(self) -> T:
@@ -56,14 +58,17 @@ class WatchedFiles(Generic[T]):
     def _check(self) -> None:
         state = self._look()
         if state == self._state:
+            self._told = ""
             return
-        self._state = state
         names = ", ".join(map(str, self._paths))
         try:
             self._value = self._read()
         except ConfigError as error:
-            logger.warning("%s; what was read from %s before stays in force", error, names)
+            if str(error) != self._told:
+                self._told = str(error)
+                logger.warning("%s; what was read from %s before stays in force", error, names)
             return
+        self._state, self._told = state, ""
         logger.info("read again after a change: %s", names)
 
     def _look(self) -> list[tuple[int, ...] | None]:
