@@ -112,9 +112,7 @@ def make_agent_host(
     else:
         link.start()  # first: it takes the longest to come up
     processors = {
-        task: ComputationDataProcessor(
-            actor, link if isinstance(link, RemoteLearner) else link.learner(task), beside.metrics
-        )
+        task: ComputationDataProcessor(actor, link.learner(task), beside.metrics)
         for task, actor in _make_actors(experiment, client_id, agent_class).items()
     }
     return BatchHost(config, lambda: processors, agent_class, beside.ahead)

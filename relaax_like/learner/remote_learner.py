@@ -36,6 +36,28 @@ _FINISHED_PAUSE_SEC = 10.0
 _STOP_SEC = 3.0
 
 
+class _SharedLearner(Learner):
+    """A `RemoteLearner` as those see it who do not own it."""
+
+    def __init__(self, learner: "RemoteLearner"):
+        self._learner = learner
+
+    def start(self, on_learned: OnLearned) -> None:
+        """Waits a while for the first values; see `Learner`."""
+        self._learner.start(on_learned)
+
+    def submit(self, work: Work) -> None:
+        """Sends work; answered as done when it cannot be sent, or is lost."""
+        self._learner.submit(work)
+
+    def leave(self, agent: str) -> None:
+        """Tells the server not to wait for an agent."""
+        self._learner.leave(agent)
+
+    def stop(self) -> None:
+        """Does nothing: its owner stops it."""
+
+
 @dataclass
 class _UnderWay:
     """One work that was sent.
@@ -126,6 +148,10 @@ class RemoteLearner(Learner):
     def leave(self, agent: str) -> None:
         """Tells the server not to wait for an agent."""
         self._queue.put(Work(0, None, agent=agent, leaves=True))
+
+    def learner(self, task: str) -> Learner:
+        """Returns this learner for those who share it: when they stop, it goes on."""
+        return _SharedLearner(self)
 
     def stop(self) -> None:
         """Sends what waits, and ends; may be called twice. Takes some seconds at most."""

@@ -297,6 +297,23 @@ def test_agents_that_start_without_a_server_are_told_to_come_back(
         Agents(learner).start()
 
 
+def test_who_shares_it_may_give_up_and_come_back(
+    far: Far, learner: RemoteLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = learner.learner("task")
+    with monkeypatch.context() as patch:
+        patch.setattr(remote_learner, "_START_WAIT_SEC", 0.05)
+        with pytest.raises(ServerUnavailableError, match="come back"):
+            Agents(shared).start()
+        shared.stop()
+    far.start()
+    monkeypatch.setattr(remote_learner, "_START_WAIT_SEC", 20.0)
+    agents = Agents(shared)
+    agents.start()
+    agents.wait(agents.submit(make_rewarded(COLUMNS, 1.0)))
+    agents.wait_version(1)
+
+
 def test_agents_that_start_before_the_server_wait_for_it(far: Far, learner: RemoteLearner) -> None:
     threading.Timer(0.3, far.start).start()
     agents = Agents(learner)
