@@ -66,6 +66,7 @@ class RolloutBuffer:
         self._length = 0
         self._waiting = False
         self._inputs: dict[str, np.ndarray] = {}
+        self._rewards = np.empty((0, slots, 1), np.float32)
         self._finals: dict[int, dict[str, np.ndarray]] = {}
 
     @property
@@ -131,18 +132,18 @@ class RolloutBuffer:
         return self._take(next_inputs) if self._length == self._steps else None
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the unfinished rollout, between an outcome and the next actions."""
-        assert not self._waiting, "actions without their outcome cannot be saved"
-        if not self._length:
+        """Returns the unfinished rollout, the actions that wait for their outcome included."""
+        length = self._length
+        stop = length + self._waiting
+        if not stop:
             return {}
-        stop = self._length
         return {
             "inputs": {name: array[:stop] for name, array in self._inputs.items()},
             "actions": {name: array[:stop] for name, array in self._actions.items()},
             "log_prob": self._log_prob[:stop],
-            "next_alive": self._next_alive[:stop],
-            "rewards": self._rewards[:stop],
             "versions": self._versions[:stop],
+            "next_alive": self._next_alive[:length],
+            "rewards": self._rewards[:length],
             "states": self._states,
             "finals": [[t, finals] for t, finals in self._finals.items()],
         }
@@ -157,15 +158,17 @@ class RolloutBuffer:
             {name: array[0] for name, array in actions.items()},
         )
         self._rewards = np.empty((self._steps, *rewards.shape[1:]), np.float32)
-        stop = self._length = len(rewards)
+        length = self._length = len(rewards)
+        stop = len(state["log_prob"])
+        self._waiting = stop > length
         for name, array in inputs.items():
             self._inputs[name][:stop] = array
         for name, array in actions.items():
             self._actions[name][:stop] = array
-        self._rewards[:stop] = rewards
         self._log_prob[:stop] = state["log_prob"]
-        self._next_alive[:stop] = state["next_alive"]
         self._versions[:stop] = state["versions"]
+        self._next_alive[:length] = state["next_alive"]
+        self._rewards[:length] = rewards
         self._states = dict(state["states"])
         self._finals = {int(t): dict(finals) for t, finals in state["finals"]}
 

@@ -21,7 +21,12 @@ def observation(t, base=0):
     return {"x": np.array([[t + base], [100 + t + base]], np.float32)}
 
 
-def add(buffer, t, alive=(ALIVE, ALIVE), final=None, next_base=0):
+def add(buffer, t, *arguments, **options):
+    add_actions(buffer, t)
+    return add_outcome(buffer, t, *arguments, **options)
+
+
+def add_actions(buffer, t):
     buffer.add_actions(
         observation(t),
         {"action": np.array([t, -t])},
@@ -29,6 +34,9 @@ def add(buffer, t, alive=(ALIVE, ALIVE), final=None, next_base=0):
         {"memory": np.full((SLOTS, 1), t, np.float32)},
         version=7 + t,
     )
+
+
+def add_outcome(buffer, t, alive=(ALIVE, ALIVE), final=None, next_base=0):
     rewards = np.array([[t], [10 * t]], np.float64)
     return buffer.add_outcome(rewards, np.array(alive), observation(t + 1, next_base), final)
 
@@ -130,26 +138,32 @@ def test_inputs_that_are_no_observations_stay_as_they_were(next_alive):
     )
 
 
+@pytest.mark.parametrize("waiting", [False, True])
 @pytest.mark.parametrize("stop", [0, 1, 2, 3])
-def test_another_buffer_goes_on_from_a_state(stop):
+def test_another_buffer_goes_on_from_a_state(stop, waiting):
     """The middle of three steps cuts one slot off, so that its last observation is kept apart."""
 
+    def finish(buffer, t):
+        if t == 1:
+            return add_outcome(buffer, t, (ALIVE, TRUNCATED), observation(50), next_base=7)
+        return add_outcome(buffer, t)
+
     def store(buffer, t):
-        return (
-            add(buffer, t, (ALIVE, TRUNCATED), observation(50), next_base=7)
-            if t == 1
-            else add(buffer, t)
-        )
+        add_actions(buffer, t)
+        return finish(buffer, t)
 
     straight, first, second = (RolloutBuffer(3, SLOTS) for _ in range(3))
     for t in range(stop):
         store(first, t)
+    if waiting:
+        add_actions(first, stop)
     second.set_state(first.get_state())
     assert second.length == stop % 3
     rollouts = [store(straight, t) for t in range(6)]
     assert rollouts[5] is not None
     for t in range(stop, 6):
-        got, want = store(second, t), rollouts[t]
+        got = (finish if waiting and t == stop else store)(second, t)
+        want = rollouts[t]
         assert (got is None) == (want is None)
         if got is None:
             continue
