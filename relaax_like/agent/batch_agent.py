@@ -190,7 +190,9 @@ class BatchAgent(abc.ABC):
           final_observations: name -> [k, ...], rows of slots that were truncated.
           episodes: that ended with this step.
         """
-        if rewards is not None:
+        if rewards is None:
+            self._states = self._init_states
+        else:
             if self.learning:
                 alive = self._alive
                 if ended is not None:

@@ -14,7 +14,8 @@ from relaax_like.computation.prediction import Prediction, Request
 from relaax_like.experience.rollout import RolloutBuffer
 
 Arrays = Mapping[str, np.ndarray]
-_WAIT_SEC, _LONG_WAIT_SEC = 2.0, 60.0
+# Shorter than the patience of clients, who wait a minute for their actions.
+_WAIT_SEC, _LONG_WAIT_SEC = 2.0, 50.0
 _names = itertools.count(1)
 
 

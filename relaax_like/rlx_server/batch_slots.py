@@ -60,7 +60,9 @@ class BatchSlots(BatchAgents):
     def observe(self, transition: Transition) -> None:
         """Hands what happened to the agent."""
         self._goes_on = transition.observations is not None
-        if transition.rewards is not None and transition.rewards.shape[1] != 1:
+        if transition.rewards is None:
+            self._all_begin = True
+        elif transition.rewards.shape[1] != 1:
             raise InvalidInputError(
                 f"rewards: {transition.rewards.shape[1]} per slot, this algorithm learns from one",
                 "rewards",

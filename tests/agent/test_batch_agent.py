@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 from relaax_like.agent.batch_agent import SimpleRLAgent
+from relaax_like.agent.history import ObservationHistory
 from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.bridge.service import Episode
 from relaax_like.computation.prediction import TASK, Prediction
+from relaax_like.rlx_server.batch_slots import BatchSlots
+from relaax_like.rlx_server.transition import Transition
+from relaax_like.wire.spaces import Discrete
 
 SLOTS = 2
 
@@ -116,6 +120,31 @@ def test_memory_begins_anew_where_an_episode_ended_and_nowhere_else():
     predict(agent, 0)
     agent.observe(observe(1), **end(terminated=(0, 1)))
     np.testing.assert_array_equal(agent.request().states["h"], [[1], [0]])
+
+
+def test_slots_that_begin_anew_remember_nothing():
+    """As when a tester plays once more: whatever was under way does not count."""
+    processor = RecordingProcessor({"h": (1,)})
+    slots = BatchSlots(
+        lambda on_ready: make_agent(processor, 9, learning=False),
+        processor,
+        {"action": Discrete(n=2)},
+        {"x": (1,)},
+        lambda: None,
+        exploit=True,
+        history=ObservationHistory(2, SLOTS),
+    )
+    for value in (1, 2, 7):
+        begins = value != 2
+        rewards = None if begins else np.ones((SLOTS, 1))
+        slots.observe(Transition(observations=observe(value), rewards=rewards))
+        request = slots.request()
+        before = [value if begins else 1, value]
+        np.testing.assert_array_equal(request.inputs["x"], [before] * SLOTS)
+        np.testing.assert_array_equal(request.states["h"], [[0 if begins else 1]] * SLOTS)
+        memory = {"h": request.states["h"] + 1}
+        actions = {"action": np.zeros(SLOTS, np.int64)}
+        slots.decide(Prediction(actions, memory, np.zeros(SLOTS, np.float32), 3))
 
 
 def test_reward_shaping_comes_before_storing():
