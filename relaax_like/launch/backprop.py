@@ -1,5 +1,6 @@
 """Threads for the updates of a run: a number, or as many as are quickest."""
 
+import contextlib
 import json
 import logging
 import os
@@ -38,8 +39,10 @@ def set_backprop_workers(experiment: Experiment) -> None:
 
 def _choose(run_dir: Path) -> int:
     path, counts = run_dir / FILE_NAME, _list_counts()
-    seconds = json.loads(path.read_text()) if path.exists() else {}
-    if [int(count) for count in seconds] != counts:  # never measured, or on another machine
+    seconds = {}
+    with contextlib.suppress(OSError, ValueError):  # never measured, or damaged
+        seconds = json.loads(path.read_text())
+    if [int(count) for count in seconds] != counts:  # nor here: on another machine
         seconds = {str(count): _measure(run_dir, count) for count in counts}
         path.write_text(json.dumps(seconds))
     best = min(seconds, key=seconds.__getitem__)

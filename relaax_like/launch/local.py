@@ -91,7 +91,6 @@ class LocalAgents:
         agents = self._agents
         if not isinstance(agents, BatchAgents):
             return self._answer(agents.step(transition))
-        self._ready.clear()
         agents.observe(transition)
         return self.go_on()
 
@@ -101,7 +100,9 @@ class LocalAgents:
         assert isinstance(agents, BatchAgents)
         with tracing.span("wait for gradients"):
             while not agents.ready:
-                self._ready.wait(1.0)
+                self._ready.clear()
+                if not agents.ready:
+                    self._ready.wait(1.0)
         if self._stop is not None and self._stop.is_set():
             return StepResult(actions=None, finished="stopped", version=0)
         decision = None

@@ -40,6 +40,7 @@ class FilmedSlots:
         # Of random beginnings, which are not filmed.
         self.partial_step = getattr(slots, "partial_step", None)
         self.path = path
+        self._temporary = path.with_name(f".tmp-{path.name}")
         self.frames = 0
         self.fps = float(getattr(slots, "render_fps", _DEFAULT_FPS))
         self._slots = slots
@@ -59,10 +60,22 @@ class FilmedSlots:
         return self._slots.step(actions)
 
     def close(self) -> None:
-        """Completes the file. May be called twice."""
+        """Completes the file, which replaces one of its name. May be called twice.
+
+        Raises:
+          ConfigError: it cannot be written; one of its name is as it was.
+        """
         writer, self._writer = self._writer, None
-        if writer is not None:
+        if writer is None:
+            return
+        try:
             writer.close()
+            _validate_whole(self._temporary)
+            os.replace(self._temporary, self.path)
+        except OSError as error:
+            raise ConfigError(f"--video {self.path}: cannot be written: {error}") from None
+        finally:
+            self._temporary.unlink(missing_ok=True)
 
     def __enter__(self) -> "FilmedSlots":
         return self
@@ -95,7 +108,7 @@ class FilmedSlots:
         frame = np.pad(frame, [*odd, (0, 0)], mode="edge")
         try:
             if self._writer is None:
-                self._writer = _open(self.path, self.fps)
+                self._writer = _open(self._temporary, self.fps)
             self._writer.append_data(frame)
         except OSError as error:
             raise ConfigError(f"--video {self.path}: cannot be written: {error}") from None
@@ -142,3 +155,19 @@ def _open(path: Path, fps: float) -> Any:
         return imageio.v2.get_writer(path, duration=1000 / fps, loop=0)
     # Frames keep their size: only ancient players want multiples of 16.
     return imageio.v2.get_writer(path, fps=fps, macro_block_size=1)
+
+
+def _validate_whole(path: Path) -> None:
+    """Reads a file's frames: ffmpeg does not tell of a disk that is full.
+
+    Raises:
+      OSError: there are none, or not all.
+    """
+    if path.suffix.lower() == ".gif":
+        return
+    import imageio_ffmpeg
+
+    try:
+        imageio_ffmpeg.count_frames_and_secs(str(path))
+    except RuntimeError:
+        raise OSError("ffmpeg wrote no whole file; is the disk full?") from None

@@ -1,5 +1,7 @@
 """Videos of greedy episodes."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,42 @@ def test_what_cannot_be_drawn_is_a_clear_error_and_no_file(tmp_path: Path) -> No
         with pytest.raises(ConfigError, match=want):
             film(slots, path, 1)
         assert not path.exists()
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from relaax_like.launch.video import FilmedSlots
+from relaax_like.wire.errors import ConfigError
+
+class Noise:
+    slots, observation_space, action_space = 1, None, None
+    random = np.random.default_rng(0)
+    def render(self):
+        return self.random.integers(0, 256, (64, 64, 3), np.uint8)
+    def step(self, actions):
+        return None
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # as on a full disk
+try:
+    with FilmedSlots(Noise(), Path(sys.argv[1])) as filmed:
+        for _ in range(12):
+            filmed.step(np.zeros(1))
+except ConfigError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("name", ["out.mp4", "out.gif"])
+def test_a_full_disk_is_told_and_leaves_the_file_before(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("before")
+    argv = [sys.executable, "-c", FULL, str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert f"--video {path}: cannot be written" in done.stdout, done.stderr
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+    assert path.read_text() == "before"
 
 
 def test_wrong_names_are_found_before_anything_is_played(tmp_path: Path) -> None:
