@@ -4,6 +4,7 @@ import abc
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from typing import Any
 
 from relaax_like.agent.agent import Agent
@@ -179,13 +180,16 @@ class BatchHost(AgentHost):
             processor.set_state(state[task])
 
     def close(self) -> None:
-        """Stops learning, after the gradients at hand."""
+        """Stops learning, after the gradients at hand.
+
+        Raises:
+          Exception: what the first one raised that could not be stopped in order.
+        """
         # All at once: each may have to wait for the parameter server.
-        stops = [threading.Thread(target=p.stop) for p in self._processors.values()]
+        with futures.ThreadPoolExecutor(max(1, len(self._processors))) as executor:
+            stops = [executor.submit(p.stop) for p in self._processors.values()]
         for stop in stops:
-            stop.start()
-        for stop in stops:
-            stop.join()
+            stop.result()
 
     def _predict_by_task(self, requests: Sequence[Request]) -> list[Prediction]:
         answers: dict[int, Prediction] = {}

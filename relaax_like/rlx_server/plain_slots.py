@@ -1,5 +1,6 @@
 """Hosts plain agents: one instance per slot, called one after another in the session's thread."""
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -70,10 +71,11 @@ class PlainSlots(PlainAgents):
 
     def close(self) -> None:
         """Closes the agents and their views of the parameter server."""
-        for agent, client in zip(self._agents, self._parameter_servers, strict=True):
-            if hasattr(agent, "close"):
-                agent.close()
-            client.close()
+        with contextlib.ExitStack() as all_others:  # whatever becomes of one
+            for agent, client in zip(self._agents, self._parameter_servers, strict=True):
+                all_others.callback(client.close)
+                if hasattr(agent, "close"):
+                    all_others.callback(agent.close)
 
     def _step_slot(self, slot: int, agent: Any, transition: Transition) -> Any:
         if transition.rewards is None:

@@ -169,7 +169,7 @@ class RlxServer:
             self.loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        ready = [c for c in self._waiting if c.session.ready or not c.open]
+        ready = [c for c in self._waiting if not c.open or c.session.ready]
         for connection in ready:
             self._waiting.discard(connection)
             if connection.open:

@@ -148,7 +148,8 @@ class Session:
     @property
     def ready(self) -> bool:
         """Whether a pending step can be answered now."""
-        return isinstance(self._agents, BatchAgents) and self._agents.ready
+        agents = self._agents  # `close` may take them away meanwhile
+        return isinstance(agents, BatchAgents) and agents.ready
 
     @property
     def client_name(self) -> str:

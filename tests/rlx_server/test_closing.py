@@ -1,0 +1,44 @@
+"""What ends with a client's agents, and with a host, when one of them fails in it."""
+
+import pytest
+
+from relaax_like.agent.batch_agent import SimpleRLAgent
+from relaax_like.rlx_server.hosting import BatchHost
+from relaax_like.rlx_server.plain_slots import PlainSlots
+from relaax_like.wire.spaces import Discrete
+
+
+class Part:
+    """Notes that it was closed, or stopped; may fail in it."""
+
+    def __init__(self, error=None):
+        self.closed = 0
+        self._error = error
+
+    def close(self):
+        self.closed += 1
+        if self._error is not None:
+            raise self._error
+
+    stop = close
+
+    def reward_and_reset(self, reward):
+        """What an agent has."""
+
+
+def test_an_agent_that_fails_in_its_close_keeps_no_other_from_it():
+    agents = {0: Part(ValueError("first")), 1: Part(), 2: Part()}
+    clients = [Part() for _ in agents]
+    made = iter(agents.values())
+    slots = PlainSlots(lambda client: next(made), clients, {}, {"action": Discrete(n=2)})
+    with pytest.raises(ValueError, match="first"):
+        slots.close()
+    assert [part.closed for part in (*agents.values(), *clients)] == [1] * 6
+
+
+def test_what_a_learner_raises_at_the_end_is_not_swallowed():
+    host = BatchHost(None, dict, SimpleRLAgent)
+    host._processors = {"one": Part(OSError("disk full")), "two": Part()}
+    with pytest.raises(OSError, match="disk full"):
+        host.close()
+    assert [part.closed for part in host._processors.values()] == [1, 1]
