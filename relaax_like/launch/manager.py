@@ -117,10 +117,10 @@ class Manager:
 
     def kill(self) -> None:
         """Kills all processes at once, for a second Ctrl-C; safe in signal handlers."""
+        self._stopping.set()
         for supervised in self._supervised:
             if supervised.process is not None:
                 _kill_group(supervised.process)
-        self._stopping.set()
 
     def run(self) -> int:
         """Runs until the end and returns an exit status: 0 when all went well or it was stopped.

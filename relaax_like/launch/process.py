@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TextIO
@@ -116,6 +117,9 @@ class Stopped(BaseException):
     """A signal came during `Shutdown.interrupting`. Like KeyboardInterrupt it is no Exception."""
 
 
+_LOOK_SEC = 1.0
+
+
 class SignalEvent(threading.Event):
     """An event that a signal handler may set in any instant; it is never cleared.
 
@@ -139,9 +143,14 @@ class SignalEvent(threading.Event):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until it is set, or so many seconds have passed; tells whether it is."""
-        if not self._happened:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._happened:
+            left = _LOOK_SEC if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                break
+            # A signal in the instant before it sleeps has its handler called when it wakes.
             with contextlib.suppress(queue.Empty):
-                self._wakes.get(timeout=timeout)
+                self._wakes.get(timeout=min(left, _LOOK_SEC))
                 self._wakes.put(None)  # for who waits beside
         return self._happened
 

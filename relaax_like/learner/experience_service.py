@@ -111,8 +111,8 @@ class ExperienceService(ExperienceSink):
     def stop(self) -> None:
         """Ends after the iteration at hand, and tells what was not learned from.
 
-        It waits for two seconds at most: what has not been published by then is lost. Called again,
-        it does not wait.
+        It waits for two seconds at most: agents do not hear of what is published later, if it is.
+        Called again after that, it does not wait.
         """
         with self._changed:
             self._stopping = True
@@ -261,7 +261,7 @@ class ExperienceService(ExperienceSink):
             self._learn_all()
         except Exception as error:
             if self._stopping and isinstance(error, ServerUnavailableError):
-                logger.info("the iteration at hand is lost: %s", error)
+                logger.info("what was not published is lost: %s", error)
                 return
             logger.error("learning has failed: %s", error, exc_info=_get_traceback(error))
             self._end_news()

@@ -560,8 +560,6 @@ class ParameterServer(ParameterServerBackend, Publisher):
             if self._closed:
                 return
             self._closed = True
-        self._turns.close()
-        self._record_metrics(now=True)
         with contextlib.ExitStack() as rest:  # in the other order, whatever becomes of each
             for part in (self._snapshots, self._publications):
                 if part is not None:
@@ -570,6 +568,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 rest.callback(self._mirror.close, _MIRROR_SEC)
             if self._journal is not None:
                 rest.callback(self._journal.close)
+            self._turns.close()
+            self._record_metrics(now=True)
             saver = self._saver
             if saver is not None:
                 saver.stop()
@@ -617,6 +617,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._statistics.count_refused("late")
             return self._drop(late)
         if (known := self._replies.find(push)) is not None:
+            if self._journal is not None:
+                self._journal.require_sound()
             return self._make_reply(known)
         if self.finished:
             return self._answer_nothing() if push.gradient is None else self._drop(FINISHED)

@@ -124,15 +124,21 @@ class PushJournal:
                 raise _make_final_error(error) from error
             self._give_up(str(error))
 
+    def require_sound(self) -> None:
+        """Makes sure that what was appended earlier may be acknowledged now.
+
+        Raises:
+          ServerUnavailableError: the disk has failed since.
+        """
+        if self.durability == "journal" and self._journal is not None and self._journal.failed:
+            raise _make_final_error(JournalError(self._journal.failed))
+
     def settle(self) -> None:
         """Makes what was appended as safe as promised: what was appended may be acknowledged.
 
         Raises:
           ServerUnavailableError: it cannot be, nor anything later; nothing may be acknowledged.
         """
-        if self.durability == "journal" and self._journal is not None and self._journal.failed:
-            # A push that is repeated was appended before that, and is not safe either.
-            raise _make_final_error(JournalError(self._journal.failed))
         # Also when it was given up meanwhile: what came before that was promised.
         if self._strict and self._journal is not None and self._journal.unsynced_records:
             try:

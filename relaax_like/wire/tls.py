@@ -103,6 +103,7 @@ class ServerTls:
         self.client_cert_required = client_cert_required
         self._cert, self._key, self._ca = cert, key, ca
         self._pem = WatchedFiles([cert, key, ca], self._read)
+        self._told = ""  # why they could not be loaded
 
     def get(self) -> Pem:
         """Returns the files' newest contents that can be used."""
@@ -138,8 +139,12 @@ class ServerTls:
             try:
                 _load_chain(context, self._cert, self._key)
                 _load_ca(context, self._ca)
-            except ConfigError as error:  # changed once more since they were checked
-                logger.warning("%s", error)
+            except ConfigError as error:  # changed once more since they were checked, ...
+                if str(error) != self._told:
+                    self._told = str(error)
+                    logger.warning("%s; trying again", error)
+                return loaded
+            self._told = ""
         return newest
 
     def _read(self) -> Pem:

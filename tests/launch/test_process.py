@@ -55,7 +55,7 @@ def test_a_handler_may_set_its_event_wherever_it_interrupts_the_wait(calls):
 
     sys.setprofile(interrupt)
     try:
-        event.wait(0.01)
+        assert event.wait(0.01) or left[0] > 0  # it calls less than that
     finally:
         sys.setprofile(None)
     event.set()
@@ -67,6 +67,7 @@ def test_all_who_wait_for_a_signal_hear_of_it():
     event = SignalEvent()
     callers = [Caller(event.wait) for _ in range(5)]
     assert not event.wait(0.01)
+    assert not event.wait(-1.0)
     event.set()
     assert [caller.get() for caller in callers] == [True] * 5
 

@@ -15,6 +15,7 @@ from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import Episode, NullMetrics, Push
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.parameter_server import journal as journal_module
+from relaax_like.parameter_server import push_journal
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
@@ -251,23 +252,27 @@ def test_a_failed_sync_ends_the_acknowledging(tmp_path, monkeypatch):
 
 def test_what_the_disk_did_not_take_is_not_acknowledged_when_it_is_repeated(tmp_path, monkeypatch):
     server = open_server(tmp_path / "run")
-    server.push(make_push(1))
+    journal = server._journal._journal
 
     def fail(*arguments):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(journal_module.os, "fdatasync", fail, raising=False)
-    monkeypatch.setattr(journal_module.os, "fsync", fail)
-    server.push(make_push(2))  # the thread that syncs comes to it
-    wait_until(lambda: server._journal._journal.failed, "the failure")
+    with journal._sync_lock:  # the thread that syncs comes to it later
+        server.push(make_push(1))
+        server.push(make_push(2))
+        monkeypatch.setattr(journal_module.os, "fdatasync", fail, raising=False)
+        monkeypatch.setattr(journal_module.os, "fsync", fail)
+    wait_until(lambda: journal.failed, "the failure")
     for sequence in (2, 3):
         with pytest.raises(ServerUnavailableError, match="nothing can be acknowledged any more"):
             server.push(make_push(sequence))
+    assert server.push(Push(client_id="asks")).outcome == "nothing"  # and is told values
     monkeypatch.undo()
     server.close(save=False)
 
 
 def test_a_close_that_cannot_sync_says_so_and_has_closed(tmp_path, monkeypatch):
+    monkeypatch.setattr(push_journal, "SYNC_INTERVAL_SEC", 600.0)
     server = open_server(tmp_path / "run")
     server.push(make_push(1))
 

@@ -91,23 +91,30 @@ def test_an_item_that_nobody_began_with_in_time_is_withdrawn(handler: Handler) -
 
 
 def test_one_that_was_begun_with_in_the_last_moment_is_waited_for(handler: Handler) -> None:
-    gate = threading.Event()
+    turns: Turns[int, int] = Turns(handler, 64)
+    turn = turns._turn
 
-    def handle(items: Sequence[int]) -> Sequence[int | Exception]:
-        if 1 in items:
-            assert gate.wait(10)
-        return handler(items)
+    class LateTurn:
+        """Its time is over when somebody has begun with what waits."""
 
-    turns: Turns[int, int] = Turns(handle, 64)
+        def acquire(self, timeout: float = -1) -> bool:
+            if timeout < 0:
+                return turn.acquire()
+            wait_until(lambda: turns.num_waiting == 0, "the last moment")
+            return False
+
+        def release(self) -> None:
+            turn.release()
+
+    turns._turn = LateTurn()  # type: ignore[assignment]
     first = Caller(lambda: turns.submit(1))
-    wait_until(lambda: turns.num_waiting == 0, "the first is handled")
+    assert handler.entered.acquire(timeout=10)
     second = submit(turns, 2)
-    third = Caller(lambda: turns.submit(3, 30.0))
+    third = Caller(lambda: turns.submit(3, 1.0))
     wait_until(lambda: turns.num_waiting == 2, "two wait")
-    gate.set()
-    assert handler.entered.acquire(timeout=10)  # the first, whom the handler lets go at once
     handler.open.set()
     assert (first.get(), second.get(), third.get()) == (2, 4, 6)
+    assert handler.batches[1] == [2, 3]
 
 
 def test_close_handles_what_waits_and_takes_no_more(handler: Handler) -> None:

@@ -51,7 +51,7 @@ _given: set[int] = set()
 def find_free_port() -> int:
     """Finds a port that is free now, outside the range that outgoing connections draw from.
 
-    None is given twice, nor to another process of a test run.
+    None is given twice, nor to the other process of a test run.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 2
     while True:

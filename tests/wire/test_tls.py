@@ -150,6 +150,25 @@ def test_a_key_that_others_may_read_is_refused(authority: Authority) -> None:
         authority.server_tls()
 
 
+def test_a_context_that_could_not_be_loaded_is_loaded_later(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watched_files, "CHECK_SEC", 0.0)
+    server = authority.server_tls()
+    loaded, context = server.get(), server.make_context()
+    authority.issue()
+    assert server.get() is not loaded
+
+    def fail(*paths: Path) -> None:
+        raise ConfigError("tls_cert: cannot be read: Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("relaax_like.wire.tls._load_chain", fail)
+        assert [server.refresh(context, loaded) for _ in range(3)] == [loaded] * 3
+    assert caplog.text.count("Too many open files") == 1
+    assert server.refresh(context, loaded) is server.get()
+
+
 def test_a_half_replaced_pair_waits_for_its_other_half(
     authority: Authority, tmp_path: Path, monkeypatch, caplog
 ) -> None:
