@@ -4,8 +4,6 @@ Its arguments are the YAML file, overrides, and the number of the socket that th
 the other end of. It ends with it.
 """
 
-import logging
-import os
 import signal
 import socket
 import sys
@@ -16,7 +14,7 @@ from relaax_like.bridge.service import ParameterServerClient
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.learners import make_learners
 from relaax_like.launch.metrics import make_agent_metrics
-from relaax_like.launch.process import run_main, setup_logging, start_tracing
+from relaax_like.launch.process import end_now, run_main, setup_logging, start_tracing
 from relaax_like.launch.security import make_client_security
 from relaax_like.learner.channel import Channel
 from relaax_like.learner.worker import LearnerWorker
@@ -50,9 +48,7 @@ def main() -> int:
         if metrics is not link.metrics():
             metrics.close()
     # A gradient that takes too long is still being computed: Python's end would abort in it.
-    logging.shutdown()
-    sys.stdout.flush()
-    os._exit(0)
+    end_now(0)
 
 
 if __name__ == "__main__":

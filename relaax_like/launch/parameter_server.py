@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import shlex
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from relaax_like.launch.process import (
     EXIT_ERROR,
     EXIT_USAGE,
     Shutdown,
+    end_now,
     keep_what_is_loaded,
     raise_descriptor_limit,
     validate_port_free,
@@ -201,10 +201,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     status = 0 if server.status().finished else shutdown.exit_status
     if service is not None:
         # TensorFlow's own end takes seconds; while an iteration is still being computed, it aborts.
-        logging.shutdown()
-        with contextlib.suppress(BrokenPipeError):
-            sys.stdout.flush()
-        os._exit(status)
+        end_now(status)
     return status
 
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from relaax_like.config.address import Address
 from relaax_like.config.models import Experiment
@@ -253,6 +253,14 @@ def validate_port_free(address: Address, flag: str) -> None:
                 f"cannot bind {address}: {describe_bind_failure(address.host, address.port)} with "
                 f"{flag}"
             ) from error
+
+
+def end_now(exit_status: int) -> NoReturn:
+    """Ends the process without waiting for its threads, which may be busy for long."""
+    logging.shutdown()
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+    os._exit(exit_status)
 
 
 def keep_what_is_loaded() -> None:

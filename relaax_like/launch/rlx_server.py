@@ -17,6 +17,7 @@ from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.process import (
     EXIT_USAGE,
     Shutdown,
+    end_now,
     keep_what_is_loaded,
     raise_descriptor_limit,
     validate_port_free,
@@ -114,6 +115,9 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
             learner.stop()
             if metrics is not link.metrics():
                 metrics.close()
+    if server.is_closing:  # Python's own end would wait for an agent that hangs
+        logger.warning("a client's agent does not end; it is left behind")
+        end_now(shutdown.exit_status)
     return shutdown.exit_status
 
 

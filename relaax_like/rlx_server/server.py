@@ -144,10 +144,11 @@ class RlxServer:
         for connection in list(self.connections):
             connection.fail(goodbye)
         deadline = self.loop.time() + _STOP_SEC
-        while self._is_closing() and self.loop.time() < deadline:
+        while self.is_closing and self.loop.time() < deadline:
             await asyncio.sleep(0.01)
 
-    def _is_closing(self) -> bool:
+    @property
+    def is_closing(self) -> bool:
         """Whether sessions are still being closed; their agents send what is pending."""
         self.closing = {future for future in self.closing if not future.done()}
         return bool(self.connections or self.closing)

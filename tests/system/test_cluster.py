@@ -295,6 +295,24 @@ def slow(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+def test_an_agent_that_hangs_does_not_keep_its_server_from_ending(tmp_path: Path) -> None:
+    folder = tmp_path / "hanging_algorithm"
+    shutil.copytree(BARE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (folder / "agent.py").read_text()
+    hang = "import time\n        print('hanging', flush=True)\n        time.sleep(600)\n"
+    begin = "        state = np.asarray(state, np.float64)\n"
+    assert text.count(begin) == 1
+    (folder / "agent.py").write_text(text.replace(begin, f"        {hang}{begin}"))
+    with Cluster(tmp_path, folder) as cluster:
+        cluster.start_parameter_server()
+        rlx = cluster.start_rlx_server()
+        cluster.start_client()
+        rlx.wait_for("hanging")
+        assert rlx.stop() == 128 + signal.SIGTERM
+        rlx.wait_for("agent does not end; it is left behind")
+        assert_no_trace(rlx)
+
+
 def test_a_signal_during_slow_preparations_is_obeyed_before_they_end(slow: Cluster) -> None:
     # Honcho kills five seconds after its SIGTERM; TensorFlow alone takes longer to load.
     ps, rlx = slow.start_parameter_server(), slow.start_rlx_server()
