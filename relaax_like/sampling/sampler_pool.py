@@ -2,6 +2,8 @@
 
 import logging
 import queue
+import socket
+import struct
 import subprocess
 import threading
 import time
@@ -26,6 +28,8 @@ _EXIT_USAGE = 2
 _MAX_DEATHS = 5
 _POLL_SEC = 0.2
 _END_SEC = 3.0
+# For what a process does not read: it has a thread for that.
+_SEND_SEC = 20
 
 _Channel = Channel[sampling_pb2.SamplerRequest, sampling_pb2.Sampled]
 
@@ -199,6 +203,7 @@ class SamplerPool:
             process, stream = start_child([*self._argv, name], self._environment, f"worker {name}")
         except OSError as error:
             raise RelaaxError(f"sampling worker {place} cannot be started: {error}") from error
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_SEC, 0))
         worker = _Worker(place, starts, process, Channel(stream, sampling_pb2.Sampled))
         threading.Thread(
             target=self._receive_all, args=(worker,), name=f"worker {name}", daemon=True
@@ -256,6 +261,9 @@ class SamplerPool:
             worker.unfinished = True
         try:
             worker.channel.send(request)
+        except BlockingIOError:
+            logger.error("sampling worker %d reads nothing any more; it is killed", worker.place)
+            worker.process.kill()  # which the receiver notices
         except OSError:  # it has gone: the receiver notices, too
             pass
 

@@ -16,6 +16,7 @@ from support.cluster import ROOT, wait_until
 from relaax_like.computation.model import get_variables
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.learners import load_model_module
+from relaax_like.sampling import sampler_pool
 from relaax_like.sampling.sampler_pool import SamplerPool
 from relaax_like.wire.errors import RelaaxError
 
@@ -146,6 +147,22 @@ def test_a_killed_worker_is_replaced_and_its_trajectories_are_counted(pool, make
     # The new one has the policy, and plays.
     os.kill(second, signal.SIGKILL)
     assert get_actions(pool.sample(2_000, 300)[0]) == {1}
+
+
+def test_a_worker_that_reads_nothing_is_replaced(file, make_values, caplog, monkeypatch):
+    monkeypatch.setattr(sampler_pool, "_SEND_SEC", 1)
+    with open_pool(file) as pool:
+        pool.sync_policy(make_values(1), 1)
+        pool.sample(100, max_traj_len=300)
+        stopped = pool.pids[0]
+        os.kill(stopped, signal.SIGSTOP)
+        version = 1
+        while "reads nothing any more" not in caplog.text:  # all that fits is sent first
+            version += 1
+            pool.sync_policy(make_values(1), version)
+        buffer, _ = pool.sample(200, max_traj_len=300)
+        assert len(buffer) >= 200
+        wait_until(lambda: not psutil.pid_exists(stopped), "its end")
 
 
 def test_workers_that_cannot_start_end_the_run(tmp_path, capfd):
