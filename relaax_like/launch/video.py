@@ -1,5 +1,6 @@
 """Films slot 0 of environments, one frame per step of the agent, into an .mp4 or a .gif."""
 
+import contextlib
 import importlib.util
 import os
 from pathlib import Path
@@ -70,8 +71,8 @@ class FilmedSlots:
             return
         try:
             writer.close()
-            _validate_whole(self._temporary)
-            os.replace(self._temporary, self.path)
+            _validate_whole(self._temporary, self.frames)
+            os.replace(self._temporary, self.path.resolve())
         except OSError as error:
             raise ConfigError(f"--video {self.path}: cannot be written: {error}") from None
         finally:
@@ -86,7 +87,14 @@ class FilmedSlots:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with contextlib.suppress(OSError):
+                writer.close()
+            self._temporary.unlink(missing_ok=True)
 
     def _draw(self) -> np.ndarray:
         render = getattr(self._slots, "render", None)
@@ -157,8 +165,8 @@ def _open(path: Path, fps: float) -> Any:
     return imageio.v2.get_writer(path, fps=fps, macro_block_size=1)
 
 
-def _validate_whole(path: Path) -> None:
-    """Reads a file's frames: ffmpeg does not tell of a disk that is full.
+def _validate_whole(path: Path, frames: int) -> None:
+    """Counts a file's frames: ffmpeg does not tell of a disk that is full.
 
     Raises:
       OSError: there are none, or not all.
@@ -168,6 +176,8 @@ def _validate_whole(path: Path) -> None:
     import imageio_ffmpeg
 
     try:
-        imageio_ffmpeg.count_frames_and_secs(str(path))
-    except RuntimeError:
-        raise OSError("ffmpeg wrote no whole file; is the disk full?") from None
+        found = imageio_ffmpeg.count_frames_and_secs(str(path))[0]
+    except RuntimeError:  # it is no video
+        found = 0
+    if found != frames:
+        raise OSError(f"ffmpeg wrote {found} of {frames} frames; is the disk full?")

@@ -131,6 +131,27 @@ def test_a_full_disk_is_told_and_leaves_the_file_before(tmp_path: Path, name: st
     assert path.read_text() == "before"
 
 
+@pytest.mark.parametrize("error", [ValueError("in the environment"), KeyboardInterrupt()])
+@pytest.mark.parametrize("name", ["out.mp4", "out.gif"])
+def test_a_film_that_is_broken_off_leaves_the_file_before(
+    tmp_path: Path, name: str, error: BaseException
+) -> None:
+    path = tmp_path / name
+    path.write_text("before")
+    frames = [np.full((32, 64, 3), level, np.uint8) for level in (0, 255)]
+    slots: Any = OddSlots(*frames)
+
+    def break_off() -> None:
+        with FilmedSlots(slots, path) as filmed:
+            filmed.step(np.zeros(1))
+            raise error
+
+    with pytest.raises(type(error)):
+        break_off()
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+    assert path.read_text() == "before"
+
+
 def test_wrong_names_are_found_before_anything_is_played(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"out\.avi: expected a name that ends in \.mp4 or \.gif"):
         validate_video(tmp_path / "out.avi")
