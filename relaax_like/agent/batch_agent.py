@@ -191,7 +191,7 @@ class BatchAgent(abc.ABC):
           episodes: that ended with this step.
         """
         if rewards is None:
-            self._states = self._init_states
+            self._states = self._get_init_states()
         else:
             if self.learning:
                 alive = self._alive
@@ -312,7 +312,6 @@ class BatchAgent(abc.ABC):
         What is predicted there, and remembered of it, is dropped.
         """
         observation, info = env.reset()
-        self._states = self._get_init_states()
         self.observe(_to_rows(observation))
         total, length, ended = 0.0, 0, False
         while not ended:

@@ -39,7 +39,7 @@ class OnlineHelper:
       ahead: rollouts that may be under way while the agent acts on. 0: each is learned from before
         the next action, as a serial run that is to be repeatable needs it.
       on_learned: called, from another thread, when a rollout has been learned from.
-      max_wait_sec: longest wait for that; None: 2 s, but a minute for the first rollout, whose
+      max_wait_sec: longest wait for that; None: 2 s, but 50 s for the first rollout, whose
         gradient has to be compiled, and where `ahead` is 0, as a run that is to be repeatable loses
         nothing to a slow moment.
     """

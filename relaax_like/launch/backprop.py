@@ -42,7 +42,8 @@ def _choose(run_dir: Path) -> int:
     seconds = {}
     with contextlib.suppress(OSError, ValueError):  # never measured, or damaged
         seconds = json.loads(path.read_text())
-    if [int(count) for count in seconds] != counts:  # nor here: on another machine
+    # Else it was measured on another machine.
+    if not isinstance(seconds, dict) or list(seconds) != [str(count) for count in counts]:
         seconds = {str(count): _measure(run_dir, count) for count in counts}
         path.write_text(json.dumps(seconds))
     best = min(seconds, key=seconds.__getitem__)

@@ -144,8 +144,10 @@ class LocalAgents:
 
     def close(self) -> None:
         """Closes the agents and what they share."""
-        self._agents.close()
-        self._host.close()
+        try:
+            self._agents.close()
+        finally:
+            self._host.close()
 
     def _to_leaves(self, values: Any, field: str) -> dict[str, np.ndarray] | None:
         if values is None:

@@ -568,13 +568,16 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 rest.callback(self._mirror.close, _MIRROR_SEC)
             if self._journal is not None:
                 rest.callback(self._journal.close)
+            rest.callback(self._save_last, save)
             self._turns.close()
             self._record_metrics(now=True)
-            saver = self._saver
-            if saver is not None:
-                saver.stop()
-                if save and not saver.has_all:
-                    saver.save()
+
+    def _save_last(self, save: bool) -> None:
+        saver = self._saver
+        if saver is not None:
+            saver.stop()
+            if save and not saver.has_all:
+                saver.save()
 
     def __enter__(self) -> "ParameterServer":
         return self

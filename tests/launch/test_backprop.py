@@ -66,9 +66,10 @@ def test_what_was_measured_elsewhere_is_measured_anew(tmp_path, monkeypatch):
     assert 0 < seconds["1"] < 60
 
 
-def test_a_damaged_measurement_is_made_anew(tmp_path, monkeypatch):
+@pytest.mark.parametrize("text", ['{"1": 0.', "null"])
+def test_a_damaged_measurement_is_made_anew(tmp_path, monkeypatch, text):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    (tmp_path / FILE_NAME).write_text('{"1": 0.')
+    (tmp_path / FILE_NAME).write_text(text)
     set_backprop_workers(make_experiment(tmp_path, -1))
     assert list(json.loads((tmp_path / FILE_NAME).read_text())) == ["1"]
 

@@ -43,7 +43,7 @@ def test_a_used_port_is_named_with_its_holder_and_the_flag():
             validate_port_free(Address("127.0.0.1", port), "--bind")
 
 
-@pytest.mark.parametrize("calls", range(1, 12))
+@pytest.mark.parametrize("calls", range(1, 20))  # all that `wait` makes and ends, but its own end
 def test_a_handler_may_set_its_event_wherever_it_interrupts_the_wait(calls):
     event, left = SignalEvent(), [calls]
 
@@ -55,7 +55,7 @@ def test_a_handler_may_set_its_event_wherever_it_interrupts_the_wait(calls):
 
     sys.setprofile(interrupt)
     try:
-        assert event.wait(0.01) or left[0] > 0  # it calls less than that
+        assert event.wait(0.1)
     finally:
         sys.setprofile(None)
     event.set()

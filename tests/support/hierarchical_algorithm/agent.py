@@ -25,6 +25,16 @@ class Agent(BatchAgent):
         self._goals = self._split("goal")
         self._sums = np.zeros((self._slots, 1))
 
+    def take_state(self) -> dict[str, Any] | None:
+        """Adds the rewards of the goals in force."""
+        state = super().take_state()
+        return None if state is None else {**state, "sums": self._sums}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on with them."""
+        super().set_state(state)
+        self._sums = np.array(state["sums"])
+
     def _get_init_states(self) -> States:
         """Adds the goal in force, and for how many steps it has held."""
         nothing = np.zeros(self._slots, np.int64)
