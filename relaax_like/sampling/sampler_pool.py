@@ -94,8 +94,8 @@ class SamplerPool:
         self._gae_lambda = gae_lambda
         self._environment = environment
         # What a worker has said; None: it has gone. Those that were replaced are not listened to.
-        self._queue: queue.SimpleQueue[tuple[_Worker, sampling_pb2.Sampled | None]]
-        self._queue = queue.SimpleQueue()
+        # No SimpleQueue: of CPython's, a `get` with a timeout may wait for ever (3.11 to 3.13).
+        self._queue: queue.Queue[tuple[_Worker, sampling_pb2.Sampled | None]] = queue.Queue()
         self._sync = sampling_pb2.Sync(version=-1)
         self._playing = 0  # max_traj_len while the workers play, else 0
         self._deaths = 0  # since the last trajectory
