@@ -10,6 +10,7 @@ Whatever happens, nothing that it started is left when the block ends. Every pro
 in its environment, which its own children inherit: orphans are found by it too.
 """
 
+import contextlib
 import os
 import random
 import re
@@ -148,6 +149,10 @@ class Program:
         try:
             status = self._process.wait(timeout_sec)
         except subprocess.TimeoutExpired:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.send_signal(signal.SIGABRT)  # Python tells where its threads are
+                self._process.wait(5.0)
+                self._reader.join(5.0)
             raise AssertionError(f"{self} did not end in {timeout_sec:g} s") from None
         self._reader.join(10)
         assert not self._reader.is_alive(), f"{self} ended, but a child of it holds its output"
@@ -203,7 +208,12 @@ class Processes:
         clean = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
         # Commands come from the environment of this Python, activated or not.
         clean["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{clean.get('PATH', '')}"
-        ours = {_MARK: self._mark, "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        ours = {
+            _MARK: self._mark,
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
         program = Program(name, [str(part) for part in argv], self.folder, clean | ours | env)
         self.started.append(program)
         return program
