@@ -321,6 +321,11 @@ class Metrics(abc.ABC):
           x: position; None means the newest `global_t`.
         """
 
+    def scalars(self, points: Sequence[tuple[str, float, float | None]]) -> None:
+        """Records many points at once; each is (name, y, x) as of `scalar`, and was validated."""
+        for name, y, x in points:
+            self.scalar(name, y, x)
+
     def histogram(self, name: str, values: np.ndarray, x: float | None = None) -> None:
         """Records how numbers are distributed, at one position of a curve; as of `scalar`.
 

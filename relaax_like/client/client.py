@@ -42,6 +42,9 @@ class OutOfOrderError(RelaaxError, RuntimeError):
     """A verb was called at the wrong time. Nothing was sent."""
 
 
+# Optional parts of the protocol that this client knows; sorted.
+_FEATURES = ("ping",)
+_PING = rlx_pb2.ClientMessage(ping=rlx_pb2.Ping()).SerializeToString()
 # Before the second attempt to connect.
 _FIRST_SLEEP_SEC = 0.25
 
@@ -127,6 +130,7 @@ class RlxClient:
       slots: environments that are stepped together, k.
       name: shown in the server's log and score lines.
       session: the server's name of this session.
+      features: optional parts of the protocol that are on in this session.
     """
 
     def __init__(
@@ -157,7 +161,7 @@ class RlxClient:
           token: secret that the server may ask for; short for `ClientSecurity(token=...)`.
           security: token and certificates; None: no token, in the clear. Files are read anew at
             each connection.
-          timeout_sec: longest wait for an answer.
+          timeout_sec: longest wait for an answer, or for a sign that the server is still alive.
           connect_timeout_sec: longest wait for the TCP connection.
           retry: how `reconnect` waits. When given, the first connection is retried like that too.
           report: takes the progress lines of `reconnect`; default: print to stdout.
@@ -171,6 +175,7 @@ class RlxClient:
         """
         self.finished = ""
         self.session = ""
+        self.features: frozenset[str] = frozenset()
         self._connection: Connection | None = None
         self._closed = False
         self._observations = SpaceValues(observation_space, OBSERVATION)
@@ -189,6 +194,7 @@ class RlxClient:
         self._scalars = ScalarBuffer()
         self._latency = LatencyMeter()
         self._reader = ActionsReader(self._actions.spaces, slots)
+        self._talking = threading.RLock()  # held while something is sent or awaited
         # True: the server waits for the rewards of the actions that it gave.
         self._rewards_due = False
         # When the last answer came; 0: not traced, or what follows is not the environment's time.
@@ -205,6 +211,7 @@ class RlxClient:
             client_name=self.name,
             slots=self.slots,
             mode=rlx_pb2.EXPLOIT if exploit else rlx_pb2.TRAIN,
+            features=_FEATURES,
         )
         for values, into in (
             (self._observations, hello.observation_spaces),
@@ -279,7 +286,25 @@ class RlxClient:
         if answer.ready.max_message_bytes:
             connection.max_send_bytes = min(answer.ready.max_message_bytes, MAX_MESSAGE_BYTES)
         self.session = answer.ready.session
+        self.features = frozenset(answer.ready.features)
         self._connection = connection
+
+    def ping(self) -> None:
+        """Tells the server that the environment is alive, though its next step takes long.
+
+        The server sends a client away that says nothing for `idle_timeout_sec` (600 by default).
+        Thread-safe: a simulator whose step takes longer calls this from another thread. Does
+        nothing while a verb is talking to the server, while there is no connection, and with a
+        server that does not know the feature. A loss shows at the next step.
+        """
+        if not self._talking.acquire(blocking=False):
+            return
+        try:
+            if self._connection is not None and "ping" in self.features:
+                with contextlib.suppress(RelaaxError):
+                    self._connection.send_bytes(_PING)
+        finally:
+            self._talking.release()
 
     def connect_with_retry(self, stop: threading.Event | None = None) -> bool:
         """Connects; while there is no server, sleeps a random time and tries again.
@@ -567,6 +592,10 @@ class RlxClient:
           asks: whether it has observations, for which actions are wanted.
           mark: when encoding it began.
         """
+        with self._talking:
+            return self._exchange_alone(step, asks, mark)
+
+    def _exchange_alone(self, step: bytes, asks: bool, mark: int) -> StepResult:
         if self.finished:
             return StepResult(actions=None, finished=self.finished)
         connection = self._open_connection()
@@ -673,7 +702,7 @@ class RlxClient:
         """Sends what is due. A loss shows at the next step, which can say how to go on."""
         if force and (mean := self._latency.take()) is not None:
             self._scalars.append("client latency", mean, None)
-        with contextlib.suppress(ServerUnavailableError):
+        with self._talking, contextlib.suppress(ServerUnavailableError):
             for request in self._scalars.take():
                 connection.send(rlx_pb2.ClientMessage(scalars=request))
 

@@ -25,6 +25,7 @@ from relaax_like.wire.framing import (
 from relaax_like.wire.tls import ClientTls, describe_tls_error, find_tls_mistake
 
 _CHUNK_BYTES = 1 << 16
+_PING = rlx_pb2.ServerMessage(ping=rlx_pb2.Ping()).SerializeToString()
 # The server may be well again a moment later; everything else would be refused again.
 _WORTH_A_RETRY = (rlx_pb2.OVERLOADED, rlx_pb2.UNAVAILABLE)
 
@@ -72,7 +73,7 @@ class Connection:
         Args:
           address: "host:port" of the rlx server.
           connect_timeout_sec: longest wait for the TCP connection.
-          timeout_sec: longest wait for a whole message, in each direction.
+          timeout_sec: longest wait for a complete message, in each direction.
           max_message_bytes: longest message that is accepted or sent. Lower it with
             `max_send_bytes` once the server has told its own bound.
           tls: certificates; None: in the clear.
@@ -194,9 +195,15 @@ class Connection:
         return self.parse(self.receive_bytes())
 
     def receive_bytes(self) -> bytes:
-        """Waits for one message, to be looked at or given to `parse`; raises as `receive`."""
+        """Waits for one message, to be looked at or given to `parse`; raises as `receive`.
+
+        A server that says that it is still alive is waited for longer.
+        """
         try:
-            return self._receive()
+            body = self._receive()
+            while body == _PING:
+                body = self._receive()
+            return body
         except OSError as error:
             raise self._lost(error) from None
         except BaseException:

@@ -118,6 +118,10 @@ class BufferedMetrics(Metrics):
         validate_point(name, y, x)
         self.store([(name, y, x)])
 
+    def scalars(self, points: Sequence[tuple[str, float, float | None]]) -> None:
+        """Records many points at once; see `Metrics.scalars`."""
+        self.store(points)
+
     def store(
         self,
         points: Sequence[tuple[str, float, float | None]],

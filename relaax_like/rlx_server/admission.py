@@ -1,35 +1,140 @@
 """Admission: a new client is turned away before it can hurt those that are served."""
 
+import threading
+from collections import Counter
+from typing import Protocol
+
 import psutil
 
 from relaax_like.wire.errors import ProtocolError
 
+# Connections whose hello has not been accepted yet; no token is needed to be one of them.
+MAX_UNKNOWN = 256
+# What they may have sent of it, one by itself and all together.
+MAX_HELLO_BYTES = 16 << 20
+MAX_HELLO_BYTES_TOGETHER = 64 << 20
 
-class Admission:
-    """Counts connections and watches the machine's free memory. Used from one thread.
 
-    Args:
-      max_clients: most connections at a time.
-      min_free_memory_mb: least memory that must be available before a client is let in.
+class Newcomer(Protocol):
+    """A connection, as admission sees it.
+
+    Attributes:
+      address: of the peer, without the port.
     """
 
-    def __init__(self, max_clients: int, min_free_memory_mb: float):
+    address: str
+
+    def turn_away(self, error: ProtocolError) -> None:
+        """Sends the error and closes at once. Admission has forgotten the connection already."""
+
+
+class Admission:
+    """Counts connections and watches the machine's free memory.
+
+    Connections are *unknown* until their hello has been accepted and *clients* from then on, and
+    are counted apart: whoever has no token cannot take a client's place. When there is no room for
+    another unknown one, the address that has most of them loses its oldest.
+
+        admission.arrive(connection)
+        admission.reserve(connection, 4096)   # as its hello comes
+        admission.admit(connection)           # from any thread; everything else from one
+        admission.leave(connection)
+
+    Args:
+      max_clients: most clients at a time.
+      min_free_memory_mb: least memory that must be available before a client is let in.
+      max_unknown: most unknown connections at a time.
+      hello_bytes: most bytes that unknown connections hold together.
+    """
+
+    def __init__(
+        self,
+        max_clients: int,
+        min_free_memory_mb: float,
+        *,
+        max_unknown: int = MAX_UNKNOWN,
+        hello_bytes: int = MAX_HELLO_BYTES_TOGETHER,
+    ):
         self._max_clients = max_clients
         self._min_free_memory_mb = min_free_memory_mb
-        self.clients = 0
+        self._max_unknown = max_unknown
+        self._hello_bytes = hello_bytes
+        self._lock = threading.Lock()  # guards the two below
+        # Connection -> bytes that it holds, in the order of their arrival.
+        self._unknown: dict[Newcomer, int] = {}
+        self._clients: set[Newcomer] = set()
 
-    def enter(self) -> None:
-        """Lets one client in; `leave` must follow.
+    @property
+    def clients(self) -> int:
+        """Clients at this moment."""
+        return len(self._clients)
+
+    @property
+    def unknown(self) -> int:
+        """Connections whose hello has not been accepted yet."""
+        return len(self._unknown)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that unknown connections hold together."""
+        with self._lock:
+            return sum(self._unknown.values())
+
+    def arrive(self, connection: Newcomer) -> None:
+        """Takes an unknown connection; may turn an older one away for it."""
+        victim = None
+        with self._lock:
+            self._unknown[connection] = 0
+            if len(self._unknown) > self._max_unknown:
+                crowd = _find_largest(Counter(one.address for one in self._unknown))
+                victim = next(one for one in self._unknown if one.address == crowd)
+                del self._unknown[victim]
+        if victim is not None:
+            victim.turn_away(
+                ProtocolError(
+                    f"{self._max_unknown} connections have not said hello yet, and this is the "
+                    "oldest of the address that has most of them; say hello at once, or try again "
+                    "later",
+                    "OVERLOADED",
+                )
+            )
+
+    def reserve(self, connection: Newcomer, size: int) -> None:
+        """Counts `size` more bytes that an unknown connection holds; nothing for a client.
+
+        Where all hold too much together, the address that holds most loses its largest: it may be
+        this connection, which is turned away then.
+        """
+        victims = []
+        with self._lock:
+            if connection not in self._unknown:
+                return
+            self._unknown[connection] += size
+            while sum(self._unknown.values()) > self._hello_bytes:
+                held: Counter[str] = Counter()
+                for one, nbytes in self._unknown.items():
+                    held[one.address] += nbytes
+                crowd = _find_largest(held)
+                mine = [one for one in self._unknown if one.address == crowd]
+                victim = max(mine, key=lambda one: self._unknown[one])
+                del self._unknown[victim]
+                victims.append(victim)
+        for victim in victims:
+            victim.turn_away(
+                ProtocolError(
+                    f"hellos that are not complete hold more than {self._hello_bytes} bytes "
+                    "together, and this is the largest of the address that holds most; try again "
+                    "later",
+                    "OVERLOADED",
+                )
+            )
+
+    def admit(self, connection: Newcomer) -> None:
+        """Makes an unknown connection a client. Thread-safe.
 
         Raises:
-          ProtocolError: OVERLOADED.
+          ProtocolError: OVERLOADED; the connection stays unknown.
         """
-        if self.clients >= self._max_clients:
-            raise ProtocolError(
-                f"all {self._max_clients} places are taken (max_clients); try again later or use "
-                "another rlx server",
-                "OVERLOADED",
-            )
         free_mb = psutil.virtual_memory().available / 2**20
         if free_mb < self._min_free_memory_mb:
             raise ProtocolError(
@@ -37,8 +142,24 @@ class Admission:
                 "(min_free_memory_mb); try again later or use another rlx server",
                 "OVERLOADED",
             )
-        self.clients += 1
+        with self._lock:
+            if connection not in self._unknown:
+                raise ProtocolError("the connection is closed already", "OVERLOADED")
+            if len(self._clients) >= self._max_clients:
+                raise ProtocolError(
+                    f"all {self._max_clients} places are taken (max_clients); try again later or "
+                    "use another rlx server",
+                    "OVERLOADED",
+                )
+            del self._unknown[connection]
+            self._clients.add(connection)
 
-    def leave(self) -> None:
-        """Lets one client out."""
-        self.clients -= 1
+    def leave(self, connection: Newcomer) -> None:
+        """Forgets a connection, whatever it was; may be called twice."""
+        with self._lock:
+            self._unknown.pop(connection, None)
+            self._clients.discard(connection)
+
+
+def _find_largest(counts: Counter[str]) -> str:
+    return counts.most_common(1)[0][0]

@@ -2,13 +2,18 @@
 
 import asyncio
 import logging
+import socket
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, cast
 
-from relaax_like.rlx_server.session import PENDING, Session, error_to_bytes
+from relaax_like.rlx_server.admission import MAX_HELLO_BYTES
+from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, shorten
+from relaax_like.rlx_server.session import PENDING, PING, Session, error_to_bytes
+from relaax_like.v1 import rlx_pb2
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ProtocolError
 from relaax_like.wire.framing import HEADER, pack_frame, unpack_length
@@ -23,10 +28,18 @@ Body = bytes | memoryview
 
 # The protocol is a dialogue: a client that sends ahead so far is not following it.
 _MAX_QUEUED = 100
+# A client whose points are dropped rests so many times as long as its message took: it has at most
+# this part of the loop's time, however fast it sends.
+_REST_FACTOR = 10.0
+_PING = pack_frame(rlx_pb2.ServerMessage(ping=rlx_pb2.Ping()).SerializeToString())
+# A peer that is gone without a word is noticed after 30 + 3 * 10 s.
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 _LINGER_SEC = 2.0
 # Room for a message of most clients; larger ones make room for themselves.
 _INPUT_BYTES = 1 << 15
 _ABORT_SEC = 10.0
+# A client that waits is told so often that the server is alive.
+_PING_SEC = 5.0
 _MAX_UNWANTED = 4 << 20
 
 
@@ -35,14 +48,18 @@ class Connection(asyncio.BufferedProtocol):
 
     A session that may block runs in a thread of its own; any other in the event loop, where its
     predictions are made together with those of all sessions that are ready at the same moment.
+    Each turn of the loop handles one message of a connection at most; while others wait, nothing
+    more is read.
 
     Attributes:
-      last_heard: monotonic time of the newest whole message.
+      address: of the peer, without the port.
+      last_heard: monotonic time of the newest complete message.
       unread_since: monotonic time since when the client leaves answers unread; None: it reads.
     """
 
     def __init__(self, server: "RlxServer", session: Session):
         self.session = session
+        self.address = ""
         self.last_heard = time.monotonic()
         self.unread_since: float | None = None
         self._server = server
@@ -51,31 +68,37 @@ class Connection(asyncio.BufferedProtocol):
         self._input = bytearray(_INPUT_BYTES)
         self._start = self._end = 0
         self._unwanted = 0
+        # Complete messages in _input that wait for their turn.
         self._queue: deque[Body] = deque()
+        self._turn_due = False
+        self._reading = True
+        self._pinged_at = 0.0
         self._busy = False
         self._closing = False
         self._client_done = False
         self._thread: ThreadPoolExecutor | None = None
-        self._admitted = False
 
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Lets the client in, or turns it away."""
+        """Takes the connection; it is unknown until its hello has been accepted."""
         # uvloop's transports have the methods, but not the base class.
         self._transport = cast(asyncio.Transport, transport)
-        try:
-            self._server.admission.enter()
-        except ProtocolError as error:
-            self.fail(error)
-            return
-        self._admitted = True
-        self._server.connections.add(self)
+        self.address = _get_address(self._transport)
+        _keep_alive(self._transport)
+        session, server = self.session, self._server
+        session.log = ClientLog(logger, server.log_budget, self.address)
+        session.shared_points = server.points
+        session.admit = lambda: server.admission.admit(self)
+        server.connections.add(self)
+        server.admission.arrive(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Returns where the next bytes go."""
-        if self._end == len(self._input):
-            self._make_room()
+        """Returns where the next bytes go.
+
+        There is room always: uvloop crashes where a transport is closed or paused in here, so
+        that whatever may do so is done when bytes have come.
+        """
         return memoryview(self._input)[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -97,45 +120,35 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             tracing.end("read frames", mark)
         self._next()
-        if self._queue:
-            # The buffer is about to be written to; few clients send ahead.
-            self._queue = deque(map(bytes, self._queue))
-        if self._start == self._end:
-            self._start = self._end = 0
-            if len(self._input) > _INPUT_BYTES:
-                self._input = bytearray(_INPUT_BYTES)
+        if self._end == len(self._input):
+            self._make_room()
 
     def eof_received(self) -> bool:
         """Notes that the client will send no more; what it has sent is still answered."""
         if self._start != self._end and not self._closing:
-            logger.warning("%s: went away in the middle of a message", self.session.client_name)
+            self._warn("went away in the middle of a message")
         self._client_done = True
         # Keeps our half open while an answer is on its way; TLS has no halves.
-        return self._busy and not self._closing and not self._encrypted
+        under_way = self._busy or self._turn_due or bool(self._queue)
+        return under_way and not self._closing and not self._encrypted
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Closes the session; other sessions do not notice."""
         self._closing = True
         self._queue.clear()
         self._server.connections.discard(self)
-        if self._admitted:
-            self._admitted = False
-            self._server.admission.leave()
+        self._server.admission.leave(self)
         self._close_session()
 
     def pause_writing(self) -> None:
         """Reads no more from a client that does not read its answers: nothing piles up for it."""
-        assert self._transport is not None
         self.unread_since = time.monotonic()
-        if not self._closing:
-            self._transport.pause_reading()
+        self._set_reading()
 
     def resume_writing(self) -> None:
         """Reads again: the client has caught up."""
-        assert self._transport is not None
         self.unread_since = None
-        if not self._closing:
-            self._transport.resume_reading()
+        self._set_reading()
 
     # What the server calls.
 
@@ -156,27 +169,59 @@ class Connection(asyncio.BufferedProtocol):
         return not self._closing
 
     def send_answer(self, answer: bytes) -> None:
-        """Sends the answer to the message at hand and goes on with the next one."""
+        """Sends the answer to the message at hand; the next one has the loop's next turn."""
         self._busy = False
         if self._closing or self._transport is None:
             return
         self._transport.write(pack_frame(answer))
         if self.session.finished:
-            logger.info("%s: told that the training has finished", self.session.client_name)
+            self.session.log.write(
+                logging.INFO,
+                "%s: told that the training has finished",
+                self.session.client_name,
+            )
             self._close_soon()
             return
-        self._next()
-        if self._client_done and not self._busy:
-            self._close_soon()
+        self._go_on()
+
+    def ping(self) -> None:
+        """Tells a client that waits for its agents that the server is alive, where it can hear it.
+
+        Not where agents may block: one that hangs is to be noticed.
+        """
+        now = time.monotonic()
+        if (
+            self._busy
+            and not self._closing
+            and not self.session.blocking
+            and self.session.has_feature(PING)
+            and now - max(self._pinged_at, self.last_heard) > _PING_SEC
+        ):
+            assert self._transport is not None
+            self._pinged_at = now
+            self._transport.write(_PING)
+
+    def turn_away(self, error: ProtocolError) -> None:
+        """Tells an unknown client why it is not wanted, and closes at once; see `Admission`."""
+        transport = self._transport
+        if transport is None:
+            return
+        if not self._closing:
+            self._warn(f"{error.code}: {error}")
+            transport.write(pack_frame(error_to_bytes(error)))
+        self._closing = True
+        self._drop_input()
+        transport.close()
+        self._server.loop.call_later(_ABORT_SEC, transport.abort)
 
     def fail(self, error: ProtocolError) -> None:
         """Tells the client what is wrong and closes."""
         self._busy = False
         if self._closing or self._transport is None:
             return
-        logger.warning("%s: %s: %s", self.session.client_name, error.code, error)
+        self._warn(f"{error.code}: {error}")
         if self.session.greeted:
-            self._server.note_failure(self.session.client_name)
+            self._server.note_failure(self.session.client_name, self.address)
         self._transport.write(pack_frame(error_to_bytes(error)))
         self._close_soon()
 
@@ -185,14 +230,31 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         return self._transport.get_extra_info("sslcontext") is not None
 
+    def _warn(self, what: str) -> None:
+        self.session.log.write(logging.WARNING, "%s: %s", self.session.client_name, what)
+
     def _make_room(self) -> None:
         """Moves an unfinished message to the front of a buffer twice as large as what has come.
 
-        So memory grows with what was sent, never with what was announced.
+        So memory grows with what was sent, never with what was announced, nor beyond it.
         """
         begun = self._input[self._start : self._end]
-        self._input = begun + bytearray(max(_INPUT_BYTES, len(begun)))
+        room = max(_INPUT_BYTES, len(begun))
+        if len(begun) >= HEADER.size:
+            (length,) = HEADER.unpack(begun[: HEADER.size])
+            room = min(room, max(HEADER.size + length - len(begun), _INPUT_BYTES))
+        if not self.session.greeted and begun:
+            self._server.admission.reserve(self, room)
+            if self._closing:  # it was turned away for that, and its input dropped
+                return
+        self._input = begun + bytearray(room)
         self._start, self._end = 0, len(begun)
+
+    @property
+    def _max_message_bytes(self) -> int:
+        return self.session.max_message_bytes or min(
+            MAX_HELLO_BYTES, self._server.max_message_bytes
+        )
 
     def _split_frames(self) -> None:
         data = memoryview(self._input)
@@ -203,11 +265,11 @@ class Connection(asyncio.BufferedProtocol):
             )
         while self._end - self._start >= HEADER.size:
             body = self._start + HEADER.size
-            length = unpack_length(data[self._start : body], self._server.max_message_bytes)
+            length = unpack_length(data[self._start : body], self._max_message_bytes)
             if self._end - body < length:
                 break
             self._queue.append(data[body : body + length])
-            # Whole messages only: single bytes now and then do not keep a connection alive.
+            # Complete messages only: single bytes now and then do not keep a connection alive.
             self.last_heard = time.monotonic()
             self._start = body + length
         if len(self._queue) > _MAX_QUEUED:
@@ -216,31 +278,84 @@ class Connection(asyncio.BufferedProtocol):
                 "OUT_OF_ORDER",
             )
 
+    def _drop_input(self) -> None:
+        self._queue.clear()
+        self._input = bytearray(_INPUT_BYTES)
+        self._start = self._end = 0
+
+    def _set_reading(self) -> None:
+        """Reads while nothing waits: neither messages for their turn, nor answers for the client.
+
+        After the last word, everything is read that the client had under way.
+        """
+        wanted = self._closing or not (self._queue or self.unread_since is not None)
+        if wanted != self._reading and self._transport is not None:
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
     def _next(self) -> None:
-        while self._queue and not self._busy and not self._closing:
-            self._busy = True
-            body = self._queue.popleft()
-            if self.session.blocking:
-                self._run(self._receive_in_thread, bytes(body))
-                return
-            mark = tracing.begin()
-            try:
-                answer = self.session.receive(body)
-            except ProtocolError as error:
-                self.fail(error)
-                return
-            finally:
-                tracing.end("read step", mark)
-            if answer is PENDING:
-                self._server.predict_soon(self)
-                return
-            self._busy = False
-            if isinstance(answer, bytes):
-                self.send_answer(answer)
+        """Handles one message, and leaves what follows it to the loop's next turn."""
+        if self._queue and not (self._busy or self._closing or self._turn_due):
+            self._handle(self._queue.popleft())
+        if not self._queue and self._start == self._end:
+            self._start = self._end = 0
+            if len(self._input) > _INPUT_BYTES:
+                self._input = bytearray(_INPUT_BYTES)
+        self._set_reading()
+
+    def _handle(self, body: Body) -> None:
+        self._busy = True
+        if self.session.blocking:
+            self._run(self._receive_in_thread, bytes(body))
+            return
+        began = time.perf_counter()
+        mark = tracing.begin()
+        try:
+            answer = self.session.receive(body)
+        except ProtocolError as error:
+            self.fail(error)
+            return
+        finally:
+            tracing.end("read step", mark)
+        if answer is PENDING:
+            self._server.predict_soon(self)
+            return
+        self._busy = False
+        if isinstance(answer, bytes):
+            self.send_answer(answer)
+        else:
+            self._go_on(self._get_rest(time.perf_counter() - began))
+
+    def _get_rest(self, took_sec: float) -> float:
+        return took_sec * _REST_FACTOR if self.session.dropped_points else 0.0
+
+    def _go_on(self, rest_sec: float = 0.0) -> None:
+        """Has the next message handled in the loop's next turn, or after a rest."""
+        self._busy = False
+        if self._closing:
+            return
+        if not self._queue and self._client_done:
+            self._close_soon()
+        elif (self._queue or rest_sec) and not self._turn_due:
+            self._turn_due = True
+            if rest_sec:
+                self._server.loop.call_later(rest_sec, self._take_turn)
+            else:
+                self._server.loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn_due = False
+        self._next()
+        if self._client_done and not (self._queue or self._busy or self._closing):
+            self._close_soon()
 
     def _receive_in_thread(self, body: bytes) -> None:
         loop = self._server.loop
         greeted = self.session.greeted
+        began = time.perf_counter()
         try:
             with tracing.span("agent step"):
                 answer = self.session.receive(body)
@@ -249,11 +364,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not greeted:
             # One that comes back at once with the same nonsense is not to keep the others waiting.
-            time.sleep(self._server.get_greeting_delay(self.session.client_name))
+            time.sleep(self._server.get_greeting_delay(self.session.client_name, self.address))
         if isinstance(answer, bytes):
             loop.call_soon_threadsafe(self.send_answer, answer)
         else:
-            loop.call_soon_threadsafe(self._go_on)
+            rest_sec = self._get_rest(time.perf_counter() - began)
+            loop.call_soon_threadsafe(self._go_on, rest_sec)
 
     def _close_session(self) -> None:
         """Closes the agents: in their thread, which may be busy with them, where they have one."""
@@ -264,12 +380,6 @@ class Connection(asyncio.BufferedProtocol):
         self._server.closing = {f for f in self._server.closing if not f.done()} | {closing}
         self._thread.shutdown(wait=False)
 
-    def _go_on(self) -> None:
-        self._busy = False
-        self._next()
-        if self._client_done and not self._busy and not self._closing:
-            self._close_soon()
-
     def _run(self, function: Callable[..., None], *arguments: object) -> None:
         if self._thread is None:
             name = self.session.name
@@ -279,7 +389,8 @@ class Connection(asyncio.BufferedProtocol):
     def _close_soon(self) -> None:
         """Lets the client read the last answer: closing with unread input would reset it away."""
         self._closing = True
-        self._queue.clear()
+        self._drop_input()
+        self._set_reading()
         assert self._transport is not None
         # `close` waits until all is written, which a client that reads nothing prevents.
         self._server.loop.call_later(_ABORT_SEC, self._transport.abort)
@@ -295,4 +406,25 @@ def _close_quietly(session: Session) -> None:
     try:
         session.close()
     except Exception:
-        logger.exception("%s: closing its agents failed", session.client_name)
+        session.log.write(
+            logging.ERROR,
+            "%s: closing its agents failed",
+            session.client_name,
+            trace=shorten(traceback.format_exc(), MAX_TRACE_LENGTH),
+        )
+
+
+def _get_address(transport: asyncio.Transport) -> str:
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) and peer else ""
+
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    """Makes the kernel ask now and then whether an idle peer still exists."""
+    connected = transport.get_extra_info("socket")
+    if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        if hasattr(socket, name):  # not on each system
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -6,13 +6,16 @@ import itertools
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from relaax_like.computation.prediction import Prediction, Request
 from relaax_like.rlx_server.admission import Admission
+from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, LogBudget, shorten
 from relaax_like.rlx_server.connection import Connection
+from relaax_like.rlx_server.point_budget import make_shared_budget
 from relaax_like.rlx_server.session import Session
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ProtocolError, RelaaxError
@@ -43,7 +46,7 @@ class RlxServer:
 
     Args:
       make_session: builds the session of a new connection from its name.
-      admission: lets connections in or turns them away.
+      admission: lets clients in or turns them away.
       max_message_bytes: longest message that is read.
       hello_timeout_sec: a connection that has not said hello by then is closed.
       idle_timeout_sec: a client that sends nothing for so long is sent away.
@@ -54,6 +57,8 @@ class RlxServer:
       loop: the event loop, once started.
       connections: those that are open.
       closing: sessions of plain agents that are being closed in their threads.
+      log_budget: how many lines clients may cause.
+      points: how many points of curves are taken from all clients together.
     """
 
     def __init__(
@@ -71,6 +76,8 @@ class RlxServer:
         self.max_message_bytes = max_message_bytes
         self.connections: set[Connection] = set()
         self.closing: set[Future[None]] = set()
+        self.log_budget = LogBudget()
+        self.points = make_shared_budget()
         self._make_session = make_session
         self._hello_timeout_sec = hello_timeout_sec
         self._idle_timeout_sec = idle_timeout_sec
@@ -83,20 +90,21 @@ class RlxServer:
         self._pending: list[Connection] = []
         self._waiting: set[Connection] = set()
         self._flush_scheduled = False
-        self._failures: dict[str, float] = {}
+        # (name, address) of a client -> when its session failed.
+        self._failures: dict[tuple[str, str], float] = {}
 
     @property
     def clients(self) -> int:
-        """Connections at this moment."""
+        """Connections whose hello was accepted, at this moment."""
         return self.admission.clients
 
-    def note_failure(self, client_name: str) -> None:
+    def note_failure(self, client_name: str, address: str) -> None:
         """Remembers a client whose session failed, for its next hello."""
-        self._failures[client_name] = time.monotonic()
+        self._failures[client_name, address] = time.monotonic()
 
-    def get_greeting_delay(self, client_name: str) -> float:
-        """Returns how many seconds a client of that name waits for the answer to hello."""
-        failed = self._failures.get(client_name, float("-inf"))
+    def get_greeting_delay(self, client_name: str, address: str) -> float:
+        """Returns how many seconds such a client waits for the answer to its hello."""
+        failed = self._failures.get((client_name, address), float("-inf"))
         return _GREETING_DELAY_SEC if time.monotonic() - failed < _FAILURE_SEC else 0.0
 
     async def start(self, host: str, port: int) -> int:
@@ -207,7 +215,11 @@ class RlxServer:
                 for connection, request in zip(asking, requests, strict=True):
                     self._answer([connection], [request])
                 return
-            logger.exception("%s: the prediction failed", asking[0].session.client_name)
+            session = asking[0].session
+            trace = shorten(traceback.format_exc(), MAX_TRACE_LENGTH)
+            session.log.write(
+                logging.ERROR, "%s: the prediction failed", session.client_name, trace=trace
+            )
             asking[0].fail(ProtocolError(f"the prediction failed: {error!r}", "AGENT_FAILED"))
             return
         for connection, prediction in zip(asking, predictions, strict=True):
@@ -243,19 +255,24 @@ class RlxServer:
         self._failures = {n: t for n, t in self._failures.items() if now - t < _FAILURE_SEC}
         self._wake()  # sessions whose wait has lasted too long
         self._refresh_tls()
+        for address, lines in self.log_budget.take_suppressed().items():
+            logger.warning("%s: %d more lines about its clients", address, lines)
         for connection in list(self.connections):
             unread = connection.unread_since
             if unread is not None and now - unread > _UNREAD_SEC:
-                logger.warning("%s: reads no answers; cut", connection.session.client_name)
+                connection.session.log.write(
+                    logging.WARNING, "%s: reads no answers; cut", connection.session.client_name
+                )
                 connection.abort()
                 continue
+            connection.ping()
             greeted = connection.session.greeted
             timeout = self._idle_timeout_sec if greeted else self._hello_timeout_sec
             if now - connection.last_heard > timeout and not connection.busy:
                 connection.fail(
                     ProtocolError(
-                        f"nothing whole came for {timeout:g} s; connect again with the "
-                        "environment ready",
+                        f"no complete message received for {timeout:g} s; reconnect once the "
+                        "environment is ready",
                         "UNAVAILABLE",
                     )
                 )

@@ -4,7 +4,9 @@ import dataclasses
 import enum
 import functools
 import logging
+import re
 import time
+import traceback
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,23 +14,45 @@ from google.protobuf.message import DecodeError
 
 from relaax_like.bridge.service import Metrics
 from relaax_like.computation.prediction import Prediction, Request
+from relaax_like.metrics.buffered import validate_point
+from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, shorten
 from relaax_like.rlx_server.episodes import EpisodeMeter, SlotEpisode
+from relaax_like.rlx_server.point_budget import PointBudget
 from relaax_like.rlx_server.slot_agents import BatchAgents, Decision, SlotAgents
 from relaax_like.rlx_server.step_reader import StepReader
 from relaax_like.rlx_server.transition import Arrays, Transition, read_step
-from relaax_like.v1 import rlx_pb2
+from relaax_like.v1 import metrics_pb2, rlx_pb2
 from relaax_like.wire.errors import (
     InvalidInputError,
     ProtocolError,
     RelaaxError,
     ServerUnavailableError,
 )
+from relaax_like.wire.fields import has_more_fields, walk_fields
 from relaax_like.wire.framing import PROTOCOL_VERSION
 from relaax_like.wire.layout import Layout
 from relaax_like.wire.security import Role, Tokens, describe_missing_role
-from relaax_like.wire.spaces import Spaces, messages_to_spaces, pack_arrays
+from relaax_like.wire.spaces import MAX_LEAVES, Spaces, messages_to_spaces, pack_arrays
 
 logger = logging.getLogger(__name__)
+
+# Optional parts of the protocol; see Hello.features.
+PING = "ping"
+FEATURES = frozenset({PING})
+_MAX_FEATURES = 32
+_FEATURE_NAME = re.compile(r"[a-z0-9_]{1,50}")
+
+_HELLO, _STEP, _SCALARS = (
+    rlx_pb2.ClientMessage.DESCRIPTOR.fields_by_name[name].number
+    for name in ("hello", "step", "scalars")
+)
+# Fields of a hello or a step beside its leaves.
+_OTHER_FIELDS = _MAX_FEATURES + 16
+_MAX_POINTS = 10_000
+# Of so many points, with the longest names.
+_MAX_SCALARS_BYTES = _MAX_POINTS * 225
+_MIN_MESSAGE_BYTES = 4 << 20
+_MAX_ERROR_FIELD_LENGTH = 300
 
 
 class Greeting:
@@ -40,6 +64,7 @@ class Greeting:
       observation_spaces: leaf -> space.
       action_spaces: leaf -> space.
       exploit: best actions, nothing learned.
+      features: those that client and server know.
     """
 
     def __init__(self, hello: rlx_pb2.Hello, max_slots: int):
@@ -65,10 +90,38 @@ class Greeting:
         self.client_name = hello.client_name
         self.slots = hello.slots
         self.observation_spaces: Spaces = messages_to_spaces(
-            hello.observation_spaces, "observation_spaces"
+            hello.observation_spaces, "observation_spaces", hello.slots
         )
-        self.action_spaces: Spaces = messages_to_spaces(hello.action_spaces, "action_spaces")
+        self.action_spaces: Spaces = messages_to_spaces(
+            hello.action_spaces, "action_spaces", hello.slots
+        )
         self.exploit = hello.mode == rlx_pb2.EXPLOIT
+        self.features = FEATURES.intersection(_read_features(hello))
+
+    def count_step_bytes(self) -> int:
+        """Returns the length of the largest right step, rounded up."""
+        slots = self.slots
+        leaves = sum(
+            (space.count_bytes(slots) or 0) + len(name) + 10 * len(space.shape) + 64
+            for name, space in self.observation_spaces.items()
+        )
+        # Observations and final observations; rewards of float64 and three flags per slot.
+        return 2 * leaves + 16 * slots + 256
+
+
+def _read_features(hello: rlx_pb2.Hello) -> list[str]:
+    names = list(hello.features[: _MAX_FEATURES + 1])
+    if (
+        len(names) > _MAX_FEATURES
+        or names != sorted(set(names))
+        or not all(_FEATURE_NAME.fullmatch(name) for name in names)
+    ):
+        raise InvalidInputError(
+            f"features: {len(hello.features)} names, expected at most {_MAX_FEATURES}, sorted, "
+            "each once, of 1 to 50 characters a-z 0-9 _",
+            "features",
+        )
+    return names
 
 
 class Pending(enum.Enum):
@@ -93,10 +146,19 @@ class Session:
       make_agents: builds the agents for a greeting; may raise ProtocolError.
       metrics: where latencies go.
       max_slots: most slots that one client may have.
-      max_message_bytes: told to the client.
+      max_message_bytes: most that a session's limit may be; the limit follows from its spaces.
       score_lines: log one line per episode.
       time_limit_sec: after it the client is sent away at the next episode end; None: never.
       tokens: of which the hello must have one; None: it needs none.
+
+    Attributes:
+      finished: whether the client was told that the training has ended.
+      max_message_bytes: longest message that is read; 0 before the hello has been accepted.
+      admit: called when the hello is right, before agents are made; may raise ProtocolError. Set by
+        the owner, like the next two, before the first message.
+      log: takes the lines about the client.
+      shared_points: how many points of curves are taken from all clients together.
+      dropped_points: points of curves that were not taken, in the newest message.
 
     All methods that take part in answering raise ProtocolError: what the client did wrong, or that
     the server cannot go on with it. The session is over then; `error_to_bytes` makes the message
@@ -117,10 +179,15 @@ class Session:
     ):
         self.name = name
         self.finished = False
+        self.max_message_bytes = 0
+        self.admit: Callable[[], None] = lambda: None
+        self.log = ClientLog(logger)
+        self.shared_points: PointBudget | None = None
+        self.dropped_points = 0
         self._make_agents = make_agents
         self._metrics = metrics
         self._max_slots = max_slots
-        self._max_message_bytes = max_message_bytes
+        self._message_bytes_limit = max_message_bytes
         self._score_lines = score_lines
         self._tokens = tokens
         self._deadline = None if time_limit_sec is None else time.monotonic() + time_limit_sec
@@ -132,6 +199,8 @@ class Session:
         self._meter = EpisodeMeter(0)
         self._latency = MeanMetric(metrics, "server latency")
         self._success = MeanMetric(metrics, "success")
+        self._points = PointBudget()
+        self._drops = SumMetric(metrics, "dropped points")
         self._transition: Transition | None = None
         self._received_at = 0.0
 
@@ -151,6 +220,10 @@ class Session:
         agents = self._agents  # `close` may take them away meanwhile
         return isinstance(agents, BatchAgents) and agents.ready
 
+    def has_feature(self, name: str) -> bool:
+        """Tells whether client and server have agreed on an optional part of the protocol."""
+        return self._greeting is not None and name in self._greeting.features
+
     @property
     def client_name(self) -> str:
         """The client's name, or the session's before the hello."""
@@ -159,20 +232,29 @@ class Session:
     def receive(self, body: bytes | memoryview) -> bytes | Pending | None:
         """Takes one message; returns the answer, PENDING, or None when there is no answer to it."""
         self._received_at = time.perf_counter()
+        self.dropped_points = 0
         try:
             if self._reader is not None and self._running:
                 transition = self._reader.read(body)
                 if transition is not None:
                     return self._take(transition)
+            self._validate_outline(body)
             message = _parse(body)
             kind = message.WhichOneof("body")
             if kind == "hello":
                 return self._greet(message.hello)
+            if kind is None:
+                raise ProtocolError("an empty message", "MALFORMED")
             if self._greeting is None:
                 raise ProtocolError(f"{kind} came before hello", "OUT_OF_ORDER")
             if kind == "step":
                 return self._step(message.step, body)
-            self._store_scalars(message)
+            if kind == "scalars":
+                self._store_scalars(message.scalars.scalars)
+            elif PING not in self._greeting.features:
+                raise ProtocolError(
+                    "ping came, but Ready.features does not have it", "OUT_OF_ORDER", "ping"
+                )
             return None
         except ProtocolError:
             raise
@@ -213,7 +295,8 @@ class Session:
         if self.finished:
             unfinished = 0
         if unfinished:
-            logger.info(
+            self.log.write(
+                logging.INFO,
                 "%s: left in the middle of %d episode(s); %d steps discarded",
                 self.client_name,
                 unfinished,
@@ -221,7 +304,8 @@ class Session:
             )
             self._metrics.scalar("discarded episodes", unfinished)
         else:
-            logger.info("%s: left", self.client_name)
+            self.log.write(logging.INFO, "%s: left", self.client_name)
+        self._drops.flush()
         agents.close()
 
     def _translate(self, error: Exception) -> ProtocolError:
@@ -229,8 +313,12 @@ class Session:
             return ProtocolError(str(error), "INVALID_FIELD", error.field)
         if isinstance(error, ServerUnavailableError):
             return ProtocolError(str(error), "UNAVAILABLE")
-        logger.error(
-            "%s: its agent failed; the session ends, others go on", self.name, exc_info=error
+        trace = "".join(traceback.format_exception(error))
+        self.log.write(
+            logging.ERROR,
+            "%s: its agent failed; the session ends, others continue",
+            self.name,
+            trace=shorten(trace, MAX_TRACE_LENGTH),
         )
         what = str(error) if isinstance(error, RelaaxError) else repr(error)
         return ProtocolError(f"the agent failed: {what}", "AGENT_FAILED")
@@ -240,11 +328,16 @@ class Session:
             raise ProtocolError("a second hello", "OUT_OF_ORDER", "hello")
         self._validate_token(hello.token)
         greeting = Greeting(hello, self._max_slots)
+        self.admit()
         self._agents = self._make_agents(greeting)
         self._greeting = greeting
+        self.max_message_bytes = min(
+            max(2 * greeting.count_step_bytes(), _MIN_MESSAGE_BYTES), self._message_bytes_limit
+        )
         self._reader = StepReader(greeting.observation_spaces, greeting.slots)
         self._meter = EpisodeMeter(greeting.slots)
-        logger.info(
+        self.log.write(
+            logging.INFO,
             "%s is %s: %d slot(s)%s",
             self.name,
             greeting.client_name,
@@ -254,7 +347,8 @@ class Session:
         ready = rlx_pb2.Ready(
             protocol_version=PROTOCOL_VERSION,
             session=self.name,
-            max_message_bytes=self._max_message_bytes,
+            max_message_bytes=self.max_message_bytes,
+            features=sorted(greeting.features),
         )
         return rlx_pb2.ServerMessage(ready=ready).SerializeToString()
 
@@ -342,14 +436,57 @@ class Session:
                 "UNAVAILABLE",
             )
 
-    def _store_scalars(self, message: rlx_pb2.ClientMessage) -> None:
-        if message.WhichOneof("body") != "scalars":
-            raise ProtocolError("an empty message", "MALFORMED")
+    def _validate_outline(self, body: bytes | memoryview) -> None:
+        """Refuses what would cost more to parse than any right message, by a look at its fields."""
+        leaves = MAX_LEAVES if self._greeting is None else len(self._greeting.observation_spaces)
+        limit = 2 * leaves + _OTHER_FIELDS
+        try:
+            for number, _, start, stop in walk_fields(body, 0, len(body)):
+                if number in (_HELLO, _STEP) and has_more_fields(body, start, stop, limit):
+                    raise InvalidInputError(
+                        f"a message of more than {limit} fields, expected at most {leaves} leaves "
+                        "in each of its parts"
+                    )
+                if number == _SCALARS and stop - start > _MAX_SCALARS_BYTES:
+                    raise InvalidInputError(
+                        f"scalars: {stop - start} bytes, expected at most {_MAX_SCALARS_BYTES}; "
+                        f"send at most {_MAX_POINTS} points in a message",
+                        "scalars",
+                    )
+        except InvalidInputError:
+            raise
+        except ValueError:
+            return  # the parser says so
+
+    def _store_scalars(self, scalars: Sequence[metrics_pb2.Scalar]) -> None:
+        """Takes as many points as the budgets allow; what is wrong with one costs that one."""
         assert self._greeting is not None
-        for scalar in message.scalars.scalars[:10_000]:
-            if not self._greeting.exploit:
-                x = scalar.x if scalar.HasField("x") else None
-                self._metrics.scalar(scalar.name, scalar.y, x)
+        if self._greeting.exploit:
+            return
+        taken = self._points.take(min(len(scalars), _MAX_POINTS))
+        if self.shared_points is not None:
+            taken = self.shared_points.take(taken)
+        points, mistake = [], None
+        for scalar in scalars[:taken]:
+            x = scalar.x if scalar.HasField("x") else None
+            try:
+                validate_point(scalar.name, scalar.y, x, "scalars")
+            except InvalidInputError as error:
+                mistake = mistake or error
+                continue
+            points.append((scalar.name, scalar.y, x))
+        self._metrics.scalars(points)
+        self.dropped_points = len(scalars) - taken
+        if len(points) < len(scalars):
+            self._drops.add(len(scalars) - len(points))
+            self.log.write(
+                logging.WARNING,
+                "%s: %d of %d points of curves were dropped: %s",
+                self.client_name,
+                len(scalars) - len(points),
+                len(scalars),
+                mistake or "more came than the budget of points per second allows",
+            )
 
 
 class MeanMetric:
@@ -373,9 +510,37 @@ class MeanMetric:
             self._next = time.monotonic() + self._interval_sec
 
 
+class SumMetric:
+    """Sends the sum of what was added, about once a second and at the end."""
+
+    def __init__(self, metrics: Metrics, name: str, interval_sec: float = 1.0):
+        self._metrics = metrics
+        self._name = name
+        self._interval_sec = interval_sec
+        self._sum = 0.0
+        self._next = time.monotonic() + interval_sec
+
+    def add(self, value: float) -> None:
+        """Adds to the sum."""
+        self._sum += value
+        if time.monotonic() >= self._next:
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends the sum, unless it is 0, and begins again."""
+        if self._sum:
+            self._metrics.scalar(self._name, self._sum)
+        self._sum = 0.0
+        self._next = time.monotonic() + self._interval_sec
+
+
 def error_to_bytes(error: ProtocolError) -> bytes:
     """Makes the message that tells a client what went wrong."""
-    message = rlx_pb2.Error(code=error.code, message=str(error), field=error.field)
+    message = rlx_pb2.Error(
+        code=error.code,
+        message=shorten(str(error)),
+        field=shorten(error.field, _MAX_ERROR_FIELD_LENGTH),
+    )
     return rlx_pb2.ServerMessage(error=message).SerializeToString()
 
 

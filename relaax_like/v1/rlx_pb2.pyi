@@ -73,7 +73,7 @@ class Space(_message.Message):
     def __init__(self, kind: _Optional[_Union[SpaceKind, str]] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., low: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., high: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., n: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "client_name", "slots", "observation_spaces", "action_spaces", "mode", "token")
+    __slots__ = ("protocol_version", "client_name", "slots", "observation_spaces", "action_spaces", "mode", "token", "features")
     class ObservationSpacesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +95,7 @@ class Hello(_message.Message):
     ACTION_SPACES_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     client_name: str
     slots: int
@@ -102,17 +103,20 @@ class Hello(_message.Message):
     action_spaces: _containers.MessageMap[str, Space]
     mode: Mode
     token: str
-    def __init__(self, protocol_version: _Optional[int] = ..., client_name: _Optional[str] = ..., slots: _Optional[int] = ..., observation_spaces: _Optional[_Mapping[str, Space]] = ..., action_spaces: _Optional[_Mapping[str, Space]] = ..., mode: _Optional[_Union[Mode, str]] = ..., token: _Optional[str] = ...) -> None: ...
+    features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol_version: _Optional[int] = ..., client_name: _Optional[str] = ..., slots: _Optional[int] = ..., observation_spaces: _Optional[_Mapping[str, Space]] = ..., action_spaces: _Optional[_Mapping[str, Space]] = ..., mode: _Optional[_Union[Mode, str]] = ..., token: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("protocol_version", "session", "max_message_bytes")
+    __slots__ = ("protocol_version", "session", "max_message_bytes", "features")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     session: str
     max_message_bytes: int
-    def __init__(self, protocol_version: _Optional[int] = ..., session: _Optional[str] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+    features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol_version: _Optional[int] = ..., session: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("observations", "rewards", "terminated", "truncated", "success", "final_observations")
@@ -183,22 +187,30 @@ class Error(_message.Message):
     field: str
     def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., field: _Optional[str] = ...) -> None: ...
 
+class Ping(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ClientMessage(_message.Message):
-    __slots__ = ("hello", "step", "scalars")
+    __slots__ = ("hello", "step", "scalars", "ping")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SCALARS_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     step: Step
     scalars: _metrics_pb2.StoreScalarsRequest
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., scalars: _Optional[_Union[_metrics_pb2.StoreScalarsRequest, _Mapping]] = ...) -> None: ...
+    ping: Ping
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., scalars: _Optional[_Union[_metrics_pb2.StoreScalarsRequest, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
 
 class ServerMessage(_message.Message):
-    __slots__ = ("ready", "actions", "error")
+    __slots__ = ("ready", "actions", "error", "ping")
     READY_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
     ready: Ready
     actions: Actions
     error: Error
-    def __init__(self, ready: _Optional[_Union[Ready, _Mapping]] = ..., actions: _Optional[_Union[Actions, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+    ping: Ping
+    def __init__(self, ready: _Optional[_Union[Ready, _Mapping]] = ..., actions: _Optional[_Union[Actions, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...

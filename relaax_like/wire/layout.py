@@ -11,10 +11,10 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from relaax_like.v1 import ndarray_pb2
+from relaax_like.wire.fields import BYTES, walk_fields
 
 _ARRAY = ndarray_pb2.NdArray.DESCRIPTOR.full_name
 _DATA = ndarray_pb2.NdArray.DESCRIPTOR.fields_by_name["data"].number
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 # Names of the fields that lead to an array; of a map's entry its key.
 Path = tuple[str, ...]
@@ -81,9 +81,9 @@ def _find_spans(
     is_array = descriptor.full_name == _ARRAY
     if descriptor.GetOptions().map_entry:
         path = (*path, _read_key(body, start, stop))
-    for number, kind, begin, end in _walk(body, start, stop):
+    for number, kind, begin, end in walk_fields(body, start, stop):
         field: Any = descriptor.fields_by_number.get(number)
-        if kind != _BYTES or field is None:
+        if kind != BYTES or field is None:
             continue
         if is_array and number == _DATA:
             yield Span(path, begin, end)
@@ -96,36 +96,7 @@ def _find_spans(
 
 def _read_key(body: bytes, start: int, stop: int) -> str:
     key = ""
-    for number, kind, begin, end in _walk(body, start, stop):
-        if number == 1 and kind == _BYTES:
+    for number, kind, begin, end in walk_fields(body, start, stop):
+        if number == 1 and kind == BYTES:
             key = body[begin:end].decode(errors="replace")  # the last one counts
     return key
-
-
-def _walk(body: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yields number, wire type, and where the value lies, of each field."""
-    while start < stop:
-        tag, start = _read_varint(body, start)
-        number, kind = tag >> 3, tag & 7
-        if kind == _BYTES:
-            length, start = _read_varint(body, start)
-            end = start + length
-        elif kind == _VARINT:
-            _, end = _read_varint(body, start)
-        elif kind in (_FIXED64, _FIXED32):
-            end = start + (8 if kind == _FIXED64 else 4)
-        else:
-            raise ValueError("a group: no message of ours has one")
-        yield number, kind, start, end
-        start = end
-
-
-def _read_varint(body: bytes, start: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = body[start]
-        start += 1
-        value |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            return value, start
-        shift += 7

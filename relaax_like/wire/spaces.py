@@ -4,6 +4,7 @@ A plain space has one leaf, named "observation" or "action". Dict and Tuple spac
 the client into leaves whose names are the path to them ("camera", "arm/joints", "0").
 """
 
+import heapq
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from relaax_like.v1 import ndarray_pb2, rlx_pb2
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import (
     DTYPES,
+    MAX_AXES,
     is_finite,
     message_to_ndarray,
     ndarray_to_message,
@@ -23,6 +25,9 @@ from relaax_like.wire.ndarray import (
 
 OBSERVATION = "observation"
 ACTION = "action"
+MAX_LEAVES = 1000
+# Longest array of one leaf for all slots: no message is longer.
+MAX_LEAF_BYTES = 64 << 20
 _LEAF_NAME = re.compile(r"[A-Za-z0-9_\-./]{1,200}")
 _MAX_VALUES = 1 << 31
 
@@ -44,8 +49,27 @@ class Space:
             raise InvalidInputError(
                 f"space: unknown dtype {self.dtype!r}, expected one of {', '.join(DTYPES)}", "dtype"
             )
+        if len(self.shape) > MAX_AXES:
+            raise InvalidInputError(
+                f"space: a shape of {len(self.shape)} axes, expected at most {MAX_AXES}", "shape"
+            )
         if any(length < 0 for length in self.shape):
             raise InvalidInputError(f"space: negative axis in shape {list(self.shape)}", "shape")
+
+    def count_bytes(self, slots: int) -> int | None:
+        """Returns the size of the array of all slots; None above `MAX_LEAF_BYTES`.
+
+        Args:
+          slots: k.
+        """
+        if 0 in self.shape:
+            return 0
+        size = DTYPES[self.dtype].itemsize * slots
+        for length in self.shape:  # Python integers, and no more of them than are needed
+            size *= length
+            if size > MAX_LEAF_BYTES:
+                return None
+        return size if size <= MAX_LEAF_BYTES else None
 
     def validate(self, array: np.ndarray, slots: int, field: str) -> np.ndarray:
         """Checks `[slots, *shape]` values that came from outside, and returns them.
@@ -133,6 +157,7 @@ class Discrete(Space):
                 "more and shape []",
                 "n",
             )
+        _validate_integers(self.dtype, "Discrete", self.start, self.start + self.n - 1)
 
     def validate_range(self, array: np.ndarray, field: str) -> None:
         """See `Space`."""
@@ -153,7 +178,7 @@ class MultiDiscrete(Space):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.n) != int(np.prod(self.shape)) or any(
+        if not _has_components(self.shape, len(self.n)) or any(
             not 1 <= n <= _MAX_VALUES for n in self.n
         ):
             raise InvalidInputError(
@@ -161,6 +186,7 @@ class MultiDiscrete(Space):
                 "expected one number of 1 or more for each component",
                 "n",
             )
+        _validate_integers(self.dtype, "MultiDiscrete", 0, max(self.n, default=1) - 1)
 
     def validate_range(self, array: np.ndarray, field: str) -> None:
         """See `Space`."""
@@ -181,6 +207,32 @@ class MultiBinary(Space):
         """See `Space`."""
         if ((array != 0) & (array != 1)).any():
             raise InvalidInputError(f"{field}: values other than 0 and 1", field)
+
+
+def _validate_integers(dtype: str, kind: str, first: int, last: int) -> None:
+    """Refuses a dtype that cannot hold the values of a space of integers."""
+    if DTYPES[dtype].kind not in "iu":
+        raise InvalidInputError(
+            f"space: {kind} of dtype {dtype}, expected an integer dtype, such as int64", "dtype"
+        )
+    limits = np.iinfo(dtype)
+    if first < limits.min or last > limits.max:
+        raise InvalidInputError(
+            f"space: {kind} with values {first}..{last}, which {dtype} does not hold; use int64",
+            "dtype",
+        )
+
+
+def _has_components(shape: tuple[int, ...], components: int) -> bool:
+    """Tells whether a shape has so many components, without a product beyond that number."""
+    if 0 in shape:
+        return components == 0
+    product = 1
+    for length in shape:
+        product *= length
+        if product > components:
+            return False
+    return product == components
 
 
 Spaces = dict[str, Space]
@@ -213,7 +265,9 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
     Raises:
       InvalidInputError: when it describes no space; the message names `field`.
     """
-    common: dict[str, Any] = {"dtype": message.dtype, "shape": tuple(message.shape)}
+    # Of the millions that may have come; one more than is allowed, for the error.
+    shape = tuple(message.shape[: MAX_AXES + 1])
+    common: dict[str, Any] = {"dtype": message.dtype[:40], "shape": shape}
     try:
         if message.kind == rlx_pb2.BOX:
             for name in ("low", "high"):
@@ -225,6 +279,12 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
                 raise InvalidInputError(f"DISCRETE needs one n, {len(message.n)} came", "n")
             return Discrete(n=message.n[0], start=message.start, **common)
         if message.kind == rlx_pb2.MULTI_DISCRETE:
+            if not _has_components(shape, len(message.n)):
+                raise InvalidInputError(
+                    f"MULTI_DISCRETE of shape {list(shape)} with {len(message.n)} numbers n, "
+                    "expected one number of 1 or more for each component",
+                    "n",
+                )
             return MultiDiscrete(n=tuple(message.n), **common)
         if message.kind == rlx_pb2.MULTI_BINARY:
             return MultiBinary(**common)
@@ -237,21 +297,36 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
     )
 
 
-def messages_to_spaces(messages: Mapping[str, rlx_pb2.Space], field: str) -> Spaces:
+def messages_to_spaces(messages: Mapping[str, rlx_pb2.Space], field: str, slots: int = 1) -> Spaces:
     """Converts a hello's map of leaves, in the order of their names.
 
+    Args:
+      messages: leaf -> message, as received.
+      field: name of the map, for errors.
+      slots: k.
+
     Raises:
-      InvalidInputError: no leaf, more than 1000, a bad name, or a leaf that is no space.
+      InvalidInputError: no leaf, more than `MAX_LEAVES`, a bad name, a leaf that is not a valid
+        space, or one whose array for all slots is longer than `MAX_LEAF_BYTES`.
     """
-    if not 1 <= len(messages) <= 1000:
-        raise InvalidInputError(f"{field}: {len(messages)} leaves, expected 1 to 1000", field)
+    if not 1 <= len(messages) <= MAX_LEAVES:
+        raise InvalidInputError(
+            f"{field}: {len(messages)} leaves, expected 1 to {MAX_LEAVES}", field
+        )
     spaces = {}
     for name in sorted(messages):
         if not _LEAF_NAME.fullmatch(name):
             raise InvalidInputError(
                 f"{field}: leaf name {name[:60]!r}, expected 1 to 200 of A-Z a-z 0-9 _ - . /", field
             )
-        spaces[name] = message_to_space(messages[name], f"{field}[{name}]")
+        space = message_to_space(messages[name], f"{field}[{name}]")
+        if space.count_bytes(slots) is None:
+            raise InvalidInputError(
+                f"{field}[{name}]: {slots} slot(s) of {space.dtype} {list(space.shape)} take more "
+                f"than {MAX_LEAF_BYTES} bytes; use fewer slots or a smaller array",
+                f"{field}[{name}]",
+            )
+        spaces[name] = space
     return spaces
 
 
@@ -271,10 +346,10 @@ def unpack_arrays(
     Raises:
       InvalidInputError: a missing or unknown leaf, or one that does not fit its space.
     """
-    if messages.keys() != spaces.keys():
+    if len(messages) != len(spaces) or messages.keys() != spaces.keys():
         raise InvalidInputError(
-            f"{field}: leaves {sorted(messages)[:8]}, expected {sorted(spaces)[:8]} as in the "
-            "hello",
+            f"{field}: leaves {heapq.nsmallest(8, messages)}, expected {sorted(spaces)[:8]} as in "
+            f"the hello ({len(messages)} came, {len(spaces)} expected)",
             field,
         )
     arrays = {}

@@ -58,7 +58,7 @@ HELLOS = {
         "n",
     ),
     "step before hello": (make_start(), "OUT_OF_ORDER", "before hello"),
-    "empty message": (rlx_pb2.ClientMessage(), "OUT_OF_ORDER", "before hello"),
+    "empty message": (rlx_pb2.ClientMessage(), "MALFORMED", "empty message"),
 }
 
 

@@ -67,9 +67,17 @@ def serve_rlx(
     hello_timeout_sec: float = 10.0,
     idle_timeout_sec: float = 60.0,
     tls: ServerTls | None = None,
+    admission: Admission | None = None,
+    prepare: Callable[[RlxServer], None] = lambda server: None,
     **session: Any,
 ) -> Iterator[int]:
-    """Serves agents of a class on a free port; gives the port."""
+    """Serves agents of a class on a free port; gives the port.
+
+    Args:
+      admission: instead of one of `max_clients` and `min_free_memory_mb`.
+      prepare: gets the server before it starts.
+      session: options of `Session`.
+    """
     RecordingAgent.instances = []
     make_client = make_client or (lambda client_id: InProcessClient(backend, client_id))
     host = PlainHost(config or AlgorithmConfig(), agent_class, make_client)
@@ -80,12 +88,13 @@ def serve_rlx(
 
     server = RlxServer(
         make_session,
-        Admission(max_clients, min_free_memory_mb),
+        admission or Admission(max_clients, min_free_memory_mb),
         max_message_bytes=max_message_bytes,
         hello_timeout_sec=hello_timeout_sec,
         idle_timeout_sec=idle_timeout_sec,
         tls=tls,
     )
+    prepare(server)
     with ServerThread(server, "127.0.0.1", 0) as running:
         yield running.port
 
@@ -132,8 +141,10 @@ def make_next(slots: int = 1, **fields: Any) -> rlx_pb2.ClientMessage:
 class RawClient:
     """A socket that speaks frames, and checks nothing."""
 
-    def __init__(self, port: int):
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+    def __init__(self, port: int, source: str = "127.0.0.1"):
+        self.socket = socket.create_connection(
+            ("127.0.0.1", port), timeout=20, source_address=(source, 0)
+        )
 
     def send(self, message: rlx_pb2.ClientMessage) -> None:
         """Sends a message in its frame."""

@@ -82,6 +82,23 @@ _BAD_SPACES: dict[str, tuple[dict[str, Any], str]] = {
         {"kind": rlx_pb2.DISCRETE, "dtype": "int64", "n": [2], "shape": [1]},
         "expected n of 1 or more",
     ),
+    "discrete of floats": (
+        {"kind": rlx_pb2.DISCRETE, "dtype": "float32", "n": [2]},
+        "expected an integer dtype",
+    ),
+    "discrete that its dtype does not hold": (
+        {"kind": rlx_pb2.DISCRETE, "dtype": "int8", "n": [200]},
+        "values 0..199, which int8 does not hold",
+    ),
+    "multi-discrete of floats": (
+        {"kind": rlx_pb2.MULTI_DISCRETE, "dtype": "float64", "n": [2], "shape": [1]},
+        "expected an integer dtype",
+    ),
+    "33 axes": ({"kind": rlx_pb2.BOX, "dtype": "float32", "shape": [1] * 33}, "at most 32"),
+    "multi-discrete, n without end": (
+        {"kind": rlx_pb2.MULTI_DISCRETE, "dtype": "int64", "n": [2] * 100_000, "shape": [2]},
+        "100000 numbers n",
+    ),
     "multi-discrete, one n too few": (
         {"kind": rlx_pb2.MULTI_DISCRETE, "dtype": "int64", "n": [2], "shape": [2]},
         "one number of 1 or more for each component",
@@ -119,6 +136,32 @@ def test_impossible_bounds_are_refused(
             getattr(message, name).CopyFrom(ndarray_to_message(bound, ndarray_pb2.NdArray))
     with pytest.raises(InvalidInputError, match=want):
         message_to_space(message, "observation")
+
+
+@pytest.mark.parametrize(
+    ("shape", "slots", "size"),
+    [
+        ((2, 3), 4, 96),
+        ((), 1, 4),
+        ((1 << 24,), 1, 1 << 26),
+        ((1 << 24,), 2, None),
+        ((1 << 24, 2), 1, None),
+        ((2**31 - 1,) * 32, 1, None),
+        ((2**31 - 1,) * 31 + (0,), 1, 0),
+    ],
+)
+def test_the_bytes_of_all_slots_are_counted_up_to_the_limit(
+    shape: tuple[int, ...], slots: int, size: int | None
+) -> None:
+    assert Box(dtype="float32", shape=shape).count_bytes(slots) == size
+
+
+def test_a_leaf_that_is_too_large_for_all_slots_is_refused() -> None:
+    messages = {"camera": space_to_message(Box(dtype="uint8", shape=(1 << 22,)))}
+    assert messages_to_spaces(messages, "observation_spaces", 16)
+    with pytest.raises(InvalidInputError, match=r"17 slot.*use fewer slots") as caught:
+        messages_to_spaces(messages, "observation_spaces", 17)
+    assert caught.value.field == "observation_spaces[camera]"
 
 
 def test_damaged_bound_is_refused() -> None:

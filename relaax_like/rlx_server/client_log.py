@@ -1,0 +1,88 @@
+"""Log lines that clients cause: of bounded length, and so many per address and second."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+MAX_LINE_LENGTH = 1000
+# Of a stack trace of an agent's code.
+MAX_TRACE_LENGTH = 8000
+_LINES_PER_SECOND = 10
+
+
+def shorten(text: str, length: int = MAX_LINE_LENGTH) -> str:
+    """Returns a text of at most `length` characters, with "..." in place of its end."""
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+class LogBudget:
+    """Lets so many lines per address and second pass, and counts the others. Thread-safe.
+
+    Args:
+      lines_per_second: for each address.
+      clock: seconds, growing.
+    """
+
+    def __init__(
+        self,
+        lines_per_second: int = _LINES_PER_SECOND,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._lines_per_second = lines_per_second
+        self._clock = clock
+        self._lock = threading.Lock()
+        # Address -> start of its second, lines in it; guarded by _lock.
+        self._seconds: dict[str, tuple[float, int]] = {}
+
+    def take(self, address: str) -> bool:
+        """Tells whether another line of this address may be written now."""
+        now = self._clock()
+        with self._lock:
+            start, lines = self._seconds.setdefault(address, (now, 0))
+            self._seconds[address] = start, lines + 1
+        return lines < self._lines_per_second
+
+    def take_suppressed(self) -> dict[str, int]:
+        """Ends the seconds that are over; returns address -> lines that did not pass in them."""
+        now = self._clock()
+        suppressed = {}
+        with self._lock:
+            for address, (start, lines) in list(self._seconds.items()):
+                if now - start < 1.0:
+                    continue
+                del self._seconds[address]
+                if lines > self._lines_per_second:
+                    suppressed[address] = lines - self._lines_per_second
+        return suppressed
+
+
+class ClientLog:
+    """Writes lines about one client, as its address's budget allows.
+
+    Args:
+      logger: where they go.
+      budget: of all addresses; None: there is no limit.
+      address: of the client.
+    """
+
+    def __init__(self, logger: logging.Logger, budget: LogBudget | None = None, address: str = ""):
+        self._logger = logger
+        self._budget = budget
+        self._address = address
+
+    def write(self, level: int, message: str, *arguments: object, trace: str = "") -> None:
+        """Writes one line.
+
+        Args:
+          level: as of `logging`.
+          message: with the placeholders of `logging`.
+          arguments: for them.
+          trace: a stack trace to follow it.
+        """
+        if not self._logger.isEnabledFor(level):
+            return
+        if self._budget is not None and not self._budget.take(self._address):
+            return
+        line = shorten(message % arguments)
+        self._logger.log(level, "%s", f"{line}\n{trace}" if trace else line)

@@ -1,0 +1,370 @@
+"""What a hostile client sends costs the others nothing: what is done, not how long it takes."""
+
+# covers R27, R30
+
+import asyncio
+import contextlib
+import logging
+import re
+import socket
+import struct
+import threading
+
+import pytest
+from support.rlx import (
+    RawClient,
+    RecordingAgent,
+    array,
+    make_hello,
+    make_next,
+    make_start,
+    make_step,
+    serve_rlx,
+)
+
+from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.rlx_server.admission import Admission
+from relaax_like.rlx_server.client_log import LogBudget
+from relaax_like.rlx_server.connection import Connection
+from relaax_like.rlx_server.server import RlxServer
+from relaax_like.v1 import metrics_pb2, rlx_pb2
+from relaax_like.wire.framing import HEADER, pack_frame
+
+
+class UnreachedConfig(AlgorithmConfig):
+    """The algorithm must not see such spaces."""
+
+    def validate_spaces(self, observation_spaces, action_spaces):
+        raise AssertionError("the algorithm saw the spaces")
+
+
+def make_box(*shape):
+    return rlx_pb2.Space(kind=rlx_pb2.BOX, dtype="float32", shape=shape)
+
+
+HELLOS = {
+    "axes": ({"observation_spaces": {"x": make_box(*[2] * 300_000)}}, "at most 32"),
+    "axes of an action": ({"action_spaces": {"x": make_box(*[1] * 33)}}, "at most 32"),
+    "a large product": ({"observation_spaces": {"x": make_box(*[2**31 - 1] * 32)}}, "fewer slots"),
+    "many n": (
+        {
+            "action_spaces": {
+                "x": rlx_pb2.Space(
+                    kind=rlx_pb2.MULTI_DISCRETE, dtype="int64", shape=[2], n=[3] * 300_000
+                )
+            }
+        },
+        "300000 numbers n",
+    ),
+    "many leaves": (
+        {"observation_spaces": {str(leaf): make_box(1) for leaf in range(3000)}},
+        "expected at most 1000 leaves",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "words"), HELLOS.values(), ids=HELLOS.keys())
+def test_a_hello_of_many_numbers_is_refused_before_the_algorithm_sees_it(backend, fields, words):
+    with serve_rlx(backend, config=UnreachedConfig(), max_message_bytes=64 << 20) as port:
+        with RawClient(port) as client:
+            answer = client.ask(make_hello(**fields))
+    assert answer.error.code == rlx_pb2.INVALID_FIELD
+    assert words in answer.error.message
+    assert len(answer.error.message) <= 1000
+
+
+def test_a_step_of_many_leaves_is_refused_before_it_is_parsed(backend, monkeypatch):
+    from relaax_like.rlx_server import session
+
+    with serve_rlx(backend, max_message_bytes=64 << 20) as port, RawClient(port) as client:
+        client.greet()
+        client.ask(make_start())
+        monkeypatch.setattr(session, "_parse", None)
+        answer = client.ask(
+            make_step(observations={str(leaf): array([1.0]) for leaf in range(10_000)})
+        )
+    assert answer.error.code == rlx_pb2.INVALID_FIELD
+    assert "fields" in answer.error.message
+
+
+class Turns:
+    """A transport that a test controls, and the loop's turns one by one."""
+
+    def __init__(self):
+        self.reading = True
+
+    def get_extra_info(self, name):
+        return None
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+    def close(self):
+        """Nothing to close."""
+
+
+class Listener:
+    """A session that notes what it is given, and answers nothing."""
+
+    blocking, greeted, finished, client_name = False, True, False, "listener"
+    max_message_bytes = 1 << 20
+    dropped_points = 0
+
+    def __init__(self):
+        self.bodies = []
+
+    def receive(self, body):
+        self.bodies.append(bytes(body))
+
+    def close(self):
+        """Nothing to close."""
+
+
+def make_connection(session):
+    server = RlxServer(
+        lambda name: session,
+        Admission(1, 0),
+        max_message_bytes=1 << 20,
+        hello_timeout_sec=10,
+        idle_timeout_sec=10,
+    )
+    server.loop = asyncio.get_running_loop()
+    connection = Connection(server, session)
+    transport = Turns()
+    connection.connection_made(transport)
+    return connection, transport
+
+
+def feed(connection, data):
+    view = connection.get_buffer(-1)
+    view[: len(data)] = data
+    connection.buffer_updated(len(data))
+
+
+def test_each_turn_of_the_loop_handles_one_message_of_a_connection():
+    async def play():
+        session = Listener()
+        connection, transport = make_connection(session)
+        feed(connection, b"".join(pack_frame(bytes([i])) for i in range(4)) + b"\x00\x00")
+        seen = [len(session.bodies)]
+        assert not transport.reading
+        for _ in range(4):
+            await asyncio.sleep(0)
+            seen.append(len(session.bodies))
+        assert seen == [1, 2, 3, 4, 4]
+        assert transport.reading
+        feed(connection, b"\x00\x01z")  # the rest of the one that had begun
+        assert session.bodies == [b"\x00", b"\x01", b"\x02", b"\x03", b"z"]
+
+    asyncio.run(play())
+
+
+class LaterCalls:
+    """A loop that notes what it is to call later."""
+
+    def __init__(self):
+        self.calls = []
+
+    def call_later(self, seconds, function, *arguments):
+        self.calls.append((seconds, function, arguments))
+
+
+def test_a_client_whose_points_are_dropped_rests_before_its_next_message():
+    async def play():
+        session = Listener()
+        session.dropped_points = 1
+        connection, _ = make_connection(session)
+        loop = connection._server.loop = LaterCalls()
+        feed(connection, pack_frame(b"a") + pack_frame(b"b"))
+        feed(connection, pack_frame(b"c"))
+        assert session.bodies == [b"a"]
+        ((seconds, function, arguments),) = loop.calls
+        assert seconds > 0
+        function(*arguments)
+        assert session.bodies == [b"a", b"b"]
+
+    asyncio.run(play())
+
+
+def test_a_hello_of_more_than_16_mib_is_refused_when_it_is_announced(backend):
+    with serve_rlx(backend, max_message_bytes=64 << 20) as port, RawClient(port) as client:
+        client.socket.sendall(HEADER.pack((16 << 20) + 1))
+        answer = client.receive()
+    assert answer.error.code == rlx_pb2.MALFORMED
+
+
+def send_half_a_hello(client, size):
+    """Announces 2 * size bytes and sends `size`; what the server answers meanwhile is not read."""
+    with contextlib.suppress(ConnectionError):
+        client.socket.sendall(HEADER.pack(2 * size) + bytes(size))
+
+
+def test_unfinished_hellos_have_a_budget_and_a_right_one_comes_through(backend):
+    limit = 4 << 20
+    admission = Admission(8, 0, hello_bytes=limit)
+    with serve_rlx(backend, admission=admission, max_message_bytes=64 << 20) as port:
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(RawClient(port)) for _ in range(8)]
+            for client in clients:
+                send_half_a_hello(client, 1 << 20)
+                assert admission.held_bytes <= limit
+            turned_away = 0
+            for client in clients:
+                client.socket.settimeout(0.2)
+                with contextlib.suppress(TimeoutError, EOFError, ConnectionError):
+                    turned_away += client.receive().error.code == rlx_pb2.OVERLOADED
+            assert turned_away >= 1
+            with RawClient(port, "127.0.0.2") as honest:
+                honest.greet(observation_spaces={"observation": make_bounded(50_000)})
+                assert admission.held_bytes <= limit
+
+
+def make_bounded(size):
+    """Makes a Box whose bounds make a hello of 8 * size bytes."""
+    space = make_box(size)
+    for bound, value in ((space.low, 0.0), (space.high, 1.0)):
+        bound.CopyFrom(array([value] * size))
+    return space
+
+
+def test_connections_without_a_hello_keep_no_client_out(backend):
+    admission = Admission(2, 0, max_unknown=4)
+    with serve_rlx(backend, admission=admission) as port, contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(RawClient(port)) for _ in range(4)]
+        assert wait_for(lambda: admission.unknown == 4)
+        with RawClient(port, "127.0.0.2") as honest:
+            honest.greet()
+        assert silent[0].receive().error.code == rlx_pb2.OVERLOADED
+        assert silent[0].is_closed_by_server()
+        with RawClient(port, "127.0.0.2") as honest:
+            honest.greet()
+
+
+class WordyAgent(RecordingAgent):
+    def act(self, state):
+        raise ValueError("x" * 2_000_000)
+
+
+def test_errors_and_log_lines_have_a_bounded_length(backend, caplog):
+    with serve_rlx(backend, WordyAgent) as port, RawClient(port) as client:
+        client.greet()
+        answer = client.ask(make_start())
+    assert answer.error.code == rlx_pb2.AGENT_FAILED
+    assert len(answer.error.message) == 1000
+    lengths = [len(record.getMessage()) for record in caplog.records]
+    assert max(lengths) < 10_000
+    assert "its agent failed" in caplog.text
+
+
+def test_an_address_causes_so_many_log_lines_and_the_others_are_counted(backend, caplog):
+    def prepare(server):
+        server.log_budget = LogBudget(10, iter([*[0.0] * 30, *[2.0] * 1000]).__next__)
+
+    caplog.set_level(logging.WARNING)
+    with serve_rlx(backend, prepare=prepare, hello_timeout_sec=0.2) as port:
+        for _ in range(25):
+            with RawClient(port) as client:
+                assert client.ask(rlx_pb2.ClientMessage()).error.code == rlx_pb2.MALFORMED
+        assert wait_for(lambda: re.search(r"127\.0\.0\.1: 1\d more lines", caplog.text))
+    assert 10 <= caplog.text.count("an empty message") <= 20
+
+
+def test_a_failed_session_delays_the_next_one_of_that_name_and_address_alone():
+    async def play():
+        connection, _ = make_connection(Listener())
+        server = connection._server
+        server.note_failure("name", "10.0.0.1")
+        assert server.get_greeting_delay("name", "10.0.0.1") > 0
+        assert server.get_greeting_delay("name", "10.0.0.2") == 0
+        assert server.get_greeting_delay("other", "10.0.0.1") == 0
+
+    asyncio.run(play())
+
+
+def flood(port, stop, attack):
+    while not stop.is_set():
+        # An assertion fails where the server, going down, says so.
+        with contextlib.suppress(OSError, EOFError, AssertionError), RawClient(port) as client:
+            client.socket.settimeout(1.0)
+            attack(client)
+
+
+def attack_with_axes(client):
+    client.ask(make_hello(observation_spaces={"x": make_box(*[2] * 100_000)}))
+
+
+def attack_with_points(client):
+    client.greet()
+    scalars = [metrics_pb2.Scalar(name="attack", y=1.0)] * 10_000
+    request = metrics_pb2.StoreScalarsRequest(scalars=scalars)
+    frame = pack_frame(rlx_pb2.ClientMessage(scalars=request).SerializeToString())
+    for _ in range(20):
+        client.socket.sendall(frame)
+
+
+def attack_with_half_hellos(client):
+    send_half_a_hello(client, 1 << 20)
+
+
+def attack_with_errors(client):
+    client.greet()
+    client.ask(make_start())
+    client.ask(make_next(rewards=array([float("nan")])))
+
+
+ATTACKS = [attack_with_axes, attack_with_points, attack_with_half_hellos, attack_with_errors]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_during_an_attack_the_server_answers_and_stops(backend, attack):
+    stop = threading.Event()
+    with serve_rlx(backend, max_clients=64, max_message_bytes=64 << 20) as port:
+        attackers = [threading.Thread(target=flood, args=(port, stop, attack)) for _ in range(2)]
+        for attacker in attackers:
+            attacker.start()
+        try:
+            with RawClient(port, "127.0.0.2") as honest:
+                honest.greet(client_name="honest")
+                assert honest.ask(make_start()).WhichOneof("body") == "actions"
+                for _ in range(5):
+                    assert honest.ask(make_next()).WhichOneof("body") == "actions"
+        except BaseException:
+            stop.set()
+            raise
+    # The server has been stopped while the attackers still send.
+    stop.set()
+    for attacker in attackers:
+        attacker.join(20)
+        assert not attacker.is_alive()
+
+
+def test_the_kernel_watches_over_each_connection(backend):
+    servers = []
+    with serve_rlx(backend, prepare=servers.append) as port, RawClient(port) as client:
+        client.greet()
+        (connection,) = servers[0].connections
+        connected = connection._transport.get_extra_info("socket")
+        assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+
+
+def test_a_sessions_message_limit_follows_from_its_spaces(backend):
+    with serve_rlx(backend, max_message_bytes=64 << 20) as port:
+        for size, want in ((2, 4 << 20), (1 << 20, 16 << 20), (1 << 23, 64 << 20)):
+            with RawClient(port) as client:
+                answer = client.ask(make_hello(observation_spaces={"observation": make_box(size)}))
+                limit = answer.ready.max_message_bytes
+                assert want <= limit < 1.01 * want, (size, limit)
+                client.socket.sendall(struct.pack(">I", limit + 1))
+                assert client.receive().error.code == rlx_pb2.MALFORMED
+
+
+def wait_for(condition, timeout_sec=20.0):
+    for _ in range(int(timeout_sec / 0.02)):
+        if condition():
+            return True
+        threading.Event().wait(0.02)
+    return False

@@ -1,0 +1,68 @@
+"""Optional parts of the protocol: agreed on in the hello, and never sent otherwise."""
+
+import pytest
+from support.rlx import RawClient, make_hello, make_next, make_start, serve_rlx
+
+from relaax_like.client import RlxClient
+from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.spaces import Box, Discrete
+
+PING = rlx_pb2.ClientMessage(ping=rlx_pb2.Ping())
+
+
+@pytest.mark.parametrize(
+    ("asked", "on"),
+    [((), []), (("ping",), ["ping"]), (("a_new_one", "ping", "zz"), ["ping"]), (("zz",), [])],
+)
+def test_features_are_on_when_both_name_them(client, asked, on):
+    answer = client.ask(make_hello(features=asked))
+    assert list(answer.ready.features) == on
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("ping", "a"), ("ping", "ping"), ("Ping",), ("",), tuple(f"f{i:02}" for i in range(33))],
+    ids=["not sorted", "twice", "upper case", "empty", "too many"],
+)
+def test_wrong_names_of_features_are_refused(client, names):
+    answer = client.ask(make_hello(features=names))
+    assert (answer.error.code, answer.error.field) == (rlx_pb2.INVALID_FIELD, "features")
+
+
+def test_a_ping_has_no_answer_and_counts_as_heard(backend):
+    servers = []
+    with serve_rlx(backend, prepare=servers.append) as port, RawClient(port) as client:
+        client.greet(features=["ping"])
+        client.ask(make_start())
+        (connection,) = servers[0].connections
+        before = connection.last_heard
+        client.send(PING)
+        assert client.ask(make_next()).WhichOneof("body") == "actions"
+        client.send(PING)
+        assert client.ask(make_next()).WhichOneof("body") == "actions"
+        assert connection.last_heard > before
+
+
+def test_a_ping_without_the_feature_is_out_of_order(client):
+    client.greet()
+    assert client.ask(PING).error.code == rlx_pb2.OUT_OF_ORDER
+
+
+def test_a_ping_before_the_hello_is_out_of_order(client):
+    assert client.ask(PING).error.code == rlx_pb2.OUT_OF_ORDER
+
+
+def test_our_client_pings_when_it_is_told_to(backend):
+    servers = []
+    with (
+        serve_rlx(backend, prepare=servers.append) as port,
+        RlxClient(
+            f"127.0.0.1:{port}", Box(dtype="float32", shape=(2,)), Discrete(n=3)
+        ) as environment,
+    ):
+        assert environment.features == {"ping"}
+        environment.act([0.0, 0.0])
+        environment.ping()
+        assert environment.reward_and_act(1.0, [0.0, 0.0]) is not None
+        environment.close()
+        environment.ping()  # nobody to tell

@@ -1,0 +1,82 @@
+"""The bytes that docs/protocol.md shows are the ones that are sent."""
+
+import re
+
+import pytest
+from support.cluster import ROOT
+from support.rlx import RawClient, array, serve_rlx
+
+from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.framing import HEADER
+from relaax_like.wire.spaces import Box, Discrete, space_to_message
+
+PAGE = (ROOT / "docs/protocol.md").read_text()
+LINE = re.compile(r"^    ([0-9a-f]{4})  ((?:[0-9a-f]{2} )+) *(.+)$", re.MULTILINE)
+
+
+def read_dumps():
+    """Returns the dumped messages, each without its frame's length, which is checked."""
+    dumps = []
+    for offset, numbers, text in LINE.findall(PAGE):
+        part = bytes.fromhex(numbers)
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        assert text == shown, f"{text!r} beside {numbers}"
+        if int(offset, 16) == 0:
+            dumps.append(b"")
+        assert len(dumps[-1]) == int(offset, 16)
+        dumps[-1] += part
+    for dump in dumps:
+        assert HEADER.unpack(dump[: HEADER.size]) == (len(dump) - HEADER.size,)
+    return [dump[HEADER.size :] for dump in dumps]
+
+
+HELLO = rlx_pb2.ClientMessage(
+    hello=rlx_pb2.Hello(
+        protocol_version=1,
+        client_name="demo",
+        slots=1,
+        observation_spaces={"observation": space_to_message(Box(dtype="float32", shape=(2,)))},
+        action_spaces={"action": space_to_message(Discrete(n=2))},
+        mode=rlx_pb2.TRAIN,
+    )
+)
+STEP = rlx_pb2.ClientMessage(
+    step=rlx_pb2.Step(
+        observations={"observation": array([[0.25, 2.0]])},
+        rewards=array([1.0]),
+        terminated=array([0], "bool"),
+        truncated=array([0], "bool"),
+    )
+)
+ACTIONS = rlx_pb2.ServerMessage(
+    actions=rlx_pb2.Actions(actions={"action": array([1], "int64")}, version=3)
+)
+
+
+def test_the_page_shows_the_bytes_of_these_messages():
+    hello, _, step, actions = read_dumps()
+    assert rlx_pb2.ClientMessage.FromString(hello) == HELLO
+    assert hello == HELLO.SerializeToString(deterministic=True)
+    assert step == STEP.SerializeToString(deterministic=True)
+    assert actions == ACTIONS.SerializeToString(deterministic=True)
+
+
+def test_a_server_answers_the_pages_hello_with_the_pages_ready(backend):
+    hello, ready, step, _ = read_dumps()
+    with serve_rlx(backend, max_message_bytes=64 << 20) as port, RawClient(port) as client:
+        client.socket.sendall(HEADER.pack(len(hello)) + hello)
+        assert client.receive() == rlx_pb2.ServerMessage.FromString(ready)
+        first = rlx_pb2.ClientMessage.FromString(step)
+        for field in ("rewards", "terminated", "truncated"):
+            first.step.ClearField(field)
+        client.ask(first)
+        client.socket.sendall(HEADER.pack(len(step)) + step)
+        assert client.receive().WhichOneof("body") == "actions"
+
+
+@pytest.fixture
+def backend():
+    from support.bridge import make_backend
+
+    with make_backend() as server:
+        yield server
