@@ -1,0 +1,45 @@
+"""Checks that numbers are small enough to learn from."""
+
+import numpy as np
+
+from relaax_like.experience.rollout import Rollout
+from relaax_like.wire.errors import InvalidInputError
+
+# Costs are squares of returns, and norms of gradients are sums of squares of those; float32 holds
+# 3.4e38. Beyond this size a single reward can make a gradient infinite.
+MAX_MAGNITUDE = 1e12
+EXPECTED = f"expected finite numbers of at most {MAX_MAGNITUDE:g} in size"
+
+
+def find_too_large(array: np.ndarray) -> tuple[int, ...] | None:
+    """Returns the index of the first number that nothing can be learned from; None: there is none.
+
+    That is NaN, infinity, and all beyond `MAX_MAGNITUDE`. Arrays of integers have none.
+    """
+    if array.dtype.kind not in "fV":
+        return None
+    if array.dtype.itemsize < 4:  # float16 and bfloat16, which cannot be compared with the limit
+        array = array.astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        # The sum of squares is quick and spoiled by each of them.
+        if np.vdot(array, array) <= MAX_MAGNITUDE**2:
+            return None
+        bad = np.argwhere(~(np.abs(array) <= MAX_MAGNITUDE))
+    return tuple(map(int, bad[0])) if len(bad) else None
+
+
+def validate_rollout(rollout: Rollout) -> None:
+    """Checks all observations and rewards of a rollout.
+
+    Raises:
+      InvalidInputError: names the array, the step and the slot of the first number that nothing
+        can be learned from.
+    """
+    arrays = {"rewards": rollout.rewards}
+    for field, named in (("inputs", rollout.inputs), ("next_inputs", rollout.next_inputs)):
+        arrays |= {f"{field}[{name}]": array for name, array in named.items()}
+    for field, array in arrays.items():
+        index = find_too_large(array)
+        if index is not None:
+            where = f"{float(array[index]):g} at step {index[0]} of slot {index[1]}"
+            raise InvalidInputError(f"{field}: {where}; {EXPECTED}", field)
