@@ -11,7 +11,7 @@ GRPC_TOOLS := grpcio-tools==1.74.0
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install run test faults fuzz check format lint types protos protos-current bench bench-peers clean
+.PHONY: help install run test quick evidence evidence-speed evidence-learning faults fuzz check format lint types protos protos-current bench bench-peers clean
 
 help:  ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -30,9 +30,11 @@ run: install  ## Train CartPole over the network, watch it in TensorBoard, end a
 # Tests of whole clusters and of faults take the machine for themselves; each file is one process's.
 ALONE := tests/system tests/fault
 
-test: install  ## Run all tests.
-	pytest -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE))
-	pytest $(ALONE)
+test: install  ## Run all tests; one that fails is run once more, alone.
+	python -P tests/support/gate.py -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE)) -- $(ALONE)
+
+quick: install  ## Check what changed since main, in three minutes at most.
+	python -P tests/support/quick.py
 
 faults: install  ## Kill the parameter server 150 times and more: a quarter of an hour.
 	RELAAX_FAULT_SEEDS=20 RELAAX_FAULT_KILLS=50 pytest tests/fault --timeout 600 --durations 5
@@ -78,6 +80,24 @@ protos-current: $(PROTOC_VENV)/.installed
 	@for file in $$(cd build/protos && find . -type f); do \
 		diff -q $$file build/protos/$$file || { echo "stale: $$file (cure: make protos)"; exit 1; }; \
 	done
+
+# What is too long for CI.
+evidence:  ## Measure what is too long for CI: PART=speed (an hour) or PART=learning (a day).
+	@case '$(PART)' in speed|learning) ;; *) echo "PART='$(PART)', expected speed or learning"; exit 2;; esac
+	$(MAKE) evidence-$(PART)
+
+evidence-speed: bench
+	$(BIN)/python -m benchmarks.hostile
+	$(BIN)/python -m benchmarks.recovery
+
+# Runs that are in benchmarks/results are not repeated, unless FRESH=--fresh.
+LEARNING = $(BIN)/python -m benchmarks.learning $(FRESH)
+evidence-learning: install
+	$(LEARNING) algorithms/a2c/a2c.yaml --steps 200000 --set algorithm.learning_rate=1e-3
+	$(LEARNING) algorithms/a2c/acrobot.yaml --steps 500000
+	$(LEARNING) algorithms/a2c/pendulum.yaml --steps 1000000
+	$(LEARNING) algorithms/a2c/recall.yaml --steps 500000
+	$(BIN)/python -m benchmarks.ppo_learning --program ours $(FRESH)
 
 bench: install  ## Measure the hot paths.
 	$(BIN)/python -m benchmarks.run

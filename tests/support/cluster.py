@@ -214,6 +214,8 @@ class Processes:
             "PYTHONFAULTHANDLER": "1",
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
+        for key, value in env.items():
+            print(f"{key}={value}")  # shown where the test fails; `gate.py` keeps it
         program = Program(name, [str(part) for part in argv], self.folder, clean | ours | env)
         self.started.append(program)
         return program

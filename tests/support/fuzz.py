@@ -2,15 +2,17 @@
 
 RELAAX_FUZZ_SEC is for all targets of tests/fuzz together. Without it a minute, with the same seeds
 each time: what others have changed is tested, and not their luck; with it, seeds never seen. A
-failure prints the smallest example, and a line `@reproduce_failure(...)` that brings it back.
+failure prints the smallest example, a line `@reproduce_failure(...)` that brings it back, and
+RELAAX_FUZZ_SEED, which makes another run begin with the seed that failed.
 """
 
+import contextlib
 import itertools
 import os
 import secrets
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hypothesis import HealthCheck, given, seed, settings
@@ -28,7 +30,8 @@ _SETTINGS = settings(
     print_blob=True,
     suppress_health_check=list(HealthCheck),
 )
-_seeds = itertools.count(secrets.randbits(60) if "RELAAX_FUZZ_SEC" in os.environ else 0)
+_FIRST_SEED = secrets.randbits(60) if "RELAAX_FUZZ_SEC" in os.environ else 0
+_seeds = itertools.count(int(os.environ.get("RELAAX_FUZZ_SEED", _FIRST_SEED)))
 # Numbers at the borders of varints, and where sizes overflow.
 _NUMBERS = [0, 1, 127, 128, 255, 256, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1]
 
@@ -37,7 +40,8 @@ def fuzz(check: Callable[..., None], share: float, **strategies: st.SearchStrate
     """Calls `check` with what is drawn, for a share of the whole time, at least a hundred times."""
     end = time.monotonic() + share * TOTAL_SEC
     while True:
-        seed(next(_seeds))(_SETTINGS(given(**strategies)(check)))()
+        with _next_seed() as number:
+            seed(number)(_SETTINGS(given(**strategies)(check)))()
         if time.monotonic() >= end:
             return
 
@@ -46,12 +50,24 @@ def fuzz_machine(machine: type[RuleBasedStateMachine], share: float, steps: int 
     """Runs a state machine for a share of the whole time, at least ten times."""
     end = time.monotonic() + share * TOTAL_SEC
     while True:
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]
-            seed(next(_seeds))(machine),
-            settings=settings(_SETTINGS, max_examples=10, stateful_step_count=steps),
-        )
+        with _next_seed() as number:
+            run_state_machine_as_test(  # type: ignore[no-untyped-call]
+                seed(number)(machine),
+                settings=settings(_SETTINGS, max_examples=10, stateful_step_count=steps),
+            )
         if time.monotonic() >= end:
             return
+
+
+@contextlib.contextmanager
+def _next_seed() -> Iterator[int]:
+    """Gives the next seed, and prints it when what is done with it fails."""
+    number = next(_seeds)
+    try:
+        yield number
+    except BaseException:
+        print(f"RELAAX_FUZZ_SEED={number}")
+        raise
 
 
 def pack_varint(number: int) -> bytes:
