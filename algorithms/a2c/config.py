@@ -9,24 +9,30 @@ from relaax_like.config.optimizer import OptimizerConfig
 class Config(ActorCriticConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
-    # Steps of every slot in one rollout, and so in one gradient.
     rollout_steps: int = Field(default=16, ge=1)
-    # Discount per step.
+    """Steps of every slot in one rollout, and so in one gradient."""
     gamma: float = Field(default=0.99, ge=0, le=1)
-    # 1: all of the rollout's rewards; 0: one step and the value.
+    """Discount per step."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
-    # Rewards are multiplied by it; values and costs are then of that scale.
+    """Lambda of the generalised advantages; 1: all of the rollout's rewards; 0: one step and the
+    value."""
     reward_scale: float = Field(default=1.0, gt=0)
+    """Factor of the rewards; values and costs are then of that scale."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the policy's entropy in the cost."""
     value_coefficient: float = Field(default=0.5, ge=0)
-    # Global norm to which a gradient is scaled down; null: never.
+    """Weight of the value function's squared error in the cost."""
     max_gradient_norm: float | None = Field(default=0.5, gt=0)
-    # Shift and scale the advantages of a gradient to mean 0 and deviation 1.
+    """Global norm to which a gradient is scaled down; null: never."""
     normalize_advantage: bool = False
+    """Shift and scale the advantages of a gradient to mean 0 and deviation 1."""
     learning_rate: float = Field(default=7e-4, ge=0)
-    # Rate at the end of max_global_step, to which it falls in a straight line; null: constant.
+    """Learning rate of Adam."""
     learning_rate_end: float | None = Field(default=None, ge=0)
+    """Learning rate at the end of max_global_step, to which it falls in a straight line; null:
+    constant."""
     epsilon: float = Field(default=1e-5, gt=0)
+    """Epsilon of Adam."""
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:

@@ -12,9 +12,9 @@ ACTOR, CRITIC, SHARED = "actor", "critic", "default"
 class Config(ActorCriticConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
-    # Steps in one update, at most those of the smallest file; with a recurrent network, columns
-    # of a file.
     batch_size: int = Field(default=64, ge=1)
+    """Steps in one update, at most those of the smallest file; with a recurrent network, columns of
+    a file."""
 
     @property
     def learns_offline(self) -> bool:

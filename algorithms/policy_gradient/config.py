@@ -10,15 +10,16 @@ from relaax_like.wire.spaces import Spaces
 class Config(AlgorithmConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
-    # Numbers in one observation, flattened.
     state_size: int = Field(default=4, ge=1)
-    # Actions to choose from.
+    """Numbers in one observation, flattened."""
     num_actions: int = Field(default=2, ge=2)
-    # Width of the one hidden layer.
+    """Actions to choose from."""
     hidden_layer_size: int = Field(default=10, ge=1)
-    # Discount per step.
+    """Width of the one hidden layer."""
     rewards_gamma: float = Field(default=0.99, ge=0, le=1)
+    """Discount per step."""
     learning_rate: float = Field(default=1e-2, ge=0)
+    """Learning rate of Adam."""
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
         """Refuses environments that this network does not fit."""

@@ -10,15 +10,16 @@ from relaax_like.wire.spaces import Spaces
 class Config(AlgorithmConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
-    # Numbers in one observation, flattened.
     state_size: int = Field(default=4, ge=1)
-    # 1: the network puts out one number, the probability of action 0 out of two.
+    """Numbers in one observation, flattened."""
     action_size: int = Field(default=1, ge=1, le=1)
-    # Width of the one hidden layer.
+    """Numbers that the network puts out: 1, the probability of action 0 out of two."""
     layer_size: int = Field(default=200, ge=1, alias="hidden_layer_size")
-    # Discount per step.
+    """Width of the one hidden layer."""
     GAMMA: float = Field(default=0.99, ge=0, le=1, alias="rewards_gamma")
+    """Discount per step."""
     learning_rate: float = Field(default=1e-2, ge=0)
+    """Learning rate of Adam."""
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
         """Refuses environments that this network does not fit."""

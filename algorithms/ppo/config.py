@@ -16,65 +16,69 @@ ACTOR, CRITIC, SHARED = "actor", "critic", "default"
 class Config(ActorCriticConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
-    # Environment steps of all slots together in one iteration.
     num_steps: int = Field(default=2048, ge=1)
-    # Of every slot in one rollout; num_steps is a multiple of it.
+    """Environment steps of all slots together in one iteration."""
     rollout_steps: int = Field(default=128, ge=1)
-    # Times that an iteration goes through its steps.
+    """Steps of every slot in one rollout; num_steps is a multiple of it."""
     epochs: int = Field(default=10, ge=1)
-    # Steps in one update; with a recurrent network, rollouts in one update.
+    """Times that an iteration goes through its steps."""
     batch_size: int = Field(default=64, ge=1)
-    # Discount per step.
+    """Steps in one update; with a recurrent network, rollouts in one update."""
     discount: float = Field(default=0.99, ge=0, le=1)
-    # 1: all of the rollout's rewards; 0: one step and the value.
+    """Discount per step."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
-    # Learning rate of the actor, and of both where they share layers.
+    """Lambda of the generalised advantages; 1: all of the rollout's rewards; 0: one step and the
+    value."""
     a_lr: float = Field(default=3e-4, ge=0)
-    # Learning rate of the critic.
+    """Learning rate of the actor, and of both where they share layers."""
     c_lr: float = Field(default=3e-4, ge=0)
-    # linear: learning rates fall to 0 at max_global_step.
+    """Learning rate of the critic."""
     lr_schedule: Literal["constant", "linear"] = "constant"
-    # Of Adam.
+    """Schedule of the learning rates; linear: they fall to 0 at max_global_step."""
     eps: float = Field(default=1e-5, gt=0)
-    # Divergence from the policy that the iteration began with above which the rest of its updates
-    # is skipped; null: never.
+    """Epsilon of Adam."""
     kl: float | None = Field(default=None, gt=0)
-    # Ratios of probabilities count up to 1 +- clip.
+    """Divergence from the policy that the iteration began with above which the rest of its updates
+    is skipped; null: never."""
     clip: float = Field(default=0.2, gt=0)
-    # linear: clip falls to 0 at max_global_step.
+    """Ratios of probabilities count up to 1 +- clip."""
     clip_schedule: Literal["constant", "linear"] = "constant"
-    # Values count up to so far from those that the iteration began with; null: all the way.
+    """Schedule of clip; linear: it falls to 0 at max_global_step."""
     clip_value: float | None = Field(default=None, gt=0)
-    # Norm to which the gradients of the actor and of the critic are scaled down, each by itself
-    # (together where they share layers); null: never.
+    """Values count up to so far from those that the iteration began with; null: all the way."""
     grad_clip: float | None = Field(default=0.5, gt=0)
+    """Norm to which the gradients of the actor and of the critic are scaled down, each by itself
+    (together where they share layers); null: never."""
     entropy_coeff: float = Field(default=0.0, ge=0)
+    """Weight of the policy's entropy in the actor's cost."""
     value_coeff: float = Field(default=0.5, ge=0)
-    # Shift and scale advantages to mean 0 and deviation 1: within each update, over the whole
-    # iteration, or not at all.
+    """Weight of the squared error in the critic's cost."""
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
-    # Normalise observations by mean and deviation of those of the run's first steps. Nothing is
-    # learned from these, and they count for max_global_step. A run that starts from a policy with
-    # statistics of its own (learner.previous) keeps those instead.
+    """Shift and scale advantages to mean 0 and deviation 1: within each update, over the whole
+    iteration, or not at all."""
     prenorm: bool = False
-    # Such steps, rounded up to whole iterations.
+    """Normalise observations by mean and deviation of those of the run's first steps. Nothing is
+    learned from these, and they count for max_global_step. A run that starts from a policy with
+    statistics of its own (learner.previous) keeps those instead."""
     prenormalize_steps: int = Field(default=100, ge=1)
-    # Normalise observations, and let what each iteration saw move mean and deviation after it.
+    """Steps that prenorm measures, rounded up to whole iterations."""
     update_norm: bool = False
-    # Divide rewards by the running deviation of the discounted return, and clip them to +-10.
+    """Normalise observations, and let what each iteration saw move mean and deviation after it."""
     normalize_rewards: bool = False
-    # Weight of the mirror loss: what the policy does in a mirrored state is to be the mirror image
-    # of what it does in the state itself. 0: none.
+    """Divide rewards by the running deviation of the discounted return, and clip them to +-10."""
     mirror: float = Field(default=0.0, ge=0)
-    # What stands where in the mirror image of an observation: at place i component |e|, negated if
-    # e < 0; index 0 is written 0.1 or -0.1. One for each of the state_size numbers.
+    """Weight of the mirror loss: what the policy does in a mirrored state is to be the mirror image
+    of what it does in the state itself. 0: none."""
     mirror_observation: tuple[float, ...] | None = None
-    # The same of an action, one for each component; discrete: of the probabilities of all choices.
+    """Mirror image of an observation: at place i component |e|, negated if e < 0; index 0 is
+    written 0.1 or -0.1. One for each of the state_size numbers."""
     mirror_action: tuple[float, ...] | None = None
-    # ppo has prenorm and update_norm instead.
+    """Mirror image of an action, written the same way, one for each component; discrete: of the
+    probabilities of all choices."""
     normalize_observations: bool = Field(default=False, exclude=True)
-    # ppo has a_lr and c_lr instead.
+    """Not for ppo, which has prenorm and update_norm instead."""
     learning_rate: float = Field(default=3e-4, ge=0, exclude=True)
+    """Not for ppo, which has a_lr and c_lr instead."""
 
     @model_validator(mode="after")
     def _validate_sizes(self) -> Self:

@@ -28,6 +28,13 @@ _UNAVAILABLE = (
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.CANCELLED,
 )
+# Trailing metadata of calls whose text is ours; gRPC's own texts are for its developers.
+_OWN_TEXT = ("relaax-text", "own")
+_REASONS = {
+    grpc.StatusCode.UNAVAILABLE: "nobody listens there, or the connection was lost; is it running?",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "it did not answer in time",
+    grpc.StatusCode.CANCELLED: "the call was cancelled",
+}
 # The token or its role does not do; see bridge/access.py.
 _NOT_ALLOWED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
@@ -36,6 +43,7 @@ def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
     """Ends a call with the status code of `error`; unknown errors are re-raised (INTERNAL)."""
     for kind, code in _CODES:
         if isinstance(error, kind):
+            context.set_trailing_metadata((_OWN_TEXT,))
             context.abort(code, str(error))
     raise error
 
@@ -50,7 +58,7 @@ def to_exception(error: grpc.RpcError, address: str) -> Exception:
     if code in _NOT_ALLOWED:
         return NotAllowedError(f"the parameter server at {address} refused: {details}")
     if code in _UNAVAILABLE:
-        return ServerUnavailableError(
-            f"no answer from the parameter server at {address} ({code.name}: {details})"
-        )
+        own = _OWN_TEXT in (error.trailing_metadata() or ())
+        reason = details if own else _REASONS.get(code, details)
+        return ServerUnavailableError(f"no answer from the parameter server at {address}: {reason}")
     return ProtocolError(f"the parameter server at {address} answered {code.name}: {details}")

@@ -15,7 +15,7 @@ from relaax_like.bridge.service import ParameterServerBackend, Push, Reply
 from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import InvalidInputError, SnapshotError
+from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError, SnapshotError
 
 SERVICE = "relaax.v1.ParameterServer"
 _MAX_WAIT_SEC = 60.0
@@ -135,7 +135,7 @@ class ParameterServerServicer:
         try:
             path = self._backend.save_checkpoint()
         except SnapshotError as error:
-            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            errors.abort(context, ServerUnavailableError(str(error)))
         return pb.SaveReply(path="" if path is None else str(path.absolute()))
 
     def Stop(self, request: pb.StopRequest, context: grpc.ServicerContext) -> pb.StopReply:

@@ -1,11 +1,14 @@
-"""`relaax`: run, train, resume, eval, plot, compare, status, save, stop, trace, fsck, ..."""
+"""`relaax`: run, train, resume, eval, examples, keys, gym, plot, compare, status, save, ..."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from relaax_like import __version__
+from relaax_like.cli.keys import KeysCommand, show_keys
 from relaax_like.cli.options import (
     AddressArgument,
     InsecureOption,
@@ -19,6 +22,7 @@ from relaax_like.cli.options import (
     make_app,
     make_security,
 )
+from relaax_like.config.algorithm_folder import find_environment
 from relaax_like.config.flags import flags_to_overrides
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.modes import LogMode, XAxis
@@ -29,9 +33,18 @@ app = make_app("Trains agents, over the network, on environments that cannot be 
 PARAMETER_SERVER = "localhost:7000"
 # What a command does not know as an option of its own may be a key of the file.
 KEYS_AS_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
-ConfigArgument = Annotated[Path, typer.Argument(help="The experiment's YAML file.")]
+ConfigArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG", help="The experiment's YAML file, or a name of `relaax examples`."
+    ),
+]
 RunArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="A run's folder, or an experiment's YAML file.")
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        help="A run's folder, or an experiment's YAML file, or a name of `relaax examples`.",
+    ),
 ]
 RunsArgument = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Runs' folders, or the config.yaml in each.")
@@ -47,12 +60,25 @@ LogOption = Annotated[
 ]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
     pass
 
 
-@app.command(context_settings=KEYS_AS_FLAGS)
+@app.command(cls=KeysCommand, context_settings=KEYS_AS_FLAGS)
 def run(
     context: typer.Context,
     config: ConfigArgument,
@@ -63,8 +89,8 @@ def run(
 ) -> None:
     """Run the experiment as processes; those that die are restarted.
 
-    Ends with the training: at its target, at its budget, or with Ctrl-C; `relaax resume` goes on.
-    Any key of the file's algorithm, learner or environment is a flag, too: --a-lr 3e-4.
+    Ends with the training: at its target, at its budget, or with Ctrl-C.
+    `relaax resume` continues it. Keys of the file are flags, too: --a-lr 3e-4.
     """
 
     def start() -> int:
@@ -76,7 +102,7 @@ def run(
     run_main(start)
 
 
-@app.command(context_settings=KEYS_AS_FLAGS)
+@app.command(cls=KeysCommand, context_settings=KEYS_AS_FLAGS)
 def train(
     context: typer.Context,
     config: ConfigArgument,
@@ -87,9 +113,9 @@ def train(
 ) -> None:
     """Train in one process, without a network: the same objects, the quickest path.
 
-    After Ctrl-C `relaax resume` goes on as if it had never stopped; with --workers it begins new
-    trajectories. Any key of the file's algorithm, learner or environment is a flag, too: --a-lr
-    3e-4.
+    After Ctrl-C `relaax resume` continues as if it had never stopped.
+    With --workers it begins new trajectories.
+    Keys of the file are flags, too: --a-lr 3e-4.
     """
 
     def start() -> int:
@@ -101,7 +127,7 @@ def train(
     run_main(start)
 
 
-@app.command(context_settings=KEYS_AS_FLAGS)
+@app.command(cls=KeysCommand, context_settings=KEYS_AS_FLAGS)
 def resume(
     context: typer.Context,
     folder: Annotated[
@@ -113,8 +139,8 @@ def resume(
 ) -> None:
     """Go on with a run, in one process or as processes, as it was started.
 
-    Settings are those of the folder's config.yaml; keys may be changed as in `relaax train`, such
-    as --max-global-step 2e6.
+    Settings are those of the folder's config.yaml.
+    Keys can be changed as in `relaax train`: --max-global-step 2e6.
     """
 
     def start() -> int:
@@ -155,6 +181,44 @@ def evaluate(
         return show_evaluation(experiment, episodes, best, wish, as_json)
 
     run_main(start)
+
+
+@app.command()
+def examples(
+    copy: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Copy all of them to DIR; nothing is overwritten."),
+    ] = None,
+) -> None:
+    """List the experiments, algorithms and environments that come with this package."""
+
+    def start() -> int:
+        from relaax_like.cli.examples import copy_examples, list_examples
+
+        return list_examples() if copy is None else copy_examples(copy)
+
+    run_main(start)
+
+
+@app.command()
+def keys(config: ConfigArgument) -> None:
+    """List every key of an experiment's file: type, default and meaning."""
+
+    def start() -> int:
+        return show_keys(config)
+
+    run_main(start)
+
+
+@app.command(
+    name="gym",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def run_gym(context: typer.Context) -> None:
+    """Run a Gymnasium environment as a client of an rlx server; `relaax gym --help`."""
+    program = find_environment("OpenAI_Gym")
+    os.execv(sys.executable, [sys.executable, str(program), *context.args])
 
 
 @app.command()

@@ -9,7 +9,13 @@ import typer
 from relaax_like.wire.security import ClientSecurity
 
 ConfigOption = Annotated[
-    Path, typer.Option("--config", "-c", help="The experiment's YAML file.", show_default=False)
+    Path,
+    typer.Option(
+        "--config",
+        "-c",
+        help="The experiment's YAML file, or a name of `relaax examples`.",
+        show_default=False,
+    ),
 ]
 SetOption = Annotated[
     list[str],

@@ -31,21 +31,20 @@ _WORTH_A_RETRY = (rlx_pb2.OVERLOADED, rlx_pb2.UNAVAILABLE)
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Splits "host:port" or "[ipv6]:port"; a missing port is 7001.
+    """Splits "host:port" or "[ipv6]:port".
 
     Raises:
       ConfigError: when it is no such address.
     """
+    expected = f"expected HOST:PORT with a port of 1 to 65535, for example localhost:{DEFAULT_PORT}"
     host, colon, port = address.rpartition(":")
-    if not colon or host.endswith(":") or (":" in host and not host.startswith("[")):
-        host, port = address, str(DEFAULT_PORT)
+    # The colons of an IPv6 address are its own.
+    if not (colon and port) or port.endswith("]") or (":" in host and not host.startswith("[")):
+        raise ConfigError(f"address {address!r}: port missing; {expected}")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
-        raise ConfigError(
-            f"address {address!r}: expected HOST:PORT with a port of 1 to 65535, "
-            f"for example localhost:{DEFAULT_PORT}"
-        )
+        raise ConfigError(f"address {address!r}: {expected}")
     return host, int(port)
 
 

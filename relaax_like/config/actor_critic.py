@@ -33,34 +33,35 @@ Bound = float | tuple[float, ...]
 class ActorCriticConfig(AlgorithmConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
-    # Numbers in one observation, flattened.
     state_size: int = Field(default=4, ge=1)
-    # Observations are images of this [height, width, channels], uint8; instead of state_size.
+    """Numbers in one observation, flattened."""
     image: tuple[int, int, int] | None = None
-    # Observations have several leaves, as those of a Dict space: leaf -> its size or image, and the
-    # layers of its branch (config/observations.py); instead of state_size and image. It names all
-    # leaves of the environment: any other is refused, as it may be one that was misspelt.
+    """Observations are images of this [height, width, channels], uint8; instead of state_size."""
     observations: dict[str, ObservationConfig] | None = Field(default=None, min_length=1)
-    # Discrete actions to choose from; a list: several choices at once, of so many actions each
-    # (MultiDiscrete). Exactly one of num_actions and action_size is set.
+    """Observations have several leaves, as those of a Dict space: leaf -> its size or image, and
+    the layers of its branch (config/observations.py); instead of state_size and image. It names all
+    leaves of the environment: any other is refused, as it may be one that was misspelt."""
     num_actions: int | tuple[int, ...] | None = None
-    # Components of a continuous action.
+    """Discrete actions to choose from; a list: several choices at once, of so many actions each
+    (MultiDiscrete). Exactly one of num_actions and action_size is set."""
     action_size: int | None = Field(default=None, ge=1)
-    # Layers of the policy, and of the value function.
+    """Components of a continuous action."""
     network: NetworkConfig = NetworkConfig()
-    # True: the two share all layers but the last one.
+    """Layers of the policy, and of the value function."""
     shared_network: bool = False
-    # Continuous actions: logarithm of the standard deviation at the start.
+    """The policy and the value function share all layers but the last one."""
     log_std_init: float = 0.0
-    # Continuous actions: squash them into action_low .. action_high, by tanh. Otherwise they may be
-    # any numbers, and are clipped on their way to the environment.
+    """Continuous actions: logarithm of the standard deviation at the start."""
     bounded: bool = False
-    # A number, or one for each component; the bounds of the environment's actions.
+    """Continuous actions: squash them into action_low .. action_high, by tanh. Otherwise they may
+    be any numbers, and are clipped on their way to the environment."""
     action_low: Bound | None = None
+    """Lowest actions of the environment, with bounded: a number, or one for each component."""
     action_high: Bound | None = None
-    # Bring observations to mean 0 and deviation 1, by what all agents have seen; of several leaves
-    # each by itself, but for images.
+    """Highest actions of the environment, with bounded: a number, or one for each component."""
     normalize_observations: bool = False
+    """Bring observations to mean 0 and deviation 1, by what all agents have seen; of several leaves
+    each by itself, but for images."""
 
     @field_validator("num_actions", mode="before")
     @classmethod

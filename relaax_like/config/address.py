@@ -63,6 +63,8 @@ def parse_address(text: str, default_port: int | None = None) -> Address:
     if not rest and default_port is not None:
         return Address(host, default_port)
     port = rest[1:]
+    if rest in ("", ":"):
+        raise ConfigError(f"{text[:80]!r}: port missing, {_EXPECTED}")
     if not (rest.startswith(":") and port.isascii() and port.isdigit() and len(port) <= 5):
         raise ConfigError(f"{text[:80]!r} has no port number, {_EXPECTED}")
     if int(port) > 65535:

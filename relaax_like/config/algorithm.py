@@ -14,23 +14,23 @@ class AlgorithmConfig(Settings):
     """Base of the `Config` that an algorithm folder's `config.py` exports.
 
         class Config(AlgorithmConfig):
-            # Units of the hidden layer.
             layer_size: int = Field(default=200, ge=1, alias="hidden_layer_size")
+            '''Units of the hidden layer.'''
 
     The YAML file, messages and the saved config use a field's alias where it has one.
     Import no TensorFlow in `config.py`: the parameter server loads it too.
     """
 
-    # Folder of algorithms/; exactly one of name and path stands in the YAML file.
     name: str | None = None
-    # The user's own folder; relative to the YAML file.
+    """Name of a shipped algorithm, a folder of algorithms/; exactly one of name and path is set."""
     path: str | None = None
-    # Training ends when all clients together have taken this many environment steps.
+    """The user's own folder; relative to the YAML file."""
     max_global_step: int = Field(default=10**8, ge=1)
-    # Newest observations that the network sees at once.
+    """Training ends when all clients together have taken this many environment steps."""
     observation_history: int = Field(default=1, ge=1, le=1000)
-    # Of the default optimizer.
+    """Newest observations that the network sees at once."""
     learning_rate: float = Field(default=1e-3, ge=0)
+    """Learning rate of the default optimizer."""
     # The experiment's; it is no key of this section.
     _seed: int = PrivateAttr(default=0)
 

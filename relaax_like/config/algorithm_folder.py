@@ -15,11 +15,13 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-import relaax_like
 from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.shipped import ALGORITHMS, ENVIRONMENTS, get_shipped_folder
 from relaax_like.wire.errors import ConfigError
 
 PACKAGE = "relaax_algorithms"
+# Of an environment's folder: the program, a client, and the module with `make_slots`.
+MAIN, SLOTS = "main", "slots.py"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 _lock = threading.RLock()  # guards the making of packages in sys.modules
 
@@ -39,7 +41,9 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
       ConfigError: there is no such folder, or it has no `config.py`.
     """
     if not _is_path(name_or_path):
-        return _find_built_in("algorithm", _built_in_root("algorithms"), name_or_path, "config.py")
+        return _find_built_in(
+            "algorithm", get_shipped_folder(ALGORITHMS), name_or_path, "config.py"
+        )
     folder = (base_dir / name_or_path).resolve()
     if not folder.is_dir():
         raise ConfigError(f"no folder {folder}; expected an algorithm's folder with a config.py")
@@ -52,20 +56,27 @@ def find_environment(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
     """Finds an environment's program; arguments as of `find_algorithm`.
 
     Returns:
-      The absolute path of a file: `main` of a built-in folder, or the user's own program (`main` in
-      it, when the path is a folder).
+      The absolute path of a file: `main` of a built-in folder, or the user's own program. When the
+      path is a folder, `main` in it, or `slots.py` where there is only that: enough for what runs
+      environments in its own process.
 
     Raises:
       ConfigError: there is no such program.
     """
     if not _is_path(name_or_path):
-        root = _built_in_root("environments")
-        return _find_built_in("environment", root, name_or_path, "main") / "main"
+        root = get_shipped_folder(ENVIRONMENTS)
+        return _find_built_in("environment", root, name_or_path, MAIN) / MAIN
     program = (base_dir / name_or_path).resolve()
     if program.is_dir():
-        program /= "main"
+        for name in (MAIN, SLOTS):
+            if (program / name).is_file():
+                return program / name
+        raise ConfigError(f"{program} has neither {MAIN} (a program) nor {SLOTS} (make_slots)")
     if not program.is_file():
-        raise ConfigError(f"no file {program}; expected an environment's program")
+        raise ConfigError(
+            f"no file {program}; expected an environment's program, or a folder with {MAIN} or "
+            f"{SLOTS}"
+        )
     return program
 
 
@@ -114,13 +125,6 @@ def _is_path(name_or_path: str | Path) -> bool:
     return isinstance(name_or_path, Path) or text.startswith(".") or "/" in text or "\\" in text
 
 
-def _built_in_root(kind: str) -> Path:
-    package = Path(relaax_like.__file__).resolve().parent
-    shipped = package / kind
-    # In a wheel the folders lie inside the package, in a checkout beside it.
-    return shipped if shipped.is_dir() else package.parent / kind
-
-
 def _find_built_in(kind: str, root: Path, name: str | Path, must_have: str) -> Path:
     known = sorted(p.parent.name for p in root.glob(f"*/{must_have}") if p.is_file())
     if name in known:
@@ -134,7 +138,7 @@ def _find_built_in(kind: str, root: Path, name: str | Path, must_have: str) -> P
 
 
 def _package_name(folder: Path) -> str:
-    if folder.parent == _built_in_root("algorithms").resolve():
+    if folder.parent == get_shipped_folder(ALGORITHMS).resolve():
         return folder.name
     # The digest keeps a user's folder apart from a built-in one of the same name.
     digest = hashlib.sha256(str(folder).encode()).hexdigest()[:8]

@@ -7,5 +7,10 @@ class Settings(BaseModel):
     """A frozen group of settings; unknown keys, wrong types, NaN and infinity are errors."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, populate_by_name=True, allow_inf_nan=False
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        populate_by_name=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )

@@ -38,12 +38,12 @@ Position = Literal["before_run", "before_iter", "after_iter", "after_run"]
 class DataloaderConfig(Settings):
     """Key `dataloader`: how `start` gets its data."""
 
-    # Items in a batch.
     batch_size: int = Field(default=64, ge=1)
-    # Items that are asked for at once; null: batch_size.
+    """Items in a batch."""
     chunk_size: int | None = Field(default=None, ge=1)
-    # Threads, each of which loads one chunk at a time.
+    """Items that are asked for at once; null: batch_size."""
     num_workers: int = Field(default=1, ge=1)
+    """Threads, each of which loads one chunk at a time."""
 
     @model_validator(mode="after")
     def _validate_chunks(self) -> Self:
@@ -58,13 +58,15 @@ class DataloaderConfig(Settings):
 class HookConfig(Settings):
     """The full form of a hook; its name is the key that it stands under."""
 
-    # A type that is registered: load_ckpt, save_ckpt, log_show, log_reduce, or one of the user's.
     type: str
+    """A type that is registered: load_ckpt, save_ckpt, log_show, log_reduce, or one of the
+    user's."""
     position: Position
-    # Hooks of one position run in the order of their priorities, the lowest first.
+    """When it is called."""
     priority: float = Field(default=20.0, ge=0)
-    # Further arguments of the hook's class.
+    """Hooks of one position run in the order of their priorities, the lowest first."""
     ext_args: dict[str, JsonValue] = Field(default_factory=dict)
+    """Further arguments of the hook's class."""
 
 
 class _Shorthand(NamedTuple):
@@ -113,17 +115,19 @@ LOG_REDUCE = "log_reduce_after_iter"
 class BaseLearnerConfig(Settings):
     """Settings of a `BaseLearner`; `make_base_learner_config` makes them from a dict."""
 
-    # Iterations after which `start` ends, with those before a loaded checkpoint; null: no limit.
     max_iterations: int | None = Field(default=None, ge=1)
-    # Checkpoint to start from, an .npz; "": none.
+    """Iterations after which `start` ends, with those before a loaded checkpoint; null: no
+    limit."""
     load_path: str = ""
-    # Tells the policy to use a GPU: number rank mod 8.
+    """Checkpoint to start from, an .npz; "": none."""
     use_cuda: bool = False
-    # Several learners train together; needed where world_size is above 1.
+    """Tells the policy to use a GPU: number rank mod 8."""
     use_distributed: bool = False
+    """Several learners train together; needed where world_size is above 1."""
     dataloader: DataloaderConfig = DataloaderConfig()
-    # Name -> full form; null: no hook of that name.
+    """How `start` gets its data."""
     hook: dict[str, HookConfig | None] = Field(default_factory=dict, validate_default=True)
+    """Name -> full form; null: no hook of that name."""
 
     @field_validator("hook", mode="before")
     @classmethod

@@ -13,19 +13,21 @@ class CombineConfig(Settings):
     A gradient's staleness is how often the weights were changed after they had been pulled for it.
     """
 
-    # fifo: applied at once. avg: held back until several have come, and applied as their mean;
-    # stale ones are dropped. dc: applied at once, with delay compensation (arXiv 1609.08326).
     method: Literal["fifo", "avg", "dc"] = "fifo"
-    # avg: gradients in a mean; fewer when fewer clients push.
+    """fifo: a gradient is applied at once; avg: held back until several have come, and applied as
+    their mean, stale ones dropped; dc: applied at once, with delay compensation (arXiv
+    1609.08326)."""
     num_gradients: int = Field(default=4, ge=1, le=10_000)
-    # avg: seconds after which the next gradient to come has all that wait applied with it.
+    """Gradients in a mean of avg; fewer when fewer clients push."""
     max_wait_sec: float = Field(default=1.0, gt=0, le=1e9)
-    # Delay compensation: its strength, and versions of the weights that are kept for it, each of
-    # which takes their size in memory. A gradient of an older version is applied as it is.
+    """Seconds after which the next gradient to come has all that wait for avg applied with it."""
     dc_lambda: float = Field(default=0.05, ge=0, le=1e6)
+    """Strength of the delay compensation."""
     dc_history: int = Field(default=20, ge=1, le=10_000)
-    # A staler gradient meets when_stale; null: none does.
+    """Versions of the weights that are kept for delay compensation, each of which takes their size
+    in memory. A gradient of an older version is applied as it is."""
     max_staleness: int | None = Field(default=None, ge=0, le=1_000_000)
-    # apply: as any other. compensate: with delay compensation. drop: only its environment steps,
-    # episodes and statistics count.
+    """Staleness above which a gradient meets when_stale; null: none does."""
     when_stale: Literal["apply", "compensate", "drop"] = "drop"
+    """What happens to a staler gradient: apply, as any other; compensate, with delay compensation;
+    drop: only its environment steps, episodes and statistics count."""

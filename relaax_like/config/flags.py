@@ -8,8 +8,18 @@ from typing import Any
 from relaax_like.config.algorithm_folder import find_algorithm, load_config_class
 from relaax_like.config.base import Settings
 from relaax_like.config.models import EnvironmentConfig, LearnerConfig, TopConfig, WandbConfig
+from relaax_like.config.shipped import find_experiment_file
 from relaax_like.config.yaml_document import read_yaml
 from relaax_like.wire.errors import ConfigError
+
+# Sections whose keys are flags for every file, and "" for the keys in no section; those of the
+# file's algorithm are flags as well, and come first where two sections have a key.
+FLAG_SECTIONS: dict[str, type[Settings]] = {
+    "": TopConfig,
+    "environment": EnvironmentConfig,
+    "learner": LearnerConfig,
+    "wandb": WandbConfig,
+}
 
 
 def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
@@ -20,7 +30,7 @@ def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
     stand in no section. Those of the section wandb are `--wandb-KEY`.
 
     Args:
-      file: the experiment's YAML file.
+      file: the experiment's YAML file, or the name of a shipped one.
       arguments: of the command line.
 
     Raises:
@@ -57,23 +67,30 @@ def _pair(arguments: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
+def get_flag(section: str, key: str) -> str:
+    """Returns how a key of `FLAG_SECTIONS` is written as a flag."""
+    prefix = "wandb-" if section == "wandb" else ""
+    return f"--{prefix}{key.replace('_', '-')}"
+
+
 def _find_keys(file: Path) -> dict[str, str]:
     """Returns the names that flags may have -> key with its section."""
-    models: list[tuple[str, type[Settings]]] = [
-        ("", TopConfig),
-        ("environment.", EnvironmentConfig),
-        ("learner.", LearnerConfig),
-        ("algorithm.", _find_config_class(file)),
-    ]
     keys = {}
-    for section, model in models:
+    for section, model in {**FLAG_SECTIONS, "algorithm": find_config_class(file)}.items():
         for name, field in model.model_fields.items():
             for spelling in {name, field.alias or name}:
-                keys[spelling] = f"{section}{field.alias or name}"
-    return keys | {f"wandb_{name}": f"wandb.{name}" for name in WandbConfig.model_fields}
+                flag = get_flag(section, spelling).removeprefix("--").replace("-", "_")
+                keys[flag] = f"{section}.{field.alias or name}".removeprefix(".")
+    return keys
 
 
-def _find_config_class(file: Path) -> type[Settings]:
+def find_config_class(file: Path) -> type[Settings]:
+    """Returns the class of the section `algorithm` of a file, or of a shipped one of that name.
+
+    Raises:
+      ConfigError: there is no such file, or it names no algorithm.
+    """
+    file = find_experiment_file(file)
     section: Any = read_yaml(file).data.get("algorithm")
     section = section if isinstance(section, dict) else {}
     named = section.get("name") or Path(str(section.get("path") or ""))

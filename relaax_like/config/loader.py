@@ -29,6 +29,7 @@ from relaax_like.config.models import (
 )
 from relaax_like.config.problems import Problems, describe_value
 from relaax_like.config.run_folder import find_run_dir, fix_run_dir
+from relaax_like.config.shipped import find_experiment_file
 from relaax_like.config.yaml_document import Loc, YamlDocument, read_yaml, write_yaml
 from relaax_like.wire.errors import ConfigError
 
@@ -40,16 +41,17 @@ SECURITY = "security"
 LEARNER = "learner"
 ALGORITHM = "algorithm"
 ENVIRONMENT = "environment"
-SECTIONS = (
-    PARAMETER_SERVER,
-    RLX_SERVER,
-    METRICS_SERVER,
-    WANDB,
-    SECURITY,
-    LEARNER,
-    ALGORITHM,
-    ENVIRONMENT,
-)
+SECTION_MODELS: dict[str, type[Settings]] = {
+    PARAMETER_SERVER: ParameterServerConfig,
+    RLX_SERVER: RlxServerConfig,
+    METRICS_SERVER: MetricsServerConfig,
+    WANDB: WandbConfig,
+    SECURITY: SecurityConfig,
+    LEARNER: LearnerConfig,
+    ALGORITHM: AlgorithmConfig,  # the algorithm's folder has the model, which derives from it
+    ENVIRONMENT: EnvironmentConfig,
+}
+SECTIONS = tuple(SECTION_MODELS)
 _TOP_KEYS = tuple(TopConfig.model_fields)
 _TLS_KEYS = ("tls_cert", "tls_key", "tls_ca")
 # Older names of keys, read as the new ones: the original rlx server called it --timeout.
@@ -69,7 +71,7 @@ def load_experiment(
     `checkpoint_dir`, `metrics_dir`) where the command was started.
 
     Args:
-      path: the YAML file.
+      path: the YAML file, or the name of a shipped one (`config.shipped`).
       overrides: "section.key=value" each, as `--set` takes them.
       new_run: where there is a `logdir`, `run_dir` is a new folder in it; False: the newest run's.
 
@@ -86,7 +88,7 @@ def load_experiment(
 
 
 def _read(path: str | Path, overrides: Sequence[str]) -> YamlDocument:
-    document = read_yaml(Path(path))
+    document = read_yaml(find_experiment_file(path))
     for flag in overrides:
         document.override(flag)
     return document

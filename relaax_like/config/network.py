@@ -167,10 +167,12 @@ def begins_with_convolution(layers: Sequence[LayerConfig]) -> bool:
 class NetworkConfig(Settings):
     """Section `network` of an algorithm's settings."""
 
-    # See `Layers`.
     layers: Layers = Field(default=(DenseConfig(64), DenseConfig(64)))
-    # Of dense and conv layers; a3c, nature and impala have relu inside, lstm and gru their own.
+    """Layers, the one next to the input first: UNITS of a dense one, a3c, nature, impala, {conv:
+    {filters: F, kernel: K, stride: S}}, {lstm: UNITS} or {gru: UNITS}."""
     activation: Literal["tanh", "relu"] = "tanh"
+    """Activation of dense and conv layers; a3c, nature and impala have relu inside, lstm and gru
+    their own."""
 
     @property
     def is_recurrent(self) -> bool:

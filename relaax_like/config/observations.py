@@ -22,13 +22,13 @@ from relaax_like.config.network import Layers, begins_with_convolution, is_recur
 class ObservationConfig(Settings):
     """One entry of the section `observations`; its key is the leaf's name."""
 
-    # Numbers in the leaf, flattened. Exactly one of size and image is set.
     size: int | None = Field(default=None, ge=1)
-    # The leaf is an image of this [height, width, channels], uint8.
+    """Numbers in the leaf, flattened. Exactly one of size and image is set."""
     image: tuple[int, int, int] | None = None
-    # The branch, as `network` lists layers; none of them is recurrent. Without layers the leaf
-    # itself is joined.
+    """The leaf is an image of this [height, width, channels], uint8."""
     layers: Layers = ()
+    """The branch, as `network` lists layers; none of them is recurrent. Without layers the leaf
+    itself is joined."""
 
     @model_validator(mode="after")
     def _validate_branch(self) -> Self:

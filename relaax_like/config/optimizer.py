@@ -16,25 +16,31 @@ class OptimizerConfig(Settings):
     """
 
     name: Literal["adam", "adamw", "rmsprop", "sgd"] = "adam"
-    # Rate at global_t = 0.
+    """Which optimizer."""
     learning_rate: float = Field(default=1e-3, ge=0)
-    # linear: from learning_rate at global_t = 0 down to learning_rate_end at schedule_env_steps.
+    """Learning rate at global_t = 0."""
     schedule: Literal["constant", "linear"] = "constant"
+    """constant, or linear: from learning_rate at global_t = 0 down to learning_rate_end at
+    schedule_env_steps."""
     learning_rate_end: float | None = Field(default=None, ge=0)
-    # Environment steps over which the schedule runs.
+    """Learning rate at the end of the linear schedule."""
     schedule_env_steps: int | None = Field(default=None, ge=1)
-    # adam, adamw: decay of the first moment; sgd: momentum is `momentum`.
+    """Environment steps over which the linear schedule runs."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Decay of the first moment of adam and adamw."""
     beta2: float = Field(default=0.999, ge=0, lt=1)
+    """Decay of the second moment of adam and adamw."""
     epsilon: float = Field(default=1e-7, gt=0)
-    # outside: TensorFlow's form; inside (of the bias correction): PyTorch's.
+    """Added to the denominator of adam, adamw and rmsprop."""
     adam_epsilon: Literal["outside", "inside"] = "outside"
-    # sgd, rmsprop.
+    """Where adam and adamw add epsilon: outside of the bias correction, TensorFlow's form, or
+    inside, PyTorch's."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    # rmsprop: decay of the mean square.
+    """Momentum of sgd and rmsprop."""
     rho: float = Field(default=0.9, ge=0, lt=1)
-    # adamw: decoupled, multiplied by the learning rate.
+    """Decay of the mean square of rmsprop."""
     weight_decay: float = Field(default=0.01, ge=0)
+    """Decoupled weight decay of adamw, multiplied by the learning rate."""
 
     @model_validator(mode="after")
     def _validate_schedule(self) -> Self:

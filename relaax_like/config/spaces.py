@@ -19,8 +19,9 @@ def validate_vector(spaces: Spaces, size: int) -> None:
     if len(spaces) != 1 or not isinstance(space, Box):
         raise InvalidInputError(
             f"observation_spaces: {_describe(spaces)}; this algorithm reads one Box named "
-            f"{OBSERVATION!r}: wrap the environment to turn its observations into one vector, or "
-            "name its leaves in algorithm.observations, where it has that setting",
+            f"{OBSERVATION!r}: wrap the environment to turn its observations into one vector"
+            f"{_name_wrapper(spaces)}, or name its leaves in algorithm.observations, where it has "
+            "that setting",
             "observation_spaces",
         )
     if math.prod(space.shape) != size:
@@ -88,7 +89,8 @@ def validate_leaves(spaces: Spaces, leaves: Mapping[str, int | tuple[int, int, i
         if not fits:
             raise InvalidInputError(
                 f"{field}: leaf {leaf!r} is a {type(space).__name__} of {space.dtype}, shape "
-                f"{list(space.shape)}; {want}: change the setting, or wrap the environment",
+                f"{list(space.shape)}; {want}: change the setting, or wrap the environment"
+                f"{_name_wrapper({leaf: space})}",
                 field,
             )
 
@@ -177,6 +179,13 @@ def validate_bounds(spaces: Spaces, low: np.ndarray, high: np.ndarray) -> None:
                 f"{bound.tolist()}; set it to the environment's, or leave out bounded",
                 "action_spaces",
             )
+
+
+def _name_wrapper(spaces: Spaces) -> str:
+    """Names the wrapper that makes a vector of what is no Box; "" where all leaves are."""
+    if all(isinstance(space, Box) for space in spaces.values()):
+        return ""
+    return " (gymnasium.wrappers.FlattenObservation does it, with integers as one-hot)"
 
 
 def _join_names(names: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from relaax_like.bridge.service import ParameterServerClient, Publisher
 from relaax_like.client.client import StepResult
 from relaax_like.client.interactor import EnvironmentSlots
 from relaax_like.client.values import SpaceValues
-from relaax_like.config.algorithm_folder import load_folder_module
+from relaax_like.config.algorithm_folder import SLOTS, load_folder_module
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
 from relaax_like.launch.agents import make_agent_host
@@ -176,7 +177,7 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
     environment, program = experiment.environment, experiment.environment_program
     if environment is None or program is None:
         raise ConfigError(f"{experiment.file}: has no section environment to train on")
-    module = load_folder_module(program.parent, "slots")
+    module = load_folder_module(program.parent, Path(SLOTS).stem)
     slots = module.make_slots(environment, derive_seed(experiment.seed, "environment", purpose))
     try:
         yield slots

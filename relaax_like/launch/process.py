@@ -17,6 +17,7 @@ from typing import NoReturn, TextIO
 
 from relaax_like.config.address import Address
 from relaax_like.config.models import Experiment
+from relaax_like.extras import describe_missing
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, NotAllowedError, RelaaxError
 from relaax_like.wire.ports import describe_bind_failure
@@ -292,6 +293,12 @@ def run_main(main: Callable[[], int]) -> None:
     except RelaaxError as error:
         print(f"error: {error}", file=sys.stderr)
         status = EXIT_ERROR
+    except ModuleNotFoundError as error:
+        line = describe_missing(error.name)
+        if line is None:
+            raise
+        print(f"error: {line}", file=sys.stderr)
+        status = EXIT_USAGE
     except Stopped as stopped:
         status = stopped.args[0]
     except KeyboardInterrupt:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from relaax_like.config.algorithm_folder import MAIN, SLOTS
 from relaax_like.config.models import EnvironmentConfig, Experiment
 from relaax_like.launch.base_trainer import TRAINER_FILE
 from relaax_like.launch.manager import ProcessSpec
@@ -96,6 +97,11 @@ def _make_client_specs(experiment: Experiment, env: Mapping[str, str]) -> list[P
         raise ConfigError(
             f"{experiment.file}: has no section environment, so there is nothing to train on; add "
             "one, or start the servers and your own clients by themselves"
+        )
+    if program.name == SLOTS:
+        raise ConfigError(
+            f"{program.parent}: has {SLOTS} but no {MAIN}, the program that relaax run starts; "
+            f"add one, or train in one process: relaax train {shlex.quote(str(experiment.file))}"
         )
     argv = make_client_argv(experiment, environment)
     return [

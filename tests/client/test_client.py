@@ -228,10 +228,7 @@ def test_a_bad_option_is_refused(options: dict[str, Any]) -> None:
     ("address", "want"),
     [
         ("localhost:7002", ("localhost", 7002)),
-        ("localhost", ("localhost", 7001)),
         ("[::1]:80", ("::1", 80)),
-        ("::1", ("::1", 7001)),
-        ("[::1]", ("::1", 7001)),
         ("a.b:65535", ("a.b", 65535)),
     ],
 )
@@ -243,6 +240,13 @@ def test_parse_address(address: str, want: tuple[str, int]) -> None:
 def test_a_bad_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="expected HOST:PORT"):
         parse_address(address)
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:", "::1", "[::1]", "10.0.0.1"])
+def test_an_address_without_a_port_is_named_so(address: str) -> None:
+    with pytest.raises(ConfigError, match="port missing; expected HOST:PORT") as raised:
+        RlxClient(address, STATE, MOVE)
+    assert repr(address) in str(raised.value)
 
 
 # Errors of the server and losses.

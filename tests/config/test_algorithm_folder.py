@@ -20,7 +20,7 @@ def built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "algorithms" / "no_algorithm").mkdir()
     (root / "environments" / "gym").mkdir(parents=True)
     (root / "environments" / "gym" / "main").write_text("#!/usr/bin/env python\n")
-    monkeypatch.setattr(folders, "_built_in_root", lambda kind: root / kind)
+    monkeypatch.setattr(folders, "get_shipped_folder", lambda kind: root / kind)
     return root
 
 
@@ -72,6 +72,13 @@ def test_own_program_may_be_a_file_or_a_folder_with_main(tmp_path: Path) -> None
     assert folders.find_environment(Path("play.py"), tmp_path) == tmp_path / "play.py"
     with pytest.raises(ConfigError, match=r"no file .*nothing; expected an environment's program"):
         folders.find_environment("./nothing", tmp_path)
+    (tmp_path / "game" / "slots.py").touch()
+    assert folders.find_environment("./game", tmp_path).name == "main"
+    (tmp_path / "game" / "main").unlink()
+    assert folders.find_environment("./game", tmp_path).name == "slots.py"
+    (tmp_path / "game" / "slots.py").unlink()
+    with pytest.raises(ConfigError, match=r"game has neither main .* nor slots\.py"):
+        folders.find_environment("./game", tmp_path)
 
 
 def test_module_imports_its_neighbours_and_is_loaded_once(algorithm_folder: Path) -> None:

@@ -18,7 +18,7 @@ from relaax_like.launch.local import make_local_agents, open_slots
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import read_latest
 
-COUNTING = ROOT / "tests" / "support" / "counting" / "main"
+COUNTING = ROOT / "tests" / "support" / "counting"
 LENGTHS = (3, 5)
 STEPS = 4
 

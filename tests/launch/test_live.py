@@ -253,7 +253,6 @@ def test_a_second_ctrl_c_shows_the_cursor_again(cluster: Cluster) -> None:
     # Its environment hangs: the first Ctrl-C does not end it.
     folder = cluster.folder / "hanging"
     folder.mkdir()
-    (folder / "main").touch()
     (folder / "slots.py").write_text(
         "import pathlib, time\n"
         "from relaax_like.wire.spaces import Box, Discrete\n"

@@ -7,7 +7,8 @@ import pytest
 from support.cluster import BARE
 
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.run import make_client_argv
+from relaax_like.launch.run import make_client_argv, make_process_specs
+from relaax_like.wire.errors import ConfigError
 
 
 def make_flags(folder: Path, environment: str) -> list[str]:
@@ -42,3 +43,14 @@ def test_the_program_is_told_what_is_not_the_default(
 ) -> None:
     flags = make_flags(tmp_path, environment)
     assert flags == ["--rlx-server", "localhost:7001", *want.split()]
+
+
+def test_a_folder_without_a_program_is_for_training_in_one_process(tmp_path: Path) -> None:
+    (tmp_path / "game").mkdir()
+    (tmp_path / "game" / "slots.py").touch()
+    file = tmp_path / "experiment.yaml"
+    file.write_text(f"algorithm: {{path: '{BARE}'}}\nenvironment: {{path: game}}\n")
+    experiment = load_experiment(file)
+    assert experiment.environment_program == tmp_path / "game" / "slots.py"
+    with pytest.raises(ConfigError, match=r"has slots\.py but no main.*: relaax train "):
+        make_process_specs(experiment, ())

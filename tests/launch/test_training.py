@@ -24,7 +24,7 @@ from relaax_like.launch.training import TrainingResult, make_trainer
 from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
-STOPPING = Path(__file__).parents[1] / "support" / "stopping" / "main"
+STOPPING = Path(__file__).parents[1] / "support" / "stopping"
 # Two lessons: episodes of 20 steps at most, then whole ones.
 CURRICULUM = """
 import dataclasses

@@ -17,7 +17,7 @@ from support.cluster import ROOT
 
 STOP_AT = "RELAAX_TEST_STOP_AT"
 STOPPED = 128 + signal.SIGINT
-_PROGRAM = ROOT / "tests" / "support" / "stopping" / "main"
+_PROGRAM = ROOT / "tests" / "support" / "stopping"
 # Iterations of 8 rollouts of 16 steps.
 PPO = {
     "placement": "server",

@@ -10,10 +10,10 @@ from relaax_like.wire.spaces import Spaces
 class Config(AlgorithmConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
-    # Environment steps for which a goal holds.
     goal_steps: int = Field(default=4, ge=1)
-    # Rows in one gradient, by task: goals of one slot; steps of each slot.
+    """Environment steps for which a goal holds."""
     rollout_steps: dict[str, int] = Field(default={"goal": 4, "control": 8})
+    """Rows in one gradient, by task: goals of one slot; steps of each slot."""
     learning_rate: float = Field(default=0.05, ge=0)
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:

@@ -1,0 +1,38 @@
+"""The installed commands: a missing library is one line, not a stack trace."""
+
+import importlib
+import sys
+
+from relaax_like.extras import describe_missing
+
+
+def relaax() -> None:
+    """Runs `relaax`."""
+    _run("main")
+
+
+def parameter_server() -> None:
+    """Runs `relaax-parameter-server`."""
+    _run("parameter_server")
+
+
+def rlx_server() -> None:
+    """Runs `relaax-rlx-server`."""
+    _run("rlx_server")
+
+
+def metrics_server() -> None:
+    """Runs `relaax-metrics-server`."""
+    _run("metrics_server")
+
+
+def _run(name: str) -> None:
+    try:
+        module = importlib.import_module(f"relaax_like.cli.{name}")
+    except ModuleNotFoundError as error:
+        line = describe_missing(error.name)
+        if line is None:
+            raise
+        print(f"error: {line}", file=sys.stderr)
+        sys.exit(2)
+    module.main()

@@ -1,0 +1,75 @@
+"""`relaax examples`: the experiments, algorithms and environments that come with the package."""
+
+import re
+import shutil
+from pathlib import Path
+
+from rich.markup import escape
+from rich.table import Table
+
+from relaax_like.cli.tables import print_table
+from relaax_like.config.shipped import (
+    ALGORITHMS,
+    ENVIRONMENTS,
+    get_shipped_folder,
+    list_experiments,
+)
+from relaax_like.wire.errors import ConfigError
+
+_NOT_COPIED = shutil.ignore_patterns("__pycache__")
+
+
+def list_examples() -> int:
+    """Prints what there is."""
+    experiments = Table(title="experiments: relaax train NAME", title_justify="left")
+    for column in ("name", "file", "what it is"):
+        experiments.add_column(column)
+    root = get_shipped_folder(ALGORITHMS)
+    for name, file in list_experiments().items():
+        experiments.add_row(name, str(file.relative_to(root.parent)), escape(_describe(file)))
+    print_table(experiments)
+    for kind in (ALGORITHMS, ENVIRONMENTS):
+        folder = get_shipped_folder(kind)
+        names = sorted(readme.parent.name for readme in folder.glob("*/README.md"))
+        print(f"{kind}: {', '.join(names)}\n    in {folder}")
+    print("`relaax examples --copy DIR` copies all of it, to read and to change.")
+    return 0
+
+
+def copy_examples(target: Path) -> int:
+    """Copies all of it into a folder, or nothing.
+
+    Args:
+      target: the folder; it is made where it is missing.
+
+    Raises:
+      ConfigError: something of that name is there already, or it cannot be written.
+    """
+    copies = {get_shipped_folder(kind): target / kind for kind in (ALGORITHMS, ENVIRONMENTS)}
+    for copy in copies.values():
+        if copy.exists():
+            raise ConfigError(
+                f"--copy {target}: {copy} is there already, and nothing is overwritten; name "
+                "another folder"
+            )
+    try:
+        for folder, copy in copies.items():
+            shutil.copytree(folder, copy, ignore=_NOT_COPIED)
+            print(copy)
+    except OSError as error:
+        raise ConfigError(f"--copy {target}: cannot be written: {error.strerror}") from None
+    print(
+        "A copied file still means the shipped algorithm of its `name`; write `path: ./` instead "
+        "to train with the copied one."
+    )
+    return 0
+
+
+def _describe(file: Path) -> str:
+    """Returns the first sentence of the comment that a file begins with."""
+    lines = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("# "):
+            break
+        lines.append(line[2:])
+    return re.split(r"(?<=\.)\s", " ".join(lines), maxsplit=1)[0]

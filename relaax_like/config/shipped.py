@@ -1,0 +1,68 @@
+"""What comes with the package: experiments, algorithms and environments, found by name."""
+
+import difflib
+from pathlib import Path
+
+import relaax_like
+from relaax_like.wire.errors import ConfigError
+
+ALGORITHMS, ENVIRONMENTS = "algorithms", "environments"
+
+
+def get_shipped_folder(kind: str) -> Path:
+    """Returns where the package's `algorithms` or `environments` lie."""
+    package = Path(relaax_like.__file__).resolve().parent
+    shipped = package / kind
+    # In a wheel the folders lie inside the package, in a checkout beside it.
+    return shipped if shipped.is_dir() else package.parent / kind
+
+
+def list_experiments() -> dict[str, Path]:
+    """Returns the shipped experiments: shortest name -> file.
+
+    The name is the file's without its suffix where no other folder has one of that name, and
+    otherwise FOLDER/NAME.
+    """
+    files = sorted(get_shipped_folder(ALGORITHMS).glob("*/*.yaml"))
+    stems = [file.stem for file in files]
+    return {
+        file.stem if stems.count(file.stem) == 1 else _get_full_name(file): file for file in files
+    }
+
+
+def find_experiment_file(path: str | Path) -> Path:
+    """Finds an experiment's file: the path if it exists, or else the shipped file of that name.
+
+    Args:
+      path: a path, or the name of a shipped experiment, NAME or FOLDER/NAME.
+
+    Raises:
+      ConfigError: there is no such file; or several shipped ones, or a folder here, have the name.
+    """
+    name, given = str(path), Path(path)
+    if given.is_file():
+        return given
+    known = list_experiments()
+    found = [file for file in known.values() if name in (file.stem, _get_full_name(file))]
+    names = " or ".join(map(_get_full_name, found))
+    if given.exists():
+        if found:
+            raise ConfigError(
+                f"{name}: is a folder here, and the name of a shipped experiment; expected a YAML "
+                f"file, or {names} for the shipped one"
+            )
+        return given
+    if len(found) > 1:
+        raise ConfigError(f"{name}: several shipped experiments have this name; expected {names}")
+    if not found:
+        near = difflib.get_close_matches(name.removesuffix(".yaml"), known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(
+            f"{name}: no such file, and no shipped experiment has this name{hint} "
+            "(`relaax examples` lists them)"
+        )
+    return found[0]
+
+
+def _get_full_name(file: Path) -> str:
+    return f"{file.parent.name}/{file.stem}"

@@ -1,0 +1,29 @@
+"""Libraries that the base install does not bring, and the extra that brings each."""
+
+import sys
+
+# Extra of pyproject.toml -> modules that only it brings. Extras that need others come first.
+_MODULES = {
+    "server": "grpc grpc_health honcho numba prometheus_client psutil pydantic yaml rich "
+    "tensorboard tensorflow typer uvloop",
+    "envs": "ale_py gymnasium Box2D mujoco pygame",
+    "mirror": "fsspec s3fs",
+    "plot": "imageio imageio_ffmpeg matplotlib",
+    "wandb": "wandb",
+}
+
+
+def describe_missing(module: str | None) -> str | None:
+    """Returns one line that says how to install a module; None: it is in none of the extras.
+
+    Args:
+      module: its dotted name, such as the `name` of a `ModuleNotFoundError`.
+    """
+    library = (module or "").partition(".")[0]
+    for extra, modules in _MODULES.items():
+        if library in modules.split():
+            return (
+                f"{library} is missing for {sys.executable}; install it: "
+                f"pip install 'relaax_like[{extra}]'"
+            )
+    return None

@@ -1,0 +1,84 @@
+"""What an installed package shows of itself: examples, keys, version, the Gymnasium client."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.cluster import find_command
+
+import relaax_like
+from relaax_like.cli.examples import copy_examples, list_examples
+from relaax_like.cli.keys import show_keys
+from relaax_like.config.loader import load_experiment
+from relaax_like.wire.errors import ConfigError
+
+RELAAX = find_command("relaax")
+
+
+def call(*arguments: str, cwd: Path) -> str:
+    done = subprocess.run(
+        [RELAAX, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "110"},
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_examples_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list_examples() == 0
+    text = capsys.readouterr().out
+    assert re.search(r" ppo +.*ppo/ppo\.yaml.*CartPole-v1 with ppo", text)
+    assert "a2c/acrobot" in text
+    for line in ("algorithms: a2c, bc, policy_gradient,", "environments: OpenAI_Gym, bandit,"):
+        assert line in text
+
+
+def test_examples_are_copied_and_nothing_is_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert copy_examples(tmp_path / "new" / "place") == 0
+    copied = tmp_path / "new" / "place"
+    for file in ("algorithms/ppo/ppo.yaml", "algorithms/ppo/config.py", "environments/README.md"):
+        assert (copied / file).is_file()
+    assert os.access(copied / "environments" / "OpenAI_Gym" / "main", os.X_OK)
+    assert not list(copied.rglob("__pycache__"))
+    assert load_experiment(copied / "algorithms" / "ppo" / "ppo.yaml").algorithm.name == "ppo"
+
+    mine = copied / "algorithms" / "ppo" / "ppo.yaml"
+    mine.write_text("mine\n")
+    (copied / "environments").rename(copied / "moved")
+    with pytest.raises(ConfigError, match="algorithms is there already, and nothing is overwr"):
+        copy_examples(copied)
+    assert mine.read_text() == "mine\n"
+    assert not (copied / "environments").exists()  # all or nothing
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        copy_examples(tmp_path / "file")
+
+
+def test_keys_are_listed_by_section(capsys: pytest.CaptureFixture[str]) -> None:
+    assert show_keys(Path("ppo")) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"algorithm\.epochs .*integer >= 1 .* 10 .* goes through its steps\.", text)
+    assert re.search(r"learner\.eval_freq .* 0 ", text)
+    assert re.search(r"relaax-rlx-server\.max_clients .* 256 ", text)
+
+
+@pytest.mark.parametrize("command", ["train", "run", "resume"])
+def test_keys_are_in_the_help_of_what_takes_them(command: str, tmp_path: Path) -> None:
+    text = call(command, "--help", cwd=tmp_path)
+    for flag in ("--seed", "--eval-freq", "--slots", "--wandb-project"):
+        assert re.search(rf"{flag} +\S", text), flag
+    assert "iterations between two tests" in " ".join(text.replace("│", " ").split())
+
+
+def test_the_version_and_the_gymnasium_client(tmp_path: Path) -> None:
+    assert call("--version", cwd=tmp_path) == f"{relaax_like.__version__}\n"
+    text = call("gym", "--episodes", "3", "--help", cwd=tmp_path)
+    assert "--rlx-server HOST:PORT" in text

@@ -1,0 +1,36 @@
+"""What an environment's spaces are refused for, and the cure that is named."""
+
+import pytest
+
+from relaax_like.config.spaces import validate_leaves, validate_vector
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+
+WRAPPER = "gymnasium.wrappers.FlattenObservation"
+INTEGERS = (
+    Discrete(n=16),
+    MultiDiscrete(n=(3, 4), shape=(2,)),
+    MultiBinary(shape=(4,)),
+)
+
+
+@pytest.mark.parametrize("space", INTEGERS, ids=lambda space: type(space).__name__)
+def test_integers_as_observations_are_refused_with_the_wrapper_to_use(space: Space) -> None:
+    for validate in (
+        lambda: validate_vector({"observation": space}, 16),
+        lambda: validate_leaves({"place": space}, {"place": 16}),
+    ):
+        with pytest.raises(InvalidInputError, match=type(space).__name__) as raised:
+            validate()
+        assert WRAPPER in str(raised.value)
+
+
+def test_the_wrapper_is_not_named_where_it_does_not_help() -> None:
+    box = Box(dtype="float32", shape=(3,))
+    for validate in (
+        lambda: validate_vector({"a": box, "b": box}, 6),
+        lambda: validate_leaves({"place": box}, {"place": 16}),
+    ):
+        with pytest.raises(InvalidInputError) as raised:
+            validate()
+        assert WRAPPER not in str(raised.value)
