@@ -11,7 +11,7 @@ GRPC_TOOLS := grpcio-tools==1.74.0
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help install run test quick evidence evidence-speed evidence-learning faults fuzz check format lint types protos protos-current bench bench-peers clean
+.PHONY: help install run test quick evidence evidence-speed evidence-learning faults fuzz check format lint types protos protos-current newcomer bench bench-peers clean
 
 help:  ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -98,6 +98,9 @@ evidence-learning: install
 	$(LEARNING) algorithms/a2c/pendulum.yaml --steps 1000000
 	$(LEARNING) algorithms/a2c/recall.yaml --steps 500000
 	$(BIN)/python -m benchmarks.ppo_learning --program ours $(FRESH)
+
+newcomer:  ## Install the wheel in a fresh environment, and do what README says under "Installed".
+	$(PYTHON) deploy/newcomer.py
 
 bench: install  ## Measure the hot paths.
 	$(BIN)/python -m benchmarks.run

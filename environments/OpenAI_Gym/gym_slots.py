@@ -16,11 +16,10 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from relaax_like.client.gym_spaces import SpaceCodec
 from relaax_like.client.interactor import Transition
 from relaax_like.client.values import UserSpace, Values
 from relaax_like.wire.errors import ConfigError, InvalidInputError
-
-from .gym_spaces import SpaceCodec
 
 _SUCCESS_KEYS = ("is_success", "success")
 # Longer episodes cannot be replayed, and so not be saved: their actions are memory and time.

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from relaax_like.client.connection import Connection
 from relaax_like.client.ordinary import ActionsReader, pack_step
 from relaax_like.client.outcome import pack_outcome, pack_success, validate_outcome
 from relaax_like.client.scalars import LatencyMeter, ScalarBuffer
-from relaax_like.client.values import SpaceValues, UserSpace, Values
+from relaax_like.client.values import UserSpace, Values, make_space_values
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import (
@@ -36,6 +36,9 @@ from relaax_like.wire.spaces import (
     space_to_message,
     unpack_arrays,
 )
+
+if TYPE_CHECKING:
+    import gymnasium as gym
 
 
 class OutOfOrderError(RelaaxError, RuntimeError):
@@ -136,8 +139,8 @@ class RlxClient:
     def __init__(
         self,
         address: str,
-        observation_space: UserSpace,
-        action_space: UserSpace,
+        observation_space: "UserSpace | gym.Space",
+        action_space: "UserSpace | gym.Space",
         *,
         slots: int = 1,
         name: str | None = None,
@@ -153,7 +156,8 @@ class RlxClient:
 
         Args:
           address: "host:port" of the rlx server.
-          observation_space: a leaf, or a dict name -> leaf.
+          observation_space: a leaf, a dict name -> leaf, or a Gymnasium space, whose values are
+            then nested as it is.
           action_space: the same for actions.
           slots: environments that are stepped together, k.
           name: 1 to 100 printable characters; default: host name and process id.
@@ -178,8 +182,8 @@ class RlxClient:
         self.features: frozenset[str] = frozenset()
         self._connection: Connection | None = None
         self._closed = False
-        self._observations = SpaceValues(observation_space, OBSERVATION)
-        self._actions = SpaceValues(action_space, ACTION)
+        self._observations = make_space_values(observation_space, OBSERVATION)
+        self._actions = make_space_values(action_space, ACTION)
         self.slots = _validate_slots(slots)
         self.name = _validate_name(name or f"{socket.gethostname()[:80]}-{os.getpid()}")
         self._address = address

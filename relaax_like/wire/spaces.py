@@ -102,18 +102,23 @@ class Space:
 
 @dataclass(frozen=True, kw_only=True)
 class Box(Space):
-    """Numbers. `low` and `high` have the space's shape, or are None when unbounded.
+    """Numbers. `low` and `high` are arrays of the space's shape, or None when unbounded.
 
+    One number, which becomes such an array, is a bound of all components.
     Bounds describe the environment; observations outside of them are accepted, as simulators often
     overshoot by a rounding error. NaN and infinity are not.
     """
 
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
+    low: Any = None
+    high: Any = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, bound in (("low", self.low), ("high", self.high)):
+        for name in ("low", "high"):
+            bound = getattr(self, name)
+            if bound is not None and not isinstance(bound, np.ndarray):
+                bound = self._spread(name, bound)
+                object.__setattr__(self, name, bound)
             if bound is not None and (bound.shape != self.shape or np.isnan(bound).any()):
                 raise InvalidInputError(
                     f"space: {name} has shape {list(bound.shape)} or NaN, expected numbers of "
@@ -122,6 +127,17 @@ class Box(Space):
                 )
         if self.low is not None and self.high is not None and (self.low > self.high).any():
             raise InvalidInputError("space: low is above high", "low")
+
+    def _spread(self, name: str, bound: Any) -> np.ndarray:
+        """Makes an array of the space's shape from one number, or from nested lists of them."""
+        try:
+            return np.broadcast_to(np.asarray(bound, DTYPES[self.dtype]), self.shape).copy()
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidInputError(
+                f"space: {name} is {bound!r:.80}, expected a number of {self.dtype}, or an array "
+                f"of shape {list(self.shape)}",
+                name,
+            ) from None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Box):

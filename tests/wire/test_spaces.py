@@ -259,3 +259,27 @@ def test_leaves_other_than_in_the_hello_are_refused(sent: list[str]) -> None:
     pack_arrays({name: np.zeros((1, 2), np.float32) for name in sent}, step.observations)
     with pytest.raises(InvalidInputError, match=r"expected \['a', 'b'\] as in the hello"):
         unpack_arrays(step.observations, {"a": BOX, "b": BOX}, 1, "observations")
+
+
+def test_one_number_is_a_bound_of_all_components() -> None:
+    box = Box(dtype="float32", shape=(2, 3), low=-1, high=np.float64(0.5))
+    assert (box.low.dtype, box.low.tolist()) == (np.float32, [[-1] * 3] * 2)
+    assert box.high.tolist() == [[0.5] * 3] * 2
+    assert box == Box(dtype="float32", shape=(2, 3), low=box.low, high=[[0.5] * 3] * 2)
+    assert message_to_space(space_to_message(box), "x") == box
+    assert Box(dtype="float32", shape=(3,), low=-np.inf).low.shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "want"),
+    [
+        ("uint8", -1, "space: low is -1, expected a number of uint8"),
+        ("float32", "low", "space: low is 'low', expected a number of float32"),
+        ("float32", [1, 2], r"space: low is \[1, 2\], expected .* or an array of shape \[3\]"),
+        ("float32", float("nan"), "or NaN"),
+        ("float32", np.array(1.0), r"low has shape \[\]"),
+    ],
+)
+def test_a_bound_that_is_none_is_refused(dtype: str, low: Any, want: str) -> None:
+    with pytest.raises(InvalidInputError, match=want):
+        Box(dtype=dtype, shape=(3,), low=low)

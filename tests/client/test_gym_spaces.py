@@ -1,5 +1,6 @@
 """Gymnasium spaces there and back. covers R18"""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,12 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from OpenAI_Gym.gym_spaces import SpaceCodec
+from scripted_server import ScriptedServer
 
+from relaax_like.client.client import RlxClient
+from relaax_like.client.gym_spaces import SpaceCodec
 from relaax_like.client.values import SpaceValues
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 shapes = st.lists(st.integers(1, 3), max_size=2).map(tuple)
@@ -125,3 +128,46 @@ def test_actions_are_clipped_to_the_box() -> None:
 def test_a_space_that_cannot_be_sent_is_refused(space: spaces.Space, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         SpaceCodec(space)
+
+
+def test_gymnasium_spaces_are_taken_with_nested_values(
+    serve: Callable[..., ScriptedServer],
+) -> None:
+    server = serve()
+    observation = spaces.Dict(
+        {
+            "arm": spaces.Dict({"joints": spaces.Box(-1, 1, (2,), np.float64)}),
+            "tools": spaces.Tuple((spaces.MultiDiscrete([2, 3], start=[5, 5]),)),
+        }
+    )
+    action = spaces.Dict(
+        {"move": spaces.Box(-0.1, 0.1, (2,)), "key": spaces.Tuple([spaces.Discrete(3, start=4)])}
+    )
+    state = {"arm": {"joints": np.array([0.5, -0.5])}, "tools": (np.array([6, 5]),)}
+    with RlxClient(server.address, observation, action) as client:
+        chosen = client.act(state)
+        assert action.contains(chosen)
+        assert isinstance(chosen["key"][0], int)
+        client.reward_and_act(1.0, state)
+        assert client.reward_and_reset(1.0, state, truncated=True) == 2.0
+        for wrong in ({"arm": {}}, {**state, "tools": ()}, [1, 2]):
+            with pytest.raises(InvalidInputError, match=r"state: has no '(arm/joints|tools/0)'"):
+                client.act(wrong)
+        with pytest.raises(InvalidInputError, match=r"state\[arm/joints\]: shape"):
+            client.act({**state, "arm": {"joints": np.zeros(3)}})
+    (session,) = server.sessions
+    assert session.observation_spaces["arm/joints"].low.tolist() == [-1, -1]
+    for step in session.steps[:2]:
+        assert step.observations is not None
+        assert step.observations["arm/joints"].tolist() == [[0.5, -0.5]]
+        assert step.observations["tools/0"].tolist() == [[1, 0]]
+
+    with RlxClient(server.address, spaces.Box(0, 1, (4,)), spaces.Discrete(2), slots=3) as client:
+        result = client.step(np.zeros((3, 4)))
+        assert result.actions.shape == (3,)
+    with RlxClient(server.address, spaces.Box(0, 1, (4,)), spaces.Discrete(2)) as client:
+        assert type(client.act(np.zeros(4))) is int
+        with pytest.raises(InvalidInputError, match="state: shape"):
+            client.reward_and_act(1, np.zeros(3))
+    with pytest.raises(ConfigError, match="Text cannot be sent"):
+        RlxClient(server.address, spaces.Text(3), Discrete(n=2))

@@ -1,15 +1,15 @@
 """Gymnasium spaces as named leaves, and their values there and back."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from relaax_like.client.values import UserSpace, Values
-from relaax_like.wire.errors import ConfigError
+from relaax_like.client.values import SpaceValues, UserSpace, Values
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
@@ -106,6 +106,61 @@ class SpaceCodec:
         if leaf.offset is not None:
             array = array - leaf.offset
         return array.astype(DTYPES[leaf.space.dtype])
+
+
+class GymValues(SpaceValues):
+    """Values of a Gymnasium space: nested as the space is, actions clipped to its bounds."""
+
+    def __init__(self, space: gym.Space, name: str) -> None:
+        """Takes what `SpaceCodec` takes; arguments as of `SpaceValues`."""
+        self._gym_space = space
+        self._codec = SpaceCodec(space)
+        super().__init__(self._codec.space, name)
+
+    def to_leaves(self, values: Any, slots: int, field: str) -> dict[str, np.ndarray]:
+        """See `SpaceValues`; takes a nested batch `[slots, ...]`."""
+        return super().to_leaves(self._flatten(values, field), slots, field)
+
+    def row_to_leaves(self, values: Any, field: str) -> dict[str, np.ndarray]:
+        """See `SpaceValues`; takes one nested value."""
+        row = self._flatten(values, field)
+        leaves = {name: value[None] for name, value in row.items()} if not self.bare else row[None]
+        return super().to_leaves(leaves, 1, field)
+
+    def from_leaves(self, leaves: Mapping[str, np.ndarray]) -> Any:
+        """See `SpaceValues`; returns a nested batch."""
+        return self._codec.unpack(super().from_leaves(leaves))
+
+    def first_row(self, values: Any) -> Any:
+        """See `SpaceValues`; takes a nested batch."""
+        return _get_first(self._gym_space, values)
+
+    def sample(self, slots: int, rng: np.random.Generator) -> Any:
+        """See `SpaceValues`; returns a nested batch."""
+        return self._codec.unpack(super().sample(slots, rng))
+
+    def _flatten(self, values: Any, field: str) -> Any:
+        """Returns a bare array, or leaf name -> array, with any leading axes."""
+        leaves = {}
+        for leaf in self._codec.leaves:
+            try:
+                value = np.asarray(_get(values, leaf.path))
+            except (KeyError, IndexError, TypeError):
+                raise InvalidInputError(
+                    f"{field}: has no {leaf.name!r}, expected a value of {self._gym_space}"[:500],
+                    field,
+                ) from None
+            leaves[leaf.name] = value if leaf.offset is None else value - leaf.offset
+        return next(iter(leaves.values())) if self.bare else leaves
+
+
+def _get_first(space: gym.Space, batch: Any) -> Any:
+    """Returns the first row of a nested batch: an int for Discrete."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _get_first(inner, batch[key]) for key, inner in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(map(_get_first, space.spaces, batch))
+    return int(batch[0]) if isinstance(space, gym.spaces.Discrete) else batch[0]
 
 
 def _get(value: Any, path: tuple[str | int, ...]) -> Any:
