@@ -1,6 +1,7 @@
 """OnlineHelper: an agent's side of one ComputationTask; recent experience, used once."""
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,11 +12,17 @@ import numpy as np
 from relaax_like.bridge.service import MAX_EPISODES, Episode, Metrics
 from relaax_like.computation.data_processor import ComputationDataProcessor
 from relaax_like.computation.prediction import Prediction, Request
-from relaax_like.experience.rollout import RolloutBuffer
+from relaax_like.experience.magnitudes import MAX_MAGNITUDE, validate_rollout
+from relaax_like.experience.rollout import Rollout, RolloutBuffer
+from relaax_like.wire.errors import InvalidInputError
+
+logger = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
 # Shorter than the patience of clients, who wait a minute for their actions.
 _WAIT_SEC, _LONG_WAIT_SEC = 2.0, 50.0
+# A client so many of whose rollouts are refused, one after another, has to look at its simulator.
+_MAX_REFUSED = 3
 _names = itertools.count(1)
 
 
@@ -27,8 +34,12 @@ class OnlineHelper:
     with the values at hand, and rollouts are discarded and counted until the ones under way have
     come back. Not thread-safe, but for what the processor calls back.
 
+    A rollout with numbers that nothing can be learned from is refused, by itself: those of other
+    agents are not touched. The third one in a row ends the session.
+
     Attributes:
-      discarded_rollouts: whole rollouts that were thrown away.
+      discarded_rollouts: complete rollouts that nobody learned from in time.
+      refused_rollouts: rollouts with NaN, infinity or numbers that are too large.
       counts_steps: whether its rollouts are the agent's environment steps. True unless the agent's
         `BatchAgent` has another task to count them.
 
@@ -42,6 +53,7 @@ class OnlineHelper:
       max_wait_sec: longest wait for that; None: 2 s, but 50 s for the first rollout, whose
         gradient has to be compiled, and where `ahead` is 0, as a run that is to be repeatable loses
         nothing to a slow moment.
+      client: the agent's client, for logs.
     """
 
     def __init__(
@@ -53,8 +65,10 @@ class OnlineHelper:
         ahead: int = 0,
         on_learned: Callable[[], None] | None = None,
         max_wait_sec: float | None = None,
+        client: str = "",
     ):
         self.discarded_rollouts = 0
+        self.refused_rollouts = 0
         self.counts_steps = True
         self._processor = processor
         self._slots = slots
@@ -62,6 +76,8 @@ class OnlineHelper:
         self._ahead = ahead
         self._on_learned = on_learned
         self._max_wait_sec = max_wait_sec
+        self._client = client
+        self._refused_in_a_row = 0
         self._name = f"agent-{next(_names)}"
         self._buffer = RolloutBuffer(steps, slots)
         self._episodes: list[Episode] = []
@@ -146,11 +162,21 @@ class OnlineHelper:
     ) -> None:
         """Stores what the actions led to; see `RolloutBuffer.add_outcome`.
 
-        A rollout that is whole now is submitted, with the episodes that were added.
+        A rollout that is complete now is submitted, with the episodes that were added.
+
+        Raises:
+          InvalidInputError: it has numbers that nothing can be learned from, as had the ones before
+            it; names array, step and slot.
         """
         rollout = self._buffer.add_outcome(rewards, next_alive, next_inputs, final_inputs)
         if rollout is None:
             return
+        try:
+            validate_rollout(rollout)
+        except InvalidInputError as error:
+            self._refuse(rollout, error)
+            return
+        self._refused_in_a_row = 0
         if self._submitted - self._learned > self._ahead:  # the wait was in vain
             # Its newest episodes go with the next one: a report for each would bury the learner.
             self.discarded_rollouts += 1
@@ -166,8 +192,11 @@ class OnlineHelper:
         self._processor.submit(rollout, ended, self._note_learned, env_steps, self._name)
 
     def add_episodes(self, episodes: Sequence[Episode]) -> None:
-        """Has episodes reported that end with the step whose outcome is added next."""
-        self._episodes.extend(episodes)
+        """Reports episodes that end with the step whose outcome is added next.
+
+        Those whose return is too large to learn from are left out: they would spoil the mean.
+        """
+        self._episodes.extend(e for e in episodes if abs(e.episode_return) <= MAX_MAGNITUDE)
 
     def take_state(self) -> dict[str, Any]:
         """Takes the unfinished rollout away, to be given to `set_state` of another helper."""
@@ -199,6 +228,20 @@ class OnlineHelper:
         if self._submitted:
             self._processor.leave(self._name)
 
+    def _refuse(self, rollout: Rollout, error: InvalidInputError) -> None:
+        """Counts the steps of a rollout that is not learned from."""
+        self.refused_rollouts += 1
+        self._refused_in_a_row += 1
+        ended, self._episodes = self._episodes, []
+        self._processor.report(ended, rollout.env_steps if self.counts_steps else 0)
+        if self._refused_in_a_row >= _MAX_REFUSED:
+            raise InvalidInputError(
+                f"{error}; {_MAX_REFUSED} rollouts in a row could not be learned from: look at "
+                "what the simulator does there, or scale its numbers",
+                error.field,
+            )
+        logger.warning("%s: a rollout is not learned from: %s", self._client or self._name, error)
+
     def _make_for_slot(self) -> "OnlineHelper":
         helper = OnlineHelper(
             self._processor,
@@ -207,6 +250,7 @@ class OnlineHelper:
             ahead=self._ahead,
             on_learned=self._on_learned,
             max_wait_sec=self._max_wait_sec,
+            client=self._client,
         )
         helper.counts_steps = self.counts_steps
         return helper

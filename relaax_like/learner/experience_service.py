@@ -12,6 +12,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from relaax_like.bridge.service import Episode, Experience, ExperienceSink, Progress
+from relaax_like.experience.magnitudes import validate_rollout
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learner.holding import Holding
 from relaax_like.learner.messages import message_to_rollout
@@ -130,6 +131,7 @@ class ExperienceService(ExperienceSink):
         rollout = None
         if experience.rollout is not None and not self._is_known(experience):
             rollout = learner.conform(_read_rollout(experience.rollout))
+            validate_rollout(rollout)
             if rollout.slots != experience.columns:
                 raise InvalidInputError(
                     f"columns: {experience.columns}, but the rollout has {rollout.slots} slots",

@@ -129,7 +129,7 @@ class BatchHost(AgentHost):
             if name in observation_spaces
         }
         return BatchSlots(
-            lambda on_ready: self.make_agent(slots, not exploit, on_ready),
+            lambda on_ready: self.make_agent(slots, not exploit, on_ready, client_id),
             processors[self._main_task],
             action_spaces,
             shapes,
@@ -143,6 +143,7 @@ class BatchHost(AgentHost):
         slots: int = 1,
         learning: bool = True,
         on_learned: Callable[[], None] | None = None,
+        client: str = "",
     ) -> BatchAgent:
         """Builds an agent by itself; for scripts, which call its `run`.
 
@@ -150,6 +151,7 @@ class BatchHost(AgentHost):
           slots: k.
           learning: see `BatchAgent`.
           on_learned: see `OnlineHelper`.
+          client: as of `OnlineHelper`.
 
         Raises:
           ServerUnavailableError: the parameter server cannot be reached.
@@ -161,6 +163,7 @@ class BatchHost(AgentHost):
                 _get_rollout_steps(self._config, task),
                 ahead=self._rollouts_ahead,
                 on_learned=on_learned,
+                client=client,
             )
             for task, processor in self._get_processors().items()
         }
@@ -286,7 +289,9 @@ class PlainHost(AgentHost):
             agent.exploit = exploit
             return agent
 
-        return PlainSlots(make_agent, clients, observation_spaces, action_spaces)
+        return PlainSlots(
+            make_agent, clients, observation_spaces, action_spaces, learning=not exploit
+        )
 
 
 def _get_rollout_steps(config: Any, task: str) -> int:

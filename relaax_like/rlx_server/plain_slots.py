@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.bridge.service import ParameterServerClient
+from relaax_like.experience.magnitudes import EXPECTED, find_too_large
 from relaax_like.rlx_server.slot_agents import AgentFailure, Decision, PlainAgents
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
@@ -23,6 +24,7 @@ class PlainSlots(PlainAgents):
       parameter_servers: one per slot.
       observation_spaces: of the hello.
       action_spaces: of the hello.
+      learning: numbers that nothing can be learned from are refused.
     """
 
     def __init__(
@@ -31,7 +33,9 @@ class PlainSlots(PlainAgents):
         parameter_servers: Sequence[ParameterServerClient],
         observation_spaces: Spaces,
         action_spaces: Spaces,
+        learning: bool = True,
     ):
+        self._learning = learning
         self._parameter_servers = parameter_servers
         self._plain_observation = list(observation_spaces) == [OBSERVATION]
         self._action_spaces = action_spaces
@@ -43,8 +47,12 @@ class PlainSlots(PlainAgents):
         """Calls each slot's verb.
 
         Raises:
-          AgentFailure: an agent raised or answered with something that is no action.
+          AgentFailure: an agent raised or answered with something that is not an action.
+          InvalidInputError: a reward or an observation is too large to learn from. Plain agents
+            form rollouts of their own, so that the step is refused, and not a rollout.
         """
+        if self._learning:
+            _validate_magnitudes(transition)
         # First, so that they travel with the push that an agent makes at an episode's end.
         for episode in transition.episodes:
             client = self._parameter_servers[episode.slot]
@@ -127,3 +135,15 @@ def _reset_keywords(agent: Any) -> list[str]:
     parameters = inspect.signature(agent.reward_and_reset).parameters
     anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     return [name for name in ("state", "truncated", "success") if anything or name in parameters]
+
+
+def _validate_magnitudes(transition: Transition) -> None:
+    arrays = {} if transition.rewards is None else {"rewards": transition.rewards}
+    for name, array in (transition.observations or {}).items():
+        arrays[f"observations[{name}]"] = array
+    for field, array in arrays.items():
+        index = find_too_large(array)
+        if index is not None:
+            raise InvalidInputError(
+                f"{field}: {float(array[index]):g} in slot {index[0]}; {EXPECTED}", field
+            )

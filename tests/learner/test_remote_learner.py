@@ -248,12 +248,16 @@ def test_nobody_waits_for_an_agent_that_left(far: Far, agents: Agents) -> None:
     agents.wait(number)
 
 
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [(float("nan"), "has NaN or infinity"), (1e18, "1e+18 at step 0 of slot 0; expected finite")],
+)
 def test_a_rollout_that_is_refused_costs_itself_alone(
-    far: Far, agents: Agents, caplog: pytest.LogCaptureFixture
+    far: Far, agents: Agents, caplog: pytest.LogCaptureFixture, reward: float, words: str
 ) -> None:
-    bad = make_rewarded(2, float("nan"))
+    bad = make_rewarded(2, reward)
     agents.wait(agents.submit(bad))
-    assert "a rollout was refused: rewards: has NaN or infinity" in caplog.text
+    assert f"a rollout was refused: rewards: {words}" in caplog.text
     assert agents.learner.lost_rollouts == 1
     wait_until(lambda: agents.learner._stream is not None, "the next stream")
     agents.wait(agents.submit(make_rewarded(COLUMNS, 1.0)))

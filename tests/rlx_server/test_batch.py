@@ -276,3 +276,54 @@ def test_a_client_that_goes_on_sending_after_its_error_is_cut(port):
         assert step(client, rewards=array([float("nan")])).error.field == "rewards"
         with pytest.raises(OSError, match=r"reset|Broken pipe"):
             client.socket.sendall(bytes(1 << 26))
+
+
+EXPLODING = {
+    "rewards": {"rewards": array([1e18], "float64")},
+    "observations": {"observations": observe(1, value=3e38)},
+}
+
+
+@pytest.mark.parametrize("fields", EXPLODING.values(), ids=EXPLODING.keys())
+def test_numbers_that_explode_cost_their_own_client_alone(backend, port, caplog, fields):
+    with RawClient(port) as bad, RawClient(port) as good:
+        greet(bad, client_name="bad")
+        greet(good, client_name="good")
+        for client in (bad, good):
+            client.ask(make_step(observations=observe(1)))
+        answers = [step(bad, **fields) for _ in range(3 * CONFIG.rollout_steps)]
+        for answer in answers[:-1]:
+            assert answer.WhichOneof("body") == "actions", answer
+        error = answers[-1].error
+        assert error.code == rlx_pb2.INVALID_FIELD
+        assert "slot 0; expected finite numbers of at most 1e+12" in error.message
+        assert "3 rollouts in a row" in error.message
+        assert bad.is_closed_by_server()
+        for _ in range(2 * CONFIG.rollout_steps):
+            read_actions(step(good))
+        assert wait_for(lambda: backend.version >= 2)
+        values = backend.manifest.unpack(backend.pull("test").values.flat)
+        assert all(np.isfinite(array).all() for array in values)
+    assert caplog.text.count("bad-") == 2
+    assert "a rollout is not learned from" in caplog.text
+
+
+def test_a_single_rollout_that_explodes_ends_no_session(backend, port):
+    with RawClient(port) as client:
+        greet(client)
+        client.ask(make_step(observations=observe(1)))
+        for rollout in range(6):
+            for _ in range(CONFIG.rollout_steps):
+                rewards = array([1e18 if rollout % 2 else 1.0], "float64")
+                read_actions(step(client, rewards=rewards))
+        assert wait_for(lambda: backend.version == 3)
+        assert backend.global_t == 6 * CONFIG.rollout_steps
+
+
+def wait_for(condition, timeout_sec=20.0):
+    deadline = time.monotonic() + timeout_sec
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

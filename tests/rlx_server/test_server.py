@@ -128,6 +128,30 @@ def test_two_clients_at_once_have_agents_of_their_own(port):
         assert [len(agent.calls) for agent in RecordingAgent.instances] == [2, 1]
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rewards": array([1e18], "float64")},
+        {"observations": {"observation": array([[3e38, 0.0]])}},
+    ],
+    ids=["rewards", "observations"],
+)
+def test_numbers_too_large_to_learn_from_do_not_reach_a_plain_agent(port, fields):
+    (name,) = fields
+    for mode in (rlx_pb2.EXPLOIT, rlx_pb2.TRAIN):
+        with RawClient(port) as client:
+            client.greet(mode=mode)
+            client.ask(make_start())
+            answer = client.ask(make_next(**fields))
+            if mode == rlx_pb2.EXPLOIT:  # nothing is learned
+                assert answer.WhichOneof("body") == "actions"
+                continue
+            assert answer.error.code == rlx_pb2.INVALID_FIELD
+            assert answer.error.field.startswith(name)
+            assert "in slot 0; expected finite numbers of at most 1e+12" in answer.error.message
+            assert len(RecordingAgent.instances[-1].calls) == 1
+
+
 class StumblingAgent(RecordingAgent):
     """Raises in the second step of the client called "bad"."""
 
