@@ -11,6 +11,7 @@ import struct
 import threading
 
 import pytest
+from support.connections import Listener, feed, make_connection
 from support.rlx import (
     RawClient,
     RecordingAgent,
@@ -25,8 +26,6 @@ from support.rlx import (
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.client_log import LogBudget
-from relaax_like.rlx_server.connection import Connection
-from relaax_like.rlx_server.server import RlxServer
 from relaax_like.v1 import metrics_pb2, rlx_pb2
 from relaax_like.wire.framing import HEADER, pack_frame
 
@@ -85,63 +84,6 @@ def test_a_step_of_many_leaves_is_refused_before_it_is_parsed(backend, monkeypat
         )
     assert answer.error.code == rlx_pb2.INVALID_FIELD
     assert "fields" in answer.error.message
-
-
-class Turns:
-    """A transport that a test controls, and the loop's turns one by one."""
-
-    def __init__(self):
-        self.reading = True
-
-    def get_extra_info(self, name):
-        return None
-
-    def pause_reading(self):
-        self.reading = False
-
-    def resume_reading(self):
-        self.reading = True
-
-    def close(self):
-        """Nothing to close."""
-
-
-class Listener:
-    """A session that notes what it is given, and answers nothing."""
-
-    blocking, greeted, finished, client_name = False, True, False, "listener"
-    max_message_bytes = 1 << 20
-    dropped_points = 0
-
-    def __init__(self):
-        self.bodies = []
-
-    def receive(self, body):
-        self.bodies.append(bytes(body))
-
-    def close(self):
-        """Nothing to close."""
-
-
-def make_connection(session):
-    server = RlxServer(
-        lambda name: session,
-        Admission(1, 0),
-        max_message_bytes=1 << 20,
-        hello_timeout_sec=10,
-        idle_timeout_sec=10,
-    )
-    server.loop = asyncio.get_running_loop()
-    connection = Connection(server, session)
-    transport = Turns()
-    connection.connection_made(transport)
-    return connection, transport
-
-
-def feed(connection, data):
-    view = connection.get_buffer(-1)
-    view[: len(data)] = data
-    connection.buffer_updated(len(data))
 
 
 def test_each_turn_of_the_loop_handles_one_message_of_a_connection():

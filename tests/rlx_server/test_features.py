@@ -1,10 +1,18 @@
 """Optional parts of the protocol: agreed on in the hello, and never sent otherwise."""
 
+import asyncio
+import socket
+import threading
+
 import pytest
+from support.connections import Listener, feed, make_connection
 from support.rlx import RawClient, make_hello, make_next, make_start, serve_rlx
 
 from relaax_like.client import RlxClient
+from relaax_like.client.connection import Connection
+from relaax_like.rlx_server.session import PENDING
 from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.framing import pack_frame
 from relaax_like.wire.spaces import Box, Discrete
 
 PING = rlx_pb2.ClientMessage(ping=rlx_pb2.Ping())
@@ -66,3 +74,37 @@ def test_our_client_pings_when_it_is_told_to(backend):
         assert environment.reward_and_act(1.0, [0.0, 0.0]) is not None
         environment.close()
         environment.ping()  # nobody to tell
+
+
+@pytest.mark.parametrize("features", [("ping",), ()], ids=["on", "off"])
+def test_who_waits_for_a_learner_hears_that_the_server_is_alive(features):
+    async def play():
+        connection, transport = make_connection(Listener(PENDING, features))
+        feed(connection, pack_frame(b"step"))
+        sweep = connection._server._sweep_once
+        sweep()
+        assert transport.written == b""  # it has just been heard
+        connection.last_heard -= 6
+        sweep()
+        sweep()
+        ping = pack_frame(rlx_pb2.ServerMessage(ping=rlx_pb2.Ping()).SerializeToString())
+        assert transport.written == (ping if features else b"")
+
+    asyncio.run(play())
+
+
+def test_our_client_waits_on_when_the_server_pings():
+    ping = pack_frame(rlx_pb2.ServerMessage(ping=rlx_pb2.Ping()).SerializeToString())
+    ready = rlx_pb2.ServerMessage(ready=rlx_pb2.Ready(session="here"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve():
+            accepted, _ = listening.accept()
+            with accepted:
+                accepted.sendall(ping + ping + pack_frame(ready.SerializeToString()))
+
+        server = threading.Thread(target=serve)
+        server.start()
+        with Connection(f"127.0.0.1:{listening.getsockname()[1]}") as connection:
+            assert connection.receive() == ready
+        server.join()
