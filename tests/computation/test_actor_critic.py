@@ -1,4 +1,4 @@
-"""The actor-critic model: NumPy and TensorFlow, step by step, unrolled. covers F2, F4, F7, F25"""
+"""The actor-critic model: NumPy and TensorFlow, step by step, unrolled. covers F2, F4, F7"""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 """Packing many agents into one call: each gets its own rows, and the mean gradient is right."""
 
-# covers F11, F26
+# covers F11
 
 import threading
 

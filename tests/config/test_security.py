@@ -1,4 +1,4 @@
-"""The section `security`: paths and contradictions. covers R13"""
+"""The section `security`: paths and contradictions."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The images and the small cluster made of them, checked without Docker. covers R21
+"""The images and the small cluster made of them, checked without Docker.
 
 `RELAAX_REQUIRE_DOCKER_COMPOSE=1` turns a missing docker-compose from a skip into a failure;
 `RELAAX_CHECK_IMAGES=1` also builds and starts what the Dockerfiles describe, for minutes.

@@ -1,6 +1,6 @@
 """Environments say where they are, and others of the same kind go on from there."""
 
-# covers J18, P22
+# covers J18
 
 from collections.abc import Callable
 from typing import Any

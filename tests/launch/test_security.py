@@ -1,4 +1,4 @@
-"""What the section `security` means for servers and for the run's own clients. covers R13"""
+"""What the section `security` means for servers and for the run's own clients."""
 
 import logging
 from pathlib import Path

@@ -1,6 +1,6 @@
 """What a hostile client sends costs the others nothing: what is done, not how long it takes."""
 
-# covers R27, R30
+# covers R27
 
 import asyncio
 import contextlib

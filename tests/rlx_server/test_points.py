@@ -1,7 +1,5 @@
 """Points of curves: a budget for each client and for all, and a bad point costs itself alone."""
 
-# covers R27
-
 import pytest
 from support.rlx import RawClient, make_next, make_start, serve_rlx
 

@@ -1,4 +1,4 @@
-"""Steps read by their layout: the same transitions as when they are parsed. covers F11, R26"""
+"""Steps read by their layout: the same transitions as when they are parsed."""
 
 import numpy as np
 import pytest

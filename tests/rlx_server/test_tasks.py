@@ -1,4 +1,4 @@
-"""Agents of several tasks behind real sockets; the curve of success. covers F10, F11, F13, F26"""
+"""Agents of several tasks behind real sockets; the curve of success. covers F10, F11, F13"""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""Clusters with TLS and tokens, and with names that would like to be paths. covers R13, R17, R24"""
+"""Clusters with TLS and tokens, and with names that would like to be paths. covers R24"""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""Roles and tokens, and the files that they stand in. covers R13"""
+"""Roles and tokens, and the files that they stand in."""
 
 import logging
 import re

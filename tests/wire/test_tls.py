@@ -1,4 +1,4 @@
-"""Certificates from files, and what is said about those that do not do. covers R13"""
+"""Certificates from files, and what is said about those that do not do."""
 
 import contextlib
 import re
