@@ -1,4 +1,4 @@
-"""Clusters with TLS and tokens, and with names that would like to be paths. covers R24"""
+"""Clusters with TLS and tokens, and with names that would like to be paths."""
 
 import signal
 import sys
