@@ -35,9 +35,8 @@ class A2C(Algorithm):
     ) -> Tensors:
         """Returns the costs of a rollout `[T, k, ...]`.
 
-            policy:  -mean(A_t log pi(a_t|x_t))
-            value:    c_v mean((v_t - V(x_t))^2), v_t = V(x_t) + A_t being constant
-            entropy: -c_e mean(H(pi(.|x_t)))
+            actor:  -mean(A_t log pi(a_t|x_t)) - c_e mean(H(pi(.|x_t)))
+            critic:  c_v mean((v_t - V(x_t))^2), v_t = V(x_t) + A_t being constant
 
         with the advantages A_t of Schulman et al. 2016, equation 16: a terminal state is worth
         nothing, a truncated episode goes on with the value of its last observation. Where an older
@@ -65,11 +64,12 @@ class A2C(Algorithm):
         if config.normalize_advantage:
             mean, variance = tf.nn.moments(advantages, [0, 1])
             advantages = (advantages - mean) / (tf.sqrt(variance) + 1e-8)
+        entropy = tf.reduce_mean(seen.distribution.entropy())
+        policy = -tf.reduce_mean(log_prob * tf.reshape(advantages, [-1]))
         return {
-            "policy cost": -tf.reduce_mean(log_prob * tf.reshape(advantages, [-1])),
-            "value cost": config.value_coefficient * value_cost,
-            "entropy cost": -config.entropy_coefficient
-            * tf.reduce_mean(seen.distribution.entropy()),
+            "actor": policy - config.entropy_coefficient * entropy,
+            "critic": config.value_coefficient * value_cost,
+            "entropy": tf.stop_gradient(entropy),
         }
 
 

@@ -78,7 +78,7 @@ class Agent(BaseAgent):
             rewards={"reward": returns[:, None]},
             actions={"action": np.array(self._actions)},
         )
-        self.metrics().scalar("policy cost", costs["policy"])
+        self.metrics().scalar("Optimizer/actor", costs["actor"])
         self.task.set_values(self.parameter_server.push_pull(gradients))
 
     def _clear(self) -> None:

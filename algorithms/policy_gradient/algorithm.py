@@ -26,4 +26,4 @@ class PolicyGradient(Algorithm):
         """
         distributions, _ = self.model.policy(inputs, states)
         log_prob = distributions["action"].log_prob(actions["action"])
-        return {"policy": -tf.reduce_mean(log_prob * rewards["reward"][:, 0])}
+        return {"actor": -tf.reduce_mean(log_prob * rewards["reward"][:, 0])}

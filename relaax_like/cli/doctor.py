@@ -1,27 +1,34 @@
 """`relaax doctor`: what works on this machine, and how to mend what does not."""
 
 import importlib.metadata
+import importlib.util
 import os
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 
 from rich.console import Console
+from rich.markup import escape
 
 from relaax_like.config.address import Address
+from relaax_like.extras import describe_missing
 from relaax_like.launch.process import validate_port_free
 from relaax_like.wire.errors import RelaaxError
 
-_LIBRARIES = (
-    "numpy",
-    "protobuf",
-    "grpcio",
-    "tensorflow",
-    "tensorboard",
-    "pydantic",
-    "numba",
-    "gymnasium",
-)
+# Name of the distribution -> module.
+_LIBRARIES = {
+    "numpy": "numpy",
+    "protobuf": "google.protobuf",
+    "grpcio": "grpc",
+    "tensorflow": "tensorflow",
+    "tensorboard": "tensorboard",
+    "pydantic": "pydantic",
+    "numba": "numba",
+    "gymnasium": "gymnasium",
+}
+_IMPORT_SEC = 300.0
 
 
 def run_checks() -> int:
@@ -29,7 +36,7 @@ def run_checks() -> int:
     console = Console()
     checks: list[tuple[str, bool, Callable[[], str]]] = [
         ("python", True, lambda: sys.version.split()[0]),
-        *((name, name != "gymnasium", _version_check(name)) for name in _LIBRARIES),
+        *((name, name != "gymnasium", _import_check(name)) for name in _LIBRARIES),
         ("optimizer kernels", True, _check_kernels),
         ("honcho", False, lambda: _check_command("honcho")),
         ("port 7000", False, lambda: _check_port(7000)),
@@ -39,22 +46,39 @@ def run_checks() -> int:
     healthy = True
     for name, needed, check in checks:
         try:
-            console.print(f"[green]ok[/]    {name}: {check()}")
+            console.print(f"[green]ok[/]    {name}: {escape(check())}")
         except Exception as error:
             healthy = healthy and not needed
             mark = "[red]FAIL[/]" if needed else "[yellow]note[/]"
-            console.print(f"{mark}  {name}: {error}")
+            console.print(f"{mark}  {name}: {escape(str(error))}", soft_wrap=True)
     return 0 if healthy else 1
 
 
-def _version_check(name: str) -> Callable[[], str]:
+def _import_check(name: str) -> Callable[[], str]:
+    """Returns what imports a library, in a process of its own: native code may end it."""
+    module = _LIBRARIES[name]
+
     def check() -> str:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            raise RelaaxError("not installed; pip install 'relaax_like[all]'") from None
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            raise RelaaxError(describe_missing(module) or f"{name} is missing; install it")
+        done = subprocess.run(
+            [sys.executable, "-c", f"import {module}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=_IMPORT_SEC,
+        )
+        if done.returncode:
+            raise RelaaxError(f"cannot be imported: {_describe_failure(done)}; install it again")
+        return importlib.metadata.version(name)
 
     return check
+
+
+def _describe_failure(done: "subprocess.CompletedProcess[str]") -> str:
+    if done.returncode < 0:
+        return f"its process ended by {signal.Signals(-done.returncode).name}"
+    return (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
 
 
 def _check_kernels() -> str:

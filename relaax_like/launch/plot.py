@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from relaax_like.launch.modes import XAxis
-from relaax_like.launch.runs import EPISODE_REWARD, MEAN_RETURN, Run, RunGroup
+from relaax_like.launch.runs import (
+    EPISODE_LENGTH,
+    EPISODE_REWARD,
+    EPISODES,
+    MEAN_RETURN,
+    Run,
+    RunGroup,
+)
 from relaax_like.metrics.curves import Curve
 from relaax_like.wire.errors import ConfigError
 
@@ -16,6 +23,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _X_LABELS = {XAxis.STEPS: "environment steps", XAxis.TIME: "seconds since the run began"}
+# Curves that have a name in words; others are called as they are.
+_Y_LABELS = {
+    MEAN_RETURN: "mean return of the newest episodes",
+    EPISODE_LENGTH: "mean length of the newest episodes, steps",
+    EPISODES: "episodes",
+    EPISODE_REWARD: "return of an episode",
+}
 _GRID = 400
 _SUFFIXES = (".png", ".pdf", ".svg")
 
@@ -114,14 +128,23 @@ def _make_figure(groups: Sequence[RunGroup], curve: str, x: XAxis, smooth: int) 
     axes = figure.subplots()
     for group in groups:
         _draw_group(axes, group, curve, x, smooth)
+    label = _Y_LABELS.get(curve, curve)
+    figure.suptitle(_make_title(groups, curve))
     axes.set_xlabel(_X_LABELS[x])
-    axes.set_ylabel(curve if smooth == 1 else f"{curve}, mean of {smooth} points")
+    axes.set_ylabel(label if smooth == 1 else f"{label}\n(mean of {smooth} points)")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
     if any(len(group.runs) > 1 for group in groups):
         axes.set_title("line: mean of the seeds; band: smallest to largest", fontsize="small")
     axes.legend()
     return figure
+
+
+def _make_title(groups: Sequence[RunGroup], curve: str) -> str:
+    """Says what was trained on what, as far as that is the same in all runs, and the curve."""
+    runs = [run for group in groups for run in group.runs]
+    names = [{run.environment for run in runs}, {run.algorithm for run in runs}]
+    return ", ".join([*(name for same in names if len(same) == 1 for name in same), curve])
 
 
 def _draw_group(axes: "Axes", group: RunGroup, curve: str, x: XAxis, smooth: int) -> None:

@@ -15,7 +15,7 @@ from relaax_like.computation.computation_task import ComputationTask
 from relaax_like.computation.learning import Learned, Learner, OnLearned, Work
 from relaax_like.computation.prediction import LOG_PROB
 from relaax_like.experience.rollout import Rollout, concatenate
-from relaax_like.learner.means import Means
+from relaax_like.learner.means import LAG, Means
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
@@ -190,14 +190,14 @@ class GradientLearner(Learner):
             server.add_statistics(name, Moments.of(rows))
         self._add_episodes(batch)
         server.increment_global_t(sum(work.env_steps for work in batch))
-        staleness = server.version - float(rollout.versions.mean())
+        lag = server.version - float(rollout.versions.mean())
         values = server.push_pull(gradients)
         mark = tracing.end("push-pull", mark)
         try:
             self._take_values(numbers, values)
             tracing.end("take values", mark)
-            means = {**costs, "version span": staleness}
-            self._means.add({f"{self._curves}/{name}": y for name, y in means.items()})
+            means = {f"{self._curves}/{name}": y for name, y in costs.items()}
+            self._means.add({**means, LAG: lag})
         except Exception:  # it has been learned from: not to be tried again
             logger.exception("after a gradient that was applied")
 

@@ -13,6 +13,7 @@ from relaax_like.experience.rollout import Rollout
 from relaax_like.experience.trajectory_files import TrajectoryWriter
 from relaax_like.learner.base_learner import BaseLearner
 from relaax_like.learner.learning_policy import LearningPolicy
+from relaax_like.learner.means import LAG
 from relaax_like.learner.publishing_learner import PublishingLearner
 from relaax_like.learner.rollout_layout import RolloutLayout
 
@@ -104,7 +105,7 @@ class IterationLearner(PublishingLearner):
         self._collector.handle_data_after_learn(
             {name: np.asarray(y) for name, y in self._base_learner.log_buffer.items()}
         )
-        self.record({"Train/Lag": lag, "Time/Sampled Timesteps per Second": self._count_sampled()})
+        self.record({LAG: lag, "Time/Sampled Timesteps per Second": self._count_sampled()})
         if self._trajectories is not None:
             self._trajectories.write(self.iteration, data.rollout)
         return learned

@@ -7,6 +7,8 @@ import numpy as np
 
 from relaax_like.bridge.service import Metrics
 
+# Versions of the values between those that acted and those that learn from it, in each placement.
+LAG = "Train/Lag"
 _EVERY_SEC = 1.0
 
 

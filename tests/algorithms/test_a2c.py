@@ -65,9 +65,9 @@ def compute_costs(config, values, inputs, next_inputs, alive, rewards, actions, 
             total_entropy -= (np.exp(log_probs[t]) * log_probs[t]).sum()
     count = steps * slots
     return {
-        "policy cost": total_policy / count,
-        "value cost": config.value_coefficient * total_value / count,
-        "entropy cost": -config.entropy_coefficient * total_entropy / count,
+        "actor": (total_policy - config.entropy_coefficient * total_entropy) / count,
+        "critic": config.value_coefficient * total_value / count,
+        "entropy": total_entropy / count,
     }
 
 
@@ -127,7 +127,7 @@ def test_normalised_advantages_do_not_depend_on_the_rewards_scale():
     actions = random.integers(2, size=alive.shape)
     one = compute(config, inputs, next_inputs, alive, 1e4 * rewards, actions)[2]
     ten = compute(config, inputs, next_inputs, alive, 1e5 * rewards, actions)[2]
-    assert one["policy cost"] == pytest.approx(ten["policy cost"], rel=1e-3)
+    assert one["actor"] == pytest.approx(ten["actor"], rel=1e-3)
 
 
 class Chooser:

@@ -1,5 +1,6 @@
 """The installed commands: help, settings mistakes, doctor, status. covers R17, R24"""
 
+import os
 import signal
 import subprocess
 import sys
@@ -146,6 +147,26 @@ def test_doctor_finds_this_installation_healthy(cluster: Cluster) -> None:
         assert any(what in line for line in program.lines), what
     assert "FAIL" not in program.output
     assert TRACE not in program.output
+
+
+def test_doctor_names_what_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text("import os; os.abort()")
+    (tmp_path / "gymnasium.py").write_text("raise ImportError('no [such] symbol')")
+    done = subprocess.run(
+        [RELAAX, "doctor"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "COLUMNS": "60"},
+        timeout=100,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = {line.split(":")[0].split()[-1]: line for line in done.stdout.splitlines()}
+    assert lines["tensorflow"].startswith("FAIL")
+    assert "cannot be imported: its process ended by SIGABRT" in lines["tensorflow"]
+    assert lines["gymnasium"].startswith("note")
+    assert "cannot be imported: ImportError: no [such] symbol" in lines["gymnasium"]
+    assert lines["numpy"].startswith("ok")
 
 
 def test_status_prints_the_numbers_of_a_live_server(cluster: Cluster) -> None:

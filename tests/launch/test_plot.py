@@ -8,7 +8,13 @@ import pytest
 from support.runs import make_returns, make_run
 
 from relaax_like.launch.modes import XAxis
-from relaax_like.launch.plot import choose_curve, compute_band, compute_running_mean, plot_runs
+from relaax_like.launch.plot import (
+    _make_figure,
+    choose_curve,
+    compute_band,
+    compute_running_mean,
+    plot_runs,
+)
 from relaax_like.launch.runs import Run, RunGroup, group_runs, load_runs
 from relaax_like.wire.errors import ConfigError
 
@@ -71,6 +77,32 @@ def test_the_picture_shows_a_band_and_lines(
     middle = np.median(np.flatnonzero(band.any(axis=1)))
     assert abs(np.median(rows[0][rows[0] > 100]) - middle) < 5
     assert rows[1].max() < middle - height / 2
+
+
+def read_texts(groups: list[RunGroup], curve: str, smooth: int = 1) -> list[str]:
+    """Draws, and returns title, names of the axes, and the small print."""
+    figure = _make_figure(groups, curve, XAxis.STEPS, smooth)
+    (axes,) = figure.axes
+    return [figure.get_suptitle(), axes.get_xlabel(), axes.get_ylabel(), axes.get_title()]
+
+
+def test_title_and_axes_say_what_is_drawn(groups: list[RunGroup], tmp_path: Path) -> None:
+    assert read_texts(groups, "Train/Return") == [
+        "CartPole-v1, toy, Train/Return",
+        "environment steps",
+        "mean return of the newest episodes",
+        "line: mean of the seeds; band: smallest to largest",
+    ]
+    costs = {"Optimizer/actor": [(1.0, 0, 5.0)]}
+    one, other = (make_run(tmp_path / name, costs, name=name) for name in ("x", "y"))
+    assert read_texts(group_runs(load_runs([one])), "Optimizer/actor", smooth=3) == [
+        "CartPole-v1, x, Optimizer/actor",
+        "environment steps",
+        "Optimizer/actor\n(mean of 3 points)",
+        "",
+    ]
+    both = group_runs(load_runs([one, other]))
+    assert read_texts(both, "Optimizer/actor")[0] == "CartPole-v1, Optimizer/actor"
 
 
 def test_other_formats_and_wrong_ones(groups: list[RunGroup], tmp_path: Path) -> None:

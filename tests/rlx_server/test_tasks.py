@@ -117,7 +117,7 @@ def test_a_hierarchy_learns_from_two_clients_over_the_network(experiment):
     assert sum(run.steps for run in runs) - 8 * 7 * 3 <= status.global_t
     assert status.global_t <= sum(run.steps for run in runs)
     for task in ("goal", "control"):
-        assert f"Optimizer/{task}/policy cost" in recorder.names
+        assert f"Optimizer/{task}/actor" in recorder.names
     assert np.mean(exploited) > 0.9
 
 

@@ -57,7 +57,7 @@ class Reinforce(Algorithm):
         rows = {name: tf.reshape(array, [-1, 2]) for name, array in inputs.items()}
         ((name, distribution),) = self.model.policy(rows, states)[0].items()
         log_prob = distribution.log_prob(tf.reshape(actions[name], [-1]))
-        return {"policy cost": -tf.reduce_mean(log_prob * tf.reshape(rewards["reward"], [-1]))}
+        return {"actor": -tf.reduce_mean(log_prob * tf.reshape(rewards["reward"], [-1]))}
 
 
 def make_algorithms(config: Config, seed: int) -> dict[str, Algorithm]:
