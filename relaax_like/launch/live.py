@@ -31,6 +31,8 @@ _LENGTHS = 100
 # Groups of curves in the table, and how many lines each may take.
 _OPTIMIZER, _TIME = "Optimizer/", "Time/"
 _MAX_ROWS = 14
+# The terminal writes ^C behind the table; in the next line it would tear the table apart.
+_SPARE_COLUMNS = 4
 # `Time/NAME Time` are seconds of one iteration.
 _SECONDS = " Time"
 _SHOW_CURSOR = b"\r\n\x1b[?25h"
@@ -166,7 +168,10 @@ class TableProgress(Progress):
         )
         title = f"relaax train {experiment.run_dir}"
         return Panel(
-            Group(self._make_bar(status), Text(), columns), title=Text(title), title_align="left"
+            Group(self._make_bar(status), Text(), columns),
+            title=Text(title),
+            title_align="left",
+            width=self._console.width - _SPARE_COLUMNS,
         )
 
     def _make_bar(self, status: Status) -> RenderableType:

@@ -239,6 +239,7 @@ def test_a_table_in_a_terminal_and_nothing_of_it_after_ctrl_c(cluster: Cluster) 
         table = screen.lines[top:]
         for word in ("step ", "steps/s", "mean return", "episode length", "staleness"):
             assert any(word in line for line in table), word
+        terminal.type("\x03")
         terminal.process.send_signal(signal.SIGINT)
         left = terminal.wait()
         assert terminal.process.returncode == 128 + signal.SIGINT

@@ -24,7 +24,9 @@ _PIECE = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|([\r\n])|([^\r\n\x1b]+)")
 
 
 class Screen:
-    """Lines of text, written as an endless terminal would: cursor up, erase, hide and show.
+    """Lines of text, written as a terminal without an end would: cursor up, erase, hide and show.
+
+    What is longer than a line goes on in the next one.
 
     Attributes:
       lines: of text, colours left out.
@@ -41,9 +43,7 @@ class Screen:
             elif move == "\r":
                 self._column = 0
             elif move:
-                self._row += 1
-                if self._row == len(self.lines):
-                    self.lines.append("")
+                self._break_line()
             else:
                 self._write(text)
 
@@ -63,10 +63,20 @@ class Screen:
             assert command == "m", f"unknown control sequence {arguments}{command}"
 
     def _write(self, text: str) -> None:
-        line = self.lines[self._row].ljust(self._column)
-        end = self._column + len(text)
-        self.lines[self._row] = line[: self._column] + text + line[end:]
-        self._column = end
+        while text:
+            if self._column == COLUMNS:
+                self._column = 0
+                self._break_line()
+            part, text = text[: COLUMNS - self._column], text[COLUMNS - self._column :]
+            line = self.lines[self._row].ljust(self._column)
+            end = self._column + len(part)
+            self.lines[self._row] = line[: self._column] + part + line[end:]
+            self._column = end
+
+    def _break_line(self) -> None:
+        self._row += 1
+        if self._row == len(self.lines):
+            self.lines.append("")
 
 
 class Terminal:
@@ -98,6 +108,10 @@ class Terminal:
     def screen(self) -> Screen:
         """What is to be seen now."""
         return Screen(self._data.decode(errors="replace"))
+
+    def type(self, text: str) -> None:
+        """Types; the terminal shows it, and makes no signal of Ctrl-C."""
+        os.write(self._own, text.encode())
 
     def wait_for(self, condition: Callable[[Screen], bool]) -> Screen:
         """Waits until the screen satisfies a condition, and returns it."""
