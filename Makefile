@@ -88,6 +88,7 @@ evidence:  ## Measure what is too long for CI: PART=speed (an hour) or PART=lear
 
 evidence-speed: bench
 	$(BIN)/python -m benchmarks.hostile
+	$(BIN)/python -m benchmarks.hostile --rlx
 	$(BIN)/python -m benchmarks.recovery
 
 # Runs that are in benchmarks/results are not repeated, unless FRESH=--fresh.

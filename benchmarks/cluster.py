@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
@@ -43,10 +43,10 @@ def run_servers(config: Path, *sets: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def start_servers(config: Path, *sets: str) -> Iterator[Servers]:
+def start_servers(config: Path, *sets: str, log: IO[bytes] | None = None) -> Iterator[Servers]:
     """Starts both on free ports, with a budget that no benchmark uses up.
 
-    Gives them once they listen.
+    Gives them once they listen. What they print goes to `log`, or nowhere.
     """
     ps, rlx = (f"localhost:{port}" for port in find_free_ports(2))
     with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +64,8 @@ def start_servers(config: Path, *sets: str) -> Iterator[Servers]:
             [sys.executable, "-m", f"relaax_like.cli.{role}", *arguments]
             for role in ("parameter_server", "rlx_server")
         ]
-        processes = [subprocess.Popen(c, stdout=subprocess.DEVNULL) for c in commands]
+        output = subprocess.DEVNULL if log is None else log
+        processes = [subprocess.Popen(command, stdout=output) for command in commands]
         try:
             for address in (ps, rlx):
                 _wait_for_port(address)

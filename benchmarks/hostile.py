@@ -1,6 +1,9 @@
 """Hostile clients of the parameter server: what they do to the pushes of an honest one.
 
     python -m benchmarks.hostile [--seconds 10] [--parameters 10000] [--rate 100]
+    python -m benchmarks.hostile --rlx [--seconds 10] [--attacks "no hello" ...]
+
+With `--rlx`, those of the rlx server: see `benchmarks.hostile_rlx`. Without it:
 
 The honest client pushes a gradient and takes the new values every 10 ms, over one stream. Beside it
 a process of its own does one kind of harm, for as long as is measured; as often as it can, or at
@@ -37,6 +40,7 @@ import grpc
 import numpy as np
 import psutil
 
+from benchmarks import hostile_rlx
 from benchmarks.report import report
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.service import NullMetrics
@@ -278,7 +282,12 @@ def main(argv: Sequence[str] = ()) -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--parameters", type=int, default=10_000)
     parser.add_argument("--rate", type=float, default=float("inf"), help="of harm, a second")
+    parser.add_argument("--rlx", action="store_true", help="attack the rlx server instead")
+    parser.add_argument("--attacks", nargs="+", choices=hostile_rlx.ATTACKS, default=())
     arguments = parser.parse_args(argv)
+    if arguments.rlx:
+        hostile_rlx.main(arguments.seconds, arguments.attacks)
+        return
     rows = [
         measure(name, arguments.parameters, arguments.seconds, arguments.rate)
         for name in (NOBODY, *HARMS, NOBODY)

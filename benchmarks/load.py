@@ -152,7 +152,7 @@ def connect_client(address: str) -> RlxClient:
     return RlxClient(address, *SPACES, retry=retry, report=lambda line: None)
 
 
-def make_hello() -> rlx_pb2.ClientMessage:
+def make_hello(mode: rlx_pb2.Mode = rlx_pb2.TRAIN) -> rlx_pb2.ClientMessage:
     """Returns the hello of a client with one slot."""
     return rlx_pb2.ClientMessage(
         hello=rlx_pb2.Hello(
@@ -161,7 +161,7 @@ def make_hello() -> rlx_pb2.ClientMessage:
             slots=1,
             observation_spaces={"observation": space_to_message(SPACES[0])},
             action_spaces={"action": space_to_message(SPACES[1])},
-            mode=rlx_pb2.TRAIN,
+            mode=mode,
         )
     )
 
