@@ -2,7 +2,7 @@
 
 import sys
 
-# Extra of pyproject.toml -> modules that only it brings. Extras that need others come first.
+# Extra of pyproject.toml -> modules that it brings.
 _MODULES = {
     "server": "grpc grpc_health honcho numba prometheus_client psutil pydantic yaml rich "
     "tensorboard tensorflow typer uvloop",
@@ -11,6 +11,11 @@ _MODULES = {
     "plot": "imageio imageio_ffmpeg matplotlib",
     "wandb": "wandb",
 }
+
+
+def describe_cure(extra: str) -> str:
+    """Says how to install an extra."""
+    return f"install it: pip install 'relaax_like[{extra}]'"
 
 
 def describe_missing(module: str | None) -> str | None:
@@ -22,8 +27,5 @@ def describe_missing(module: str | None) -> str | None:
     library = (module or "").partition(".")[0]
     for extra, modules in _MODULES.items():
         if library in modules.split():
-            return (
-                f"{library} is missing for {sys.executable}; install it: "
-                f"pip install 'relaax_like[{extra}]'"
-            )
+            return f"{library} is missing for {sys.executable}; {describe_cure(extra)}"
     return None

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -177,19 +178,26 @@ def test_the_environments_programs_start_by_themselves(
         assert "--rlx-server" in done.stdout
 
 
-def test_a_program_of_the_checkout_finds_the_library_beside_it(
-    checkout: Path, tmp_path: Path
-) -> None:
-    # A Python with numpy and protobuf and nothing else: no relaax_like is installed.
-    base, site = tmp_path / "venv", tmp_path / "site"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", base], check=True, timeout=60)
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A Python, and a folder with numpy and protobuf and nothing else: the base install's needs."""
+    folder = tmp_path_factory.mktemp("base")
+    venv, site = folder / "venv", folder / "site"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=60)
     site.mkdir()
     for package in (Path(numpy.__file__).parent, Path(google.protobuf.__file__).parents[1]):
         (site / package.name).symlink_to(package)
         for libraries in package.parent.glob(f"{package.name}.libs"):
             (site / libraries.name).symlink_to(libraries)
+    return venv / "bin" / "python", site
+
+
+def test_a_program_of_the_checkout_finds_the_library_beside_it(
+    checkout: Path, base: tuple[Path, Path], tmp_path: Path
+) -> None:
+    python, site = base
     done = subprocess.run(
-        [base / "bin" / "python", checkout / "environments" / "bandit" / "main", "--help"],
+        [python, checkout / "environments" / "bandit" / "main", "--help"],
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -198,3 +206,61 @@ def test_a_program_of_the_checkout_finds_the_library_beside_it(
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "--rlx-server" in done.stdout
+
+
+def test_what_the_base_install_lacks_is_one_line(
+    target: Path, base: tuple[Path, Path], tmp_path: Path
+) -> None:
+    python, site = base
+    gym = target / "relaax_like" / "environments" / "OpenAI_Gym" / "main"
+    for argv, want in (
+        (["-c", "from relaax_like.cli.entry import relaax as run; run()"], "[server]'"),
+        (["-c", "from relaax_like.cli.entry import rlx_server as run; run()"], "[server]'"),
+        ([gym, "--env", "CartPole-v1"], "gymnasium is missing for .*relaax_like[envs]'"),
+    ):
+        done = subprocess.run(
+            [python, *argv],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={"PYTHONPATH": f"{target}:{site}"},
+            timeout=60,
+        )
+        assert (done.returncode, done.stdout) == (2, ""), done
+        (line,) = done.stderr.splitlines()
+        assert re.search(re.escape(want).replace(r"\.\*", ".*"), line), line
+        assert "; install it: pip install 'relaax_like[" in line
+
+
+def test_an_installed_wheel_is_a_complete_product(wheel: Path, tmp_path: Path) -> None:
+    """The wheel in an environment of its own, its libraries being those that are here."""
+    venv, day = tmp_path / "venv", tmp_path / "day"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=60)
+    (packages,) = venv.glob("lib/python*/site-packages")
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python")]
+    subprocess.run(
+        [*pip, "install", "--no-deps", "--no-index", "--quiet", wheel], check=True, timeout=100
+    )
+    # Behind the wheel's own; the editable install's finder is not among them.
+    for number, path in enumerate(sorted({sysconfig.get_path(n) for n in ("purelib", "platlib")})):
+        (packages / f"here-{number}.pth").write_text(f"{path}\n")
+    day.mkdir()
+
+    def run(command: str) -> str:
+        done = subprocess.run(
+            command.split(),
+            capture_output=True,
+            text=True,
+            cwd=day,
+            # The kernels need not be compiled for these few steps.
+            env={"PATH": f"{venv / 'bin'}:/usr/bin:/bin", "NUMBA_DISABLE_JIT": "1"},
+            timeout=100,
+        )
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done
+        return done.stdout
+
+    assert str(packages / "relaax_like" / "algorithms") in run("relaax examples --copy here")
+    text = run("relaax train a2c --max-global-step 256")
+    assert "finished: budget of 256 env steps used up" in text
+    assert "2 greedy episodes" in run("relaax eval a2c --episodes 2")
+    assert "--rlx-server" in run("relaax gym --help")

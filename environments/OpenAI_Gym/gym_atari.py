@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from relaax_like.extras import describe_missing
 from relaax_like.wire.errors import ConfigError
 
 NAMESPACE = "ALE/"
@@ -83,9 +84,8 @@ def register() -> None:
     try:
         games = importlib.import_module("ale_py")
     except ImportError as error:
-        raise ConfigError(
-            f"Atari games need ale-py: pip install 'relaax_like[envs]' ({error})"
-        ) from None
+        line = describe_missing(error.name) or f"ale-py cannot be imported: {error}"
+        raise ConfigError(f"Atari games: {line}") from None
     gym.register_envs(games)
 
 

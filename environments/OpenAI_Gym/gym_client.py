@@ -18,6 +18,7 @@ from relaax_like.client import (
     add_security_arguments,
     make_security,
 )
+from relaax_like.extras import describe_missing
 from relaax_like.wire.errors import ConfigError, NotAllowedError, ProtocolError, RelaaxError
 
 from .gym_display import Display
@@ -235,11 +236,10 @@ def _make_slots(args: argparse.Namespace) -> "GymSlots":
     try:
         from .gym_make import make_slots
     except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("gymnasium"):
+        line = describe_missing(error.name)
+        if line is None:
             raise
-        raise ConfigError(
-            f"gymnasium is missing for {sys.executable}; install it: pip install gymnasium pygame"
-        ) from None
+        raise ConfigError(line) from None
     return make_slots(
         args.env,
         args.num_envs,

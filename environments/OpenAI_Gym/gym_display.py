@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from relaax_like.extras import describe_missing
+
 
 class Display:
     """Shows frames in a pygame window while it is on, at the pace of the environment's own time.
@@ -91,7 +93,7 @@ class Display:
         try:
             import pygame
         except ImportError:
-            raise _NoDisplayError("pygame is missing, install it: pip install pygame") from None
+            raise _NoDisplayError(str(describe_missing("pygame"))) from None
         self._pygame = pygame
         # Drawing without a window may have begun pygame with another video driver.
         pygame.display.quit()

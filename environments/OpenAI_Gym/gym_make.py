@@ -17,6 +17,7 @@ from gymnasium.envs.registration import (
 )
 from gymnasium.vector import AutoresetMode
 
+from relaax_like.extras import describe_cure, describe_missing
 from relaax_like.wire.errors import ConfigError
 
 from . import gym_atari, gym_masked
@@ -83,7 +84,7 @@ def make_slots(
         except (gym.error.Error, ImportError, TypeError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"environment {name} {env_args or ''}: {_one_line(error)}") from error
+            raise ConfigError(f"environment {name} {env_args or ''}: {_describe(error)}") from error
 
 
 def _make(
@@ -187,10 +188,18 @@ def _render_args(spec: Any, env_args: dict[str, Any]) -> dict[str, str]:
     creator = spec.entry_point
     try:
         creator = load_env_creator(creator) if isinstance(creator, str) else creator
-    except (ImportError, AttributeError, TypeError, ValueError):
+    except (gym.error.Error, ImportError, AttributeError, TypeError, ValueError):
         return {}
     metadata = getattr(creator, "metadata", None) or {}
     return {"render_mode": "rgb_array"} if "rgb_array" in metadata.get("render_modes", ()) else {}
+
+
+def _describe(error: Exception) -> str:
+    """Returns one line; what is missing is installed as all else of ours."""
+    if isinstance(error, gym.error.DependencyNotInstalled):
+        return f"its simulator is missing for {sys.executable}; {describe_cure('envs')}"
+    missing = describe_missing(error.name) if isinstance(error, ModuleNotFoundError) else None
+    return missing or _one_line(error)
 
 
 def _one_line(error: BaseException) -> str:

@@ -55,7 +55,7 @@ def copy_examples(target: Path) -> int:
     try:
         for folder, copy in copies.items():
             shutil.copytree(folder, copy, ignore=_NOT_COPIED)
-            print(copy)
+            print(f"{copy}, from {folder}")
     except OSError as error:
         raise ConfigError(f"--copy {target}: cannot be written: {error.strerror}") from None
     print(

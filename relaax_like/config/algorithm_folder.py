@@ -17,6 +17,7 @@ from types import ModuleType
 
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.shipped import ALGORITHMS, ENVIRONMENTS, get_shipped_folder
+from relaax_like.extras import describe_missing
 from relaax_like.wire.errors import ConfigError
 
 PACKAGE = "relaax_algorithms"
@@ -97,6 +98,8 @@ def load_folder_module(folder: Path, module: str) -> ModuleType:
             package = _make_package(folder.resolve())
         return importlib.import_module(f"{package}.{module}")
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (line := describe_missing(error.name)):
+            raise ConfigError(line) from None
         raise ConfigError(f"{_place(error, folder)}: {type(error).__name__}: {error}") from error
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from relaax_like.extras import describe_missing
 from relaax_like.launch.modes import XAxis
 from relaax_like.launch.runs import (
     EPISODE_LENGTH,
@@ -73,9 +74,7 @@ def plot_runs(
     try:
         figure = _make_figure(groups, curve, x, smooth)
     except ImportError as error:
-        raise ConfigError(
-            f"{error.name or error} is missing; install it: pip install 'relaax_like[plot]'"
-        ) from None
+        raise ConfigError(describe_missing(error.name) or str(error)) from None
     try:
         figure.savefig(out, dpi=120)
     except OSError as error:

@@ -11,6 +11,7 @@ import numpy as np
 
 from relaax_like.client.interactor import EnvironmentSlots, Transition
 from relaax_like.client.values import Values
+from relaax_like.extras import describe_missing
 from relaax_like.wire.errors import ConfigError
 
 _SUFFIXES = (".mp4", ".gif")
@@ -149,9 +150,7 @@ def validate_video(path: Path) -> None:
         raise ConfigError(f"--video {path}: there is no folder {path.parent}")
     for library in ("imageio", "imageio_ffmpeg"):
         if importlib.util.find_spec(library) is None:
-            raise ConfigError(
-                f"--video: {library} is missing; install it: pip install 'relaax_like[plot]'"
-            )
+            raise ConfigError(f"--video: {describe_missing(library)}")
 
 
 def _open(path: Path, fps: float) -> Any:

@@ -1,4 +1,4 @@
-"""What an installed package shows of itself: examples, keys, version, the Gymnasium client."""
+"""What an installed package shows of itself: examples, keys, version."""
 
 import os
 import re
@@ -70,7 +70,7 @@ def test_keys_are_listed_by_section(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"relaax-rlx-server\.max_clients .* 256 ", text)
 
 
-@pytest.mark.parametrize("command", ["train", "run", "resume"])
+@pytest.mark.parametrize("command", ["train", "resume"])
 def test_keys_are_in_the_help_of_what_takes_them(command: str, tmp_path: Path) -> None:
     text = call(command, "--help", cwd=tmp_path)
     for flag in ("--seed", "--eval-freq", "--slots", "--wandb-project"):
@@ -78,7 +78,5 @@ def test_keys_are_in_the_help_of_what_takes_them(command: str, tmp_path: Path) -
     assert "iterations between two tests" in " ".join(text.replace("│", " ").split())
 
 
-def test_the_version_and_the_gymnasium_client(tmp_path: Path) -> None:
+def test_the_version_is_printed(tmp_path: Path) -> None:
     assert call("--version", cwd=tmp_path) == f"{relaax_like.__version__}\n"
-    text = call("gym", "--episodes", "3", "--help", cwd=tmp_path)
-    assert "--rlx-server HOST:PORT" in text

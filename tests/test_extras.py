@@ -1,0 +1,51 @@
+"""Libraries that only extras bring."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from support.cluster import ROOT
+
+from relaax_like.config.algorithm_folder import load_algorithm_module
+from relaax_like.extras import _MODULES, describe_missing
+from relaax_like.wire.errors import ConfigError
+
+# Names of distributions whose modules are called otherwise.
+MODULES = {
+    "grpcio": "grpc",
+    "grpcio-health-checking": "grpc_health",
+    "ale-py": "ale_py",
+    "imageio-ffmpeg": "imageio_ffmpeg",
+    "prometheus-client": "prometheus_client",
+    "pyyaml": "yaml",
+}
+
+
+def test_every_library_of_an_extra_is_known() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extra, modules in _MODULES.items():
+        for requirement in extras["optional-dependencies"][extra]:
+            name = requirement.split(">")[0].split("[")[0]
+            assert MODULES.get(name, name) in modules.split(), requirement
+
+
+def test_the_line_names_the_extra() -> None:
+    line = describe_missing("grpc.aio")
+    assert line is not None
+    assert line.startswith("grpc is missing for ")
+    assert line.endswith("; install it: pip install 'relaax_like[server]'")
+    for module in ("my_module", "", None):
+        assert describe_missing(module) is None
+
+
+def test_a_folder_s_missing_library_is_named_without_a_place(tmp_path: Path) -> None:
+    text = "raise ModuleNotFoundError(\"No module named '{0}'\", name='{0}')"
+    for name, want in (
+        ("tensorflow", r"^tensorflow is missing .*relaax_like\[server\]'$"),
+        ("mine", r"model\.py:1: ModuleNotFoundError: No module named 'mine'"),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "model.py").write_text(text.format(name))
+        with pytest.raises(ConfigError, match=want):
+            load_algorithm_module(folder, "model")
