@@ -380,4 +380,5 @@ def message_to_status(message: pb.Status) -> Status:
             message.mirrored_global_t if message.HasField("mirrored_global_t") else None
         ),
         mirror_error=message.mirror_error,
+        journal_error=message.journal_error,
     )

@@ -306,6 +306,7 @@ class Status:
     resident_bytes: int = 0
     mirrored_global_t: int | None = None
     mirror_error: str = ""
+    journal_error: str = ""
 
 
 class Metrics(abc.ABC):

@@ -1,4 +1,4 @@
-"""`relaax fsck`: whether a run's snapshots and journal are whole, and the cure."""
+"""`relaax fsck`: whether the parameter server starts on a run's snapshots and journal; the cure."""
 
 import contextlib
 from pathlib import Path
@@ -8,12 +8,8 @@ from rich.table import Table
 
 from relaax_like.launch.process import EXIT_ERROR
 from relaax_like.parameter_server.folder import lock_folder
-from relaax_like.parameter_server.journal_check import (
-    JournalReport,
-    check_journal,
-    cut_to_last_good,
-)
-from relaax_like.parameter_server.snapshots import read_latest
+from relaax_like.parameter_server.journal_check import JournalReport, check_journal, cut_journal
+from relaax_like.parameter_server.rehearsal import Rehearsal, rehearse
 from relaax_like.wire.errors import ConfigError
 
 
@@ -22,31 +18,36 @@ def check_folder(folder: Path, to_last_good: bool) -> int:
 
     Args:
       folder: of a run, or of its checkpoints.
-      to_last_good: set aside what lies behind the first damage of the journal.
+      to_last_good: make it start: give up what lies behind the first damage of the journal.
 
     Raises:
       ConfigError: no such folder, or nothing of a run in it.
       SnapshotError: a parameter server is running there, or all snapshots are damaged.
-      JournalError: a journal of a format that this version does not know.
+      JournalError: a journal without a snapshot, or of another model or format.
     """
     checkpoints = _find_checkpoints(folder)
+    journal = checkpoints / "journal"
     with contextlib.closing(lock_folder(checkpoints)):
-        state = read_latest(checkpoints)
-        where = "none" if state is None else f"version {state.version}, step {state.global_t:,}"
-        print(f"newest snapshot: {where}")
-        report = check_journal(checkpoints / "journal")
+        rehearsal = rehearse(checkpoints)
+        _print_snapshots(rehearsal)
+        report = check_journal(journal)
         _print_journal(report)
-        if report.damage is None or report.damage.torn:
+        where = f"version {rehearsal.end.version:,}, step {rehearsal.end.global_t:,}"
+        if rehearsal.damage is None:
+            _print_harmless(report, rehearsal)
+            print(f"the parameter server starts at {where}")
             return 0
+        print(rehearsal.damage)
         if not to_last_good:
-            print("the parameter server does not start on it; --to-last-good keeps what is whole")
+            print(
+                f"the parameter server does not start; --to-last-good makes it start at {where}, "
+                f"and gives up {rehearsal.lost}"
+            )
             return EXIT_ERROR
-        cut = cut_to_last_good(checkpoints / "journal")
-        assert cut is not None
-        print(
-            f"records from {cut.damage.index} on are set aside in {cut.aside} ({cut.bytes:,} "
-            "bytes); the run goes on before them"
-        )
+        cut = cut_journal(journal, rehearsal.damage, rehearsal.skipped)
+        print(f"given up: {rehearsal.lost}; the parameter server starts at {where}")
+        if cut.aside is not None:
+            print(f"set aside in {cut.aside} ({cut.bytes:,} bytes of the journal)")
     return 0
 
 
@@ -71,5 +72,24 @@ def _print_journal(report: JournalReport) -> None:
         numbers = (segment.first_index, segment.records, segment.bytes)
         table.add_row(segment.path.name, *(f"{number:,}" for number in numbers), segment.state)
     Console().print(table)
-    if report.damage is not None:
-        print(report.damage)
+
+
+def _print_snapshots(rehearsal: Rehearsal) -> None:
+    state = rehearsal.snapshot
+    where = "none" if state is None else f"version {state.version:,}, step {state.global_t:,}"
+    print(f"newest snapshot: {where}")
+    if rehearsal.skipped:
+        names = ", ".join(path.name for path in rehearsal.skipped)
+        print(f"damaged snapshots that are newer: {names}")
+
+
+def _print_harmless(report: JournalReport, rehearsal: Rehearsal) -> None:
+    """Prints damage that does not keep the server from starting."""
+    if rehearsal.torn is not None:
+        print(
+            f"{rehearsal.torn}; the parameter server cuts the journal off there. No record that is "
+            "known to be synced is lost; after a power cut, pushes acknowledged in the last second "
+            "before it can be"
+        )
+    elif report.damage is not None:
+        print(f"{report.damage}; it is older than the newest snapshot, and not needed")

@@ -137,7 +137,7 @@ class Combiner:
             return self._plan_mean(push.groups, gradient)
         return Plan("alone", gradient, gradient)
 
-    def replan(self, action: Action, push: Push) -> Plan:
+    def replan(self, action: Action, push: Push, reason: str) -> Plan:
         """Returns the plan that led to a record of the journal."""
         gradient = push.gradient
         if action == "with_pending":
@@ -146,7 +146,7 @@ class Combiner:
         if action == "pending":
             assert gradient is not None
             return self._plan_holding(push.groups, gradient)
-        return Plan(action, gradient, gradient if action == "alone" else None)
+        return Plan(action, gradient, gradient if action == "alone" else None, reason=reason)
 
     def note(self, plan: Plan, groups: tuple[str, ...], values: Values) -> None:
         """Takes what has been done, and the values afterwards. Allocates nothing large."""

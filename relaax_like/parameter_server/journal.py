@@ -22,6 +22,7 @@ from relaax_like.parameter_server.journal_format import (
     pack_record_header,
     path_of,
 )
+from relaax_like.parameter_server.journal_head import Claim, JournalHead
 from relaax_like.parameter_server.journal_reader import JournalReader, SegmentReader
 from relaax_like.wire.errors import ConfigError, JournalError
 from relaax_like.wire.syncing import sync_path
@@ -75,6 +76,7 @@ class Journal:
         first_index: int,
         *,
         fingerprint: int,
+        head: JournalHead | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         sync_interval_sec: float | None = SYNC_INTERVAL_SEC,
     ):
@@ -87,6 +89,8 @@ class Journal:
           directory: the folder. The caller sees to it that nobody else writes to it.
           first_index: of the next record: the caller's state contains all before it.
           fingerprint: of the manifest.
+          head: is told what is on the disk, so that a missing end is noticed at the next start; it
+            is closed with the journal. None: nothing is.
           segment_bytes: size from which on a segment takes no more records.
           sync_interval_sec: seconds for which records are gathered before they are synced; None:
             the caller calls `sync`.
@@ -103,6 +107,7 @@ class Journal:
         self.directory = Path(directory)
         self.next_index = first_index
         self._fingerprint = fingerprint
+        self._head = head
         self._segment_bytes = segment_bytes
         self._sync_interval_sec = sync_interval_sec
 
@@ -247,6 +252,7 @@ class Journal:
                         "server when the disk is well"
                     )
                 raise JournalError(self._failed) from error
+            self._note_head(files[-1].first_index, index)
             with self._lock:
                 self._synced_bytes, self._synced_index = written_bytes, index
 
@@ -368,6 +374,10 @@ class Journal:
         for file in files[:-1]:
             _close(file)
 
+    def _note_head(self, newest_segment: int, end: int) -> None:
+        if self._head is not None:
+            self._head.note(Claim(newest_segment, end))
+
     # At the start and at the end.
 
     def _open(self) -> None:
@@ -377,9 +387,11 @@ class Journal:
         self._folder = os.open(self.directory, os.O_RDONLY | os.O_CLOEXEC)
         segments = list_segments(self.directory)
         end = self._read_end(segments) if segments else None
+        if self._head is not None and not self._head.path.exists():
+            self._head.replace(Claim())
         kept = segments[: segments.index(end.segment) + 1] if end else []
-        for segment in reversed(segments[len(kept) :]):
-            segment.path.unlink()
+        if end is not None:
+            _unlink(segments[len(kept) :])
         for position, segment in enumerate(kept):
             file = _File(**vars(segment), size=segment.path.stat().st_size)
             self._files.append(file)
@@ -392,16 +404,19 @@ class Journal:
             self._chain = end.chain
             self._cut(self._files[-1], end.offset)
         self._sync_files([file for file in self._files if file.descriptor is not None])
+        self._note_head(self._files[-1].first_index, self.next_index)
+        if end is None:
+            # Only now: until the new segment was on the disk, the head claimed the old ones.
+            _unlink([one for one in segments if one.path != self._files[-1].path])
         self._synced_bytes = self._written_bytes
 
     def _read_end(self, segments: Sequence[Segment]) -> SegmentReader | None:
         """Finds where the records end; None where the journal is to begin anew."""
         first = self.next_index
-        # With the record before, for the segment that begins with the next one may be torn.
-        from_index = min(first, max(first - 1, segments[0].first_index))
-        reader = JournalReader(self.directory, self._fingerprint, from_index)
-        for _ in reader:
-            pass
+        reader = self._read(first)
+        if reader.end is None:
+            # The segment that begins with the next record is torn: the one before it goes on.
+            reader = self._read(max(first - 1, segments[0].first_index))
         if reader.torn:
             _LOG.warning("%s; it is cut off", reader.torn)
         end = reader.end
@@ -421,6 +436,12 @@ class Journal:
             return None
         return end
 
+    def _read(self, from_index: int) -> JournalReader:
+        reader = JournalReader(self.directory, self._fingerprint, from_index)
+        for _ in reader:
+            pass
+        return reader
+
     def _cut(self, file: _File, size: int) -> None:
         if file.size > size:
             assert file.descriptor is not None
@@ -433,6 +454,8 @@ class Journal:
         if self._folder is not None:
             os.close(self._folder)
             self._folder = None
+        if self._head is not None:
+            self._head.close()
 
     # In the sync thread.
 
@@ -473,6 +496,11 @@ def _write(descriptor: int, buffers: list[memoryview]) -> int:
         if written:
             buffers[0] = buffers[0][written:]
     return size
+
+
+def _unlink(segments: Sequence[Segment]) -> None:
+    for segment in reversed(segments):
+        segment.path.unlink(missing_ok=True)
 
 
 def _close(file: _File) -> None:

@@ -1,15 +1,18 @@
-"""What `relaax fsck` tells of a journal, and its cure: the journal up to the first damage.
+"""What `relaax fsck` reports of a journal, and its cure: the journal up to where it is usable.
 
 Neither may run while a server writes to the folder.
 """
 
+import contextlib
 import itertools
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from relaax_like.parameter_server.journal_format import Segment, list_segments
+from relaax_like.parameter_server.journal_head import Claim, JournalHead, path_of_head
 from relaax_like.parameter_server.journal_reader import Damage, DamagedError, SegmentReader, locate
 from relaax_like.wire.errors import JournalError
 from relaax_like.wire.syncing import sync_path
@@ -49,16 +52,14 @@ class JournalReport:
 
 @dataclass(frozen=True)
 class Cut:
-    """What `cut_to_last_good` did.
+    """What `cut_journal` set aside.
 
     Attributes:
-      damage: where it cut; records before `damage.index` are left.
-      aside: the folder with all that lay behind.
-      bytes: moved there.
+      aside: the folder that it is in; None: there was nothing to move, the rest is missing.
+      bytes: moved there, of the journal.
     """
 
-    damage: Damage
-    aside: Path
+    aside: Path | None
     bytes: int
 
 
@@ -97,39 +98,35 @@ def _report(segment: Segment, reader: SegmentReader | None, damage: Damage | Non
     return SegmentReport(segment.path, segment.first_index, records, size, state)
 
 
-def cut_to_last_good(directory: Path) -> Cut | None:
-    """Cuts a journal at its first damage; what lies behind is moved into a folder beside it.
+def cut_journal(directory: Path, damage: Damage, unusable: Sequence[Path] = ()) -> Cut:
+    """Cuts a journal at a damage; what lies behind is moved into a folder beside it.
 
     Until it is done the journal looks as damaged as before: it can be done again.
 
-    Returns:
-      None when there is no damage; then nothing was touched.
+    Args:
+      directory: of the journal.
+      damage: where; records before `damage.index` are left.
+      unusable: damaged snapshots that are newer; they are moved there, too: one that a backup
+        brings back must not meet what is written to the journal from now on.
 
     Raises:
-      JournalError: the disk is full or fails, or a segment is of an unknown format.
+      JournalError: the disk is full or fails.
     """
-    damage = check_journal(directory).damage
-    if damage is None:
-        return None
     try:
+        directory.mkdir(parents=True, exist_ok=True)
         aside = _make_aside(directory, damage.index)
-        behind = [segment.path for segment in list_segments(directory)]
-        behind = behind[behind.index(damage.path) + 1 :]
-        moved = sum(path.stat().st_size for path in behind)
-        moved += damage.path.stat().st_size - damage.offset
-        if damage.offset:
-            _copy_tail(damage, aside)
-        for path in reversed(behind):
+        for path in unusable:
             path.rename(aside / path.name)
-        if damage.offset:
-            _truncate(damage.path, damage.offset)
-        else:
-            damage.path.rename(aside / damage.path.name)
+        # It may claim what is given up; the next start writes what is left then.
+        JournalHead(path_of_head(directory)).replace(Claim())
+        moved = 0 if damage.offset is None else _move_rest(directory, damage, damage.offset, aside)
         sync_path(aside)
+        with contextlib.suppress(OSError):
+            aside.rmdir()  # nothing came into it
         sync_path(directory)
     except OSError as error:
         raise JournalError(f"{directory}: the journal was not cut: {error}") from error
-    return Cut(damage, aside, moved)
+    return Cut(aside if aside.exists() else None, moved)
 
 
 def _make_aside(directory: Path, index: int) -> Path:
@@ -143,12 +140,25 @@ def _make_aside(directory: Path, index: int) -> Path:
     raise AssertionError
 
 
-def _copy_tail(damage: Damage, aside: Path) -> None:
-    copy = aside / f"{damage.path.name}.from-{damage.offset}"
-    with open(damage.path, "rb") as source, open(copy, "xb") as target:
-        source.seek(damage.offset)
-        shutil.copyfileobj(source, target)
-    sync_path(copy)
+def _move_rest(directory: Path, damage: Damage, offset: int, aside: Path) -> int:
+    """Moves a damage and what lies behind it; returns the bytes."""
+    path = damage.path
+    behind = [segment.path for segment in list_segments(directory)]
+    behind = behind[behind.index(path) + 1 :]
+    moved = sum(one.stat().st_size for one in behind) + path.stat().st_size - offset
+    if offset:
+        copy = aside / f"{path.name}.from-{offset}"
+        with open(path, "rb") as source, open(copy, "xb") as target:
+            source.seek(offset)
+            shutil.copyfileobj(source, target)
+        sync_path(copy)
+    for one in reversed(behind):
+        one.rename(aside / one.name)
+    if offset:
+        _truncate(path, offset)
+    else:
+        path.rename(aside / path.name)
+    return moved
 
 
 def _truncate(path: Path, size: int) -> None:

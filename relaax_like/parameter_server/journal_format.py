@@ -23,7 +23,7 @@ from pathlib import Path
 
 from relaax_like.wire.errors import JournalError
 
-FORMAT = 1
+FORMAT = 2
 # Stays in every format, so that an unknown format is told from a damaged header.
 HEADER = struct.Struct("<8sIIQII")
 RECORD = struct.Struct("<4sQQII")

@@ -1,11 +1,14 @@
 """Reads a journal back, checks every byte, and tells a crash's torn end from damage."""
 
+import contextlib
 import os
+import shlex
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 from relaax_like.parameter_server.journal_format import (
     FORMAT,
@@ -18,6 +21,7 @@ from relaax_like.parameter_server.journal_format import (
     Segment,
     list_segments,
 )
+from relaax_like.parameter_server.journal_head import DamagedHeadError, JournalHead
 from relaax_like.wire.errors import JournalError
 
 _READ_BYTES = 1 << 20
@@ -25,28 +29,46 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Damage:
-    """Where the readable part of a journal ends, although there is more.
+    """Where the usable part of a journal ends, although there is more, or was.
 
     Attributes:
-      path: the segment's file.
-      offset: in it; what lies before is whole.
+      path: the segment's file; the journal's folder where the rest is missing.
+      offset: in the file; what lies before is usable. None: the rest is missing.
       index: of the record that should be there.
       found: what is there instead.
       torn: a crash leaves this; nothing is lost but what no sync had reached.
     """
 
     path: Path
-    offset: int
+    offset: int | None
     index: int
     found: str
     torn: bool
 
     def __str__(self) -> str:
+        if self.offset is None:
+            return f"{self.path}: the journal ends before record {self.index}, but {self.found}"
         word = "torn" if self.torn else "damaged"
         return (
             f"{self.path}: {word} at offset {self.offset}, where record {self.index} should be: "
             f"{self.found}"
         )
+
+
+class DamagedJournalError(JournalError):
+    """A journal cannot be used from some record on, and no crash leaves that.
+
+    Attributes:
+      damage: where, and what.
+    """
+
+    def __init__(self, damage: Damage, directory: Path):
+        super().__init__(
+            f"{damage}. Bring the file back, or let `relaax fsck "
+            f"{shlex.quote(str(directory.parent))} --to-last-good` give up what lies behind: it "
+            "names the versions"
+        )
+        self.damage = damage
 
 
 class DamagedError(Exception):
@@ -79,6 +101,7 @@ class SegmentReader:
       fingerprint: of the manifest.
       index: of the next record.
       offset: of the next record.
+      record_offset: of the newest record that was read.
       chain: behind the records read so far.
     """
 
@@ -90,7 +113,7 @@ class SegmentReader:
           JournalError: it is of a format that this version does not know.
         """
         self.segment = segment
-        self.offset = 0
+        self.offset = self.record_offset = 0
         try:
             self._file = open(segment.path, "rb")  # noqa: SIM115
         except OSError as error:
@@ -160,7 +183,7 @@ class SegmentReader:
         if version != FORMAT:
             raise JournalError(
                 f"{self.segment.path}: format {version}, this version reads format {FORMAT}; use "
-                "the version of relaax_like that wrote it"
+                "the version of relaax_like that wrote it, or start in another run_dir"
             )
         if self.index != self.segment.first_index:
             found = f"a header that begins with record {self.index}, which the name contradicts"
@@ -188,6 +211,7 @@ class SegmentReader:
             raise DamagedError(self.offset, "a record that does not continue the one before")
         self.index += 1
         self.chain = chain
+        self.record_offset = self.offset
         self.offset += RECORD_BYTES + length
         return index, memoryview(payload)
 
@@ -216,19 +240,27 @@ class JournalReader:
       end: the segment in which the records end; None where none can be read.
     """
 
-    def __init__(self, directory: Path, fingerprint: int, from_index: int):
+    def __init__(
+        self,
+        directory: Path,
+        fingerprint: int | None,
+        from_index: int,
+        head: JournalHead | None = None,
+    ):
         """Reads nothing yet.
 
         Args:
           directory: of the journal; where there is none, there are no records.
-          fingerprint: of the manifest.
+          fingerprint: of the manifest; None: whatever the journal's is.
           from_index: of the first record wanted; older ones in its segment are checked, too.
+          head: of the journal; None: a missing end is not noticed.
         """
         self.torn: Damage | None = None
         self.end: SegmentReader | None = None
         self._directory = directory
         self._fingerprint = fingerprint
         self._from_index = from_index
+        self._head = head
 
     @property
     def next_index(self) -> int:
@@ -241,7 +273,8 @@ class JournalReader:
         The records may end before `from_index`: a snapshot can outlive records that it contains.
 
         Raises:
-          JournalError: records are damaged or missing, or of another model.
+          DamagedJournalError: records are damaged or missing.
+          JournalError: they are of another model, or of a format that this version does not know.
         """
         segments = self._select_segments()
         for position, segment in enumerate(segments):
@@ -257,26 +290,63 @@ class JournalReader:
                 index = self.end.index if self.end else segment.first_index
                 damage = locate(error, segments, position, index)
                 if not damage.torn:
-                    raise JournalError(
-                        f"{damage}. `relaax fsck --to-last-good` cuts the journal there, and moves "
-                        "what lies behind aside"
-                    ) from None
+                    raise DamagedJournalError(damage, self._directory) from None
                 self.torn = damage
-                return
+                break
+        if self._head is not None:
+            self._validate_end(self._head, segments)
+
+    def make_error(self, found: str) -> DamagedJournalError:
+        """Returns the error that says that the newest record cannot be used.
+
+        Args:
+          found: what it is instead.
+        """
+        assert self.end is not None
+        path, offset = self.end.segment.path, self.end.record_offset
+        return DamagedJournalError(
+            Damage(path, offset, self.end.index - 1, found, torn=False), self._directory
+        )
 
     def _select_segments(self) -> list[Segment]:
         segments = list_segments(self._directory)
         older = sum(segment.first_index <= self._from_index for segment in segments)
         if segments and not older:
-            raise JournalError(
-                f"{self._directory}: the journal begins with record {segments[0].first_index}, "
-                f"expected record {self._from_index} or one before it: records are missing. Go on "
-                "from a newer snapshot, or move the journal aside to go on without it"
-            )
+            first = segments[0]
+            found = f"a journal that begins with record {first.first_index}"
+            damage = Damage(first.path, 0, self._from_index, found, torn=False)
+            raise DamagedJournalError(damage, self._directory)
         return segments[max(0, older - 1) :]
 
+    def _validate_end(self, head: JournalHead, segments: Sequence[Segment]) -> None:
+        """Checks that the journal reaches as far as its head says.
+
+        Raises:
+          DamagedJournalError: it does not, or the head cannot be read.
+        """
+        try:
+            claim = head.read()
+        except DamagedHeadError as error:
+            self._fail_at_end(f"its head, {head.path}, is damaged: {error}; more may be missing")
+        if claim is None:
+            if segments:
+                self._fail_at_end(f"its head, {head.path}, is missing, and more may be")
+            return
+        newest = segments[-1].first_index if segments else -1
+        if claim.newest_segment is not None and newest < claim.newest_segment:
+            self._fail_at_end(f"there was a segment that begins with record {claim.newest_segment}")
+        if (self.end.index if self.end else 0) < claim.end:
+            self._fail_at_end(f"record {claim.end - 1} had been written and synced")
+
+    def _fail_at_end(self, found: str) -> NoReturn:
+        if self.torn is None:
+            damage = Damage(self._directory, None, self.next_index, found, torn=False)
+        else:
+            damage = replace(self.torn, found=f"{self.torn.found}, but {found}", torn=False)
+        raise DamagedJournalError(damage, self._directory)
+
     def _validate_model(self, reader: SegmentReader) -> None:
-        if reader.fingerprint != self._fingerprint:
+        if self._fingerprint is not None and reader.fingerprint != self._fingerprint:
             raise JournalError(
                 f"{reader.segment.path}: the journal is of another model: fingerprint "
                 f"{reader.fingerprint:#x}, expected {self._fingerprint:#x}; use the configuration "
@@ -304,6 +374,29 @@ def locate(error: DamagedError, segments: Sequence[Segment], position: int, inde
         torn = not _holds_record(segment.path, error.offset)
     torn = torn and not any(behind.confirmed for behind in segments[position + 1 :])
     return Damage(segment.path, error.offset, index, str(error), torn)
+
+
+def find_last_record(directory: Path, damage: Damage) -> bytes | None:
+    """Returns the payload of the last record behind a damage that is complete; None: there is none.
+
+    For people only: whether it continues the records before it is not checked.
+    """
+    if damage.offset is None:
+        return None
+    for segment in reversed(list_segments(directory)):
+        if segment.first_index < damage.index and segment.path != damage.path:
+            break
+        offset = damage.offset if segment.path == damage.path else 0
+        payload = None
+        with contextlib.suppress(OSError), open(segment.path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            for mark in _find_marks(file.fileno(), offset):
+                if _is_record(file.fileno(), mark, size):
+                    length = RECORD.unpack(os.pread(file.fileno(), RECORD_BYTES, mark))[1]
+                    payload = os.pread(file.fileno(), length, mark + RECORD_BYTES)
+        if payload is not None:
+            return payload
+    return None
 
 
 def _holds_record(path: Path, offset: int) -> bool:

@@ -240,7 +240,9 @@ class Mirror:
         if name in self._scores:
             return True
         try:
-            self._scores[name] = unpack_manifest(self._remote.read_manifest(name)).get("score")
+            self._scores[name] = unpack_manifest(self._remote.read_manifest(name), name).get(
+                "score"
+            )
         except FileNotFoundError:
             return False
         except DamagedError:
@@ -340,7 +342,7 @@ def _fetch(remote: Remote, name: str, manifest: bytes, directory: Path) -> Path:
     Raises:
       DamagedError: it is not what was written.
     """
-    files = check_files(unpack_manifest(manifest))
+    files = check_files(unpack_manifest(manifest, f"mirror {remote.shown_url}: {name}"))
     target = directory / name
     temporary = directory / (TEMPORARY + name)
     try:

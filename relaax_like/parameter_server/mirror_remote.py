@@ -56,7 +56,7 @@ class OpenSnapshot:
         """
         self.name = path.name
         self.manifest = (path / MANIFEST_NAME).read_bytes()
-        self.body = unpack_manifest(self.manifest)
+        self.body = unpack_manifest(self.manifest, str(path))
         self.files: dict[str, IO[bytes]] = {}
         with contextlib.ExitStack() as stack:
             for name in check_files(self.body):

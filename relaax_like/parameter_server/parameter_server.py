@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -38,10 +38,10 @@ from relaax_like.parameter_server.intake import (
 from relaax_like.parameter_server.mirror import Mirror
 from relaax_like.parameter_server.optimizer_curves import OptimizerCurves
 from relaax_like.parameter_server.published_state import PublishedState
-from relaax_like.parameter_server.push_journal import Durability, PushJournal
-from relaax_like.parameter_server.records import Record
+from relaax_like.parameter_server.push_journal import JOURNAL_INDEX, Durability, PushJournal
+from relaax_like.parameter_server.records import Position, Record
 from relaax_like.parameter_server.replies import Answered, Replies
-from relaax_like.parameter_server.saver import JOURNAL_INDEX, Saver
+from relaax_like.parameter_server.saver import Saver
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, EpisodeMeans, Statistics
@@ -51,7 +51,6 @@ from relaax_like.wire import failpoints, tracing
 from relaax_like.wire.errors import (
     ConfigError,
     InvalidInputError,
-    JournalError,
     LeasedError,
     ServerUnavailableError,
 )
@@ -371,6 +370,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             resident_bytes=_get_resident_bytes(),
             mirrored_global_t=None if self._mirror is None else self._mirror.status.newest_global_t,
             mirror_error="" if self._mirror is None else self._mirror.status.error,
+            journal_error="" if self._journal is None else self._journal.failed,
         )
 
     @property
@@ -480,10 +480,19 @@ class ParameterServer(ParameterServerBackend, Publisher):
             restored = self._import_published(state) or state is not None
             if self._journal is None:
                 return restored
-            index = 0 if state is None else int(state.statistics.get(JOURNAL_INDEX, 0))
-            replayed = self._replay(self._journal.replay(index), state is not None)
+            start = None
+            if state is not None:
+                index = int(state.statistics.get(JOURNAL_INDEX, 0))
+                start = Position(index, self.version, self.global_t)
+            replayed = self._replay(self._journal.replay(start))
             if dropped := self._combiner.drop_strangers():
                 _LOG.warning("%d gradients that were held back are dropped: no more avg", dropped)
+        if changes := self._store.describe_changed_optimizers():
+            _LOG.info(
+                "optimizer settings have changed: %s; the new ones apply from version %d on",
+                changes,
+                self.version + 1,
+            )
         if state is None:
             self.save_checkpoint()  # what the journal's records are applied to
         elif self._mirror is not None:
@@ -520,25 +529,15 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._saver.note_restored(state)
             self._check_finished()
 
-    def _replay(self, records: Iterable[Record], has_snapshot: bool) -> int:
+    def _replay(self, records: Iterable[Record]) -> int:
         """Has the journal's records take effect again; returns how many there are."""
         count = 0
         for record in records:
-            if not has_snapshot:
-                raise JournalError(
-                    "there is a journal, but no snapshot before it: bring the snapshots back, "
-                    "or start in another checkpoint directory"
-                )
             push = record.push
-            plan = self._combiner.replan(record.action, push)
-            prepared = self._prepare(plan, push, record.learning_rates)
-            if (prepared.version, prepared.global_t) != (record.version, record.global_t):
-                raise JournalError(
-                    f"the journal's next record led from version {self.version}, step "
-                    f"{self.global_t} to version {record.version}, step {record.global_t}; here it "
-                    f"leads to version {prepared.version}, step {prepared.global_t}: records "
-                    "between them are missing; `relaax fsck --to-last-good` keeps what can be used"
-                )
+            plan = self._combiner.replan(record.action, push, record.reason)
+            prepared = self._prepare(plan, push, record)
+            # The journal has seen to that.
+            assert (prepared.version, prepared.global_t) == (record.version, record.global_t)
             self._commit(prepared, push, plan)
             count += 1
             failpoints.hit("ps.in_replay")
@@ -652,6 +651,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
                             prepared.version,
                             prepared.global_t,
                             plan.action,
+                            plan.reason,
+                            prepared.optimizers,
                         )
                     )
             failpoints.hit("ps.after_journal_before_apply")
@@ -662,7 +663,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         if self._saver is not None:
             self._saver.note_steps(self._store.global_t)
         failpoints.hit("ps.after_apply_before_reply")
-        return self._make_reply(answered, plan.reason)
+        return self._make_reply(answered)
 
     def _apply_publish(self, publish: Publish) -> Reply:
         if publish.number <= self._published or self.finished:
@@ -683,12 +684,15 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._saver.note_steps(self._store.global_t)
         return self._make_reply(Answered("applied", prepared.version, prepared.global_t))
 
-    def _prepare(
-        self, plan: Plan, push: Push, learning_rates: Mapping[str, float] | None = None
-    ) -> Prepared:
-        groups = () if plan.effective is None else push.groups
+    def _prepare(self, plan: Plan, push: Push, record: Record | None = None) -> Prepared:
+        """Computes what a push leads to; with what its record says, where it is replayed."""
         return self._store.prepare(
-            plan.effective, push.env_steps, push.statistics, groups, learning_rates
+            plan.effective,
+            push.env_steps,
+            push.statistics,
+            () if plan.effective is None else push.groups,
+            None if record is None else record.learning_rates,
+            None if record is None else record.optimizers,
         )
 
     def _commit(self, prepared: Prepared, push: Push, plan: Plan) -> Answered:
@@ -696,7 +700,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._store.commit(prepared)
         self._combiner.note(plan, push.groups, self._store.values)
         self._statistics.add(push.env_steps, push.episodes)
-        answered = Answered(_get_outcome(plan), prepared.version, prepared.global_t)
+        answered = Answered(_get_outcome(plan), prepared.version, prepared.global_t, plan.reason)
         self._replies.note(push, answered)
         self._records += 1
         self._check_finished()
@@ -709,15 +713,15 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return push.gradient_version > self._store.version
 
     def _drop(self, reason: str) -> Reply:
-        return self._make_reply(Answered("dropped", self.version, self.global_t), reason)
+        return self._make_reply(Answered("dropped", self.version, self.global_t, reason))
 
     def _answer_nothing(self) -> Reply:
         return self._make_reply(Answered("nothing", self.version, self.global_t))
 
-    def _make_reply(self, answered: Answered, reason: str = "") -> Reply:
+    def _make_reply(self, answered: Answered) -> Reply:
         return Reply(
             outcome=answered.outcome,
-            reason=reason,
+            reason=answered.reason,
             durability=self._durability,
             version=answered.version,
             global_t=answered.global_t,

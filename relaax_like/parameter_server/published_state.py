@@ -4,7 +4,7 @@
 
 A publish overwrites the older of the two: whoever is killed in the middle of it leaves the other
 whole. What was handed to the system survives `kill -9`; nothing is synced, as after a power cut the
-newest snapshot is there. A file is, little-endian: 8 bytes `RLXPUB01`, CRC-32 of all that follows,
+newest snapshot is there. A file is, little-endian: 8 bytes `RLXPUB02`, CRC-32 of all that follows,
 length of the header; the header, JSON; values; the slots of each group.
 """
 
@@ -20,10 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
-from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.parameter_server.snapshot_format import (
+    State,
+    pack_optimizers,
+    unpack_optimizers,
+)
 
 _LOG = logging.getLogger(__name__)
-_MAGIC = b"RLXPUB01"
+_MAGIC = b"RLXPUB02"
 _PREFIX = struct.Struct("<8sII")
 NAMES = ("published-0.state", "published-1.state")
 
@@ -141,6 +145,7 @@ def _pack_header(state: State) -> bytes:
         "steps": dict(state.steps),
         "slots": {group: list(slots.shape) for group, slots in state.slots.items()},
         "slot_names": {group: list(names) for group, names in state.slot_names.items()},
+        "optimizers": pack_optimizers(state.optimizers),
         "statistics": state.statistics,
     }
     return json.dumps(header, allow_nan=False).encode()
@@ -174,5 +179,6 @@ def _unpack(data: bytes, like: State) -> State:
         values=values,
         slots=slots,
         steps={group: int(header["steps"][group]) for group in like.steps},
+        optimizers=unpack_optimizers(header["optimizers"]),
         statistics=header["statistics"],
     )

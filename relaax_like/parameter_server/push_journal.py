@@ -8,13 +8,21 @@ from pathlib import Path
 from typing import Literal
 
 from relaax_like.parameter_server.journal import SYNC_INTERVAL_SEC, Journal
+from relaax_like.parameter_server.journal_format import HEADER_BYTES, list_segments
+from relaax_like.parameter_server.journal_head import DamagedHeadError, JournalHead, path_of_head
 from relaax_like.parameter_server.journal_reader import JournalReader
-from relaax_like.parameter_server.records import Record, pack_record, unpack_record
+from relaax_like.parameter_server.records import Position, Record, pack_record, unpack_record
 from relaax_like.wire.errors import JournalError, ServerUnavailableError
 
 _LOG = logging.getLogger(__name__)
 _RATE_SEC = 5.0
+# Key of a snapshot's statistics: the journal's first record that it does not contain.
+JOURNAL_INDEX = "journal_index"
 
+NO_SNAPSHOT = (
+    "{}: there is a journal, but no snapshot before it: bring the snapshots back, or start in "
+    "another run_dir"
+)
 # What survives `kill -9`: all that was acknowledged, or what the newest snapshot has.
 Durability = Literal["journal", "snapshot"]
 
@@ -23,7 +31,7 @@ class PushJournal:
     """The journal of a run, and what to do when it cannot be written.
 
         journal = PushJournal(directory, fingerprint)
-        for record in journal.replay(index): ...   # index of the newest snapshot
+        for record in journal.replay(position): ...   # of the newest snapshot
         journal.append(record)
         journal.settle()                            # then acknowledge
         index = journal.begin_snapshot()            # together with taking the state
@@ -58,6 +66,7 @@ class PushJournal:
     ):
         self.durability: Durability = "journal" if enabled else "snapshot"
         self._directory = directory
+        self._head = JournalHead(path_of_head(directory))
         self._fingerprint = fingerprint
         self._strict = strict
         self._max_bytes_per_sec = max_bytes_per_sec
@@ -82,22 +91,38 @@ class PushJournal:
         """Bytes of the journal on the disk."""
         return 0 if self._journal is None else self._journal.total_bytes
 
-    def replay(self, from_index: int) -> Iterator[Record]:
+    @property
+    def failed(self) -> str:
+        """Why nothing can be acknowledged any more; "" while it can."""
+        return "" if self._journal is None else self._journal.failed
+
+    def replay(self, start: Position | None) -> Iterator[Record]:
         """Yields the records behind a snapshot; afterwards the journal can be written.
 
+        Args:
+          start: where the snapshot stands; None: there is no snapshot.
+
         Raises:
-          JournalError: records are damaged or missing, or of another model.
+          JournalError: records are damaged or missing, or of another model; or there are records
+            and no snapshot.
         """
-        self._previous_index = from_index
-        reader = JournalReader(self._directory, self._fingerprint, from_index)
-        for _, payload in reader:
-            yield unpack_record(payload)
+        if start is None and holds_records(self._directory):
+            raise JournalError(NO_SNAPSHOT.format(self._directory.parent))
+        start = start or Position(0, 0, 0)
+        self._previous_index = start.index
+        reader = JournalReader(self._directory, self._fingerprint, start.index, self._head)
+        yield from read_records(reader, start)
         if reader.torn:
-            _LOG.warning("%s; it was never acknowledged", reader.torn)
+            _LOG.warning(
+                "%s; the journal is cut off there. No record that is known to be synced is lost; "
+                "after a power cut, pushes acknowledged in the last second before it can be",
+                reader.torn,
+            )
         self._journal = Journal(
             self._directory,
             reader.next_index,
             fingerprint=self._fingerprint,
+            head=self._head,
             sync_interval_sec=None if self._strict else SYNC_INTERVAL_SEC,
         )
 
@@ -130,8 +155,8 @@ class PushJournal:
         Raises:
           ServerUnavailableError: the disk has failed since.
         """
-        if self.durability == "journal" and self._journal is not None and self._journal.failed:
-            raise _make_final_error(JournalError(self._journal.failed))
+        if self.durability == "journal" and self.failed:
+            raise _make_final_error(JournalError(self.failed))
 
     def settle(self) -> None:
         """Makes what was appended as safe as promised: what was appended may be acknowledged.
@@ -189,6 +214,42 @@ class PushJournal:
         while self._written[0][0] < now - _RATE_SEC:
             self._written_bytes -= self._written.popleft()[1]
         return self._written_bytes > self._max_bytes_per_sec * _RATE_SEC
+
+
+def holds_records(directory: Path) -> bool:
+    """Tells whether a push was ever written to a journal.
+
+    Raises:
+      JournalError: the folder cannot be read.
+    """
+    try:
+        claim = JournalHead(path_of_head(directory)).read()
+    except DamagedHeadError:
+        claim = None
+    return (claim is not None and claim.end > 0) or any(
+        segment.first_index > 0 or segment.path.stat().st_size > HEADER_BYTES
+        for segment in list_segments(directory)
+    )
+
+
+def read_records(reader: JournalReader, start: Position) -> Iterator[Record]:
+    """Yields the records of a journal, each of which continues where the one before it ended.
+
+    Raises:
+      DamagedJournalError: records are damaged or missing.
+      JournalError: as `JournalReader`, or a record cannot be read.
+    """
+    version, global_t = start.version, start.global_t
+    for _, payload in reader:
+        record = unpack_record(payload)
+        if (record.version_before, record.global_t_before) != (version, global_t):
+            raise reader.make_error(
+                f"a record that continues version {record.version_before}, step "
+                f"{record.global_t_before}; what lies before it ends at version {version}, step "
+                f"{global_t}, and what lies between was not written or is lost"
+            )
+        version, global_t = record.version, record.global_t
+        yield record
 
 
 def _make_final_error(error: JournalError) -> ServerUnavailableError:

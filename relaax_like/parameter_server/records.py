@@ -2,13 +2,14 @@
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from relaax_like.bridge.messages import header_to_push, push_to_header
 from relaax_like.bridge.service import Push
+from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.parameter_server.combining import Action
 from relaax_like.v1 import journal_pb2
 from relaax_like.wire.errors import InvalidInputError, JournalError
@@ -24,6 +25,21 @@ _ACTIONS = {number: action for action, number in _COMBININGS.items()}
 
 
 @dataclass(frozen=True)
+class Position:
+    """A place in the journal, and the state there.
+
+    Attributes:
+      index: of the next record.
+      version: of the values before it.
+      global_t: before it.
+    """
+
+    index: int
+    version: int
+    global_t: int
+
+
+@dataclass(frozen=True)
 class Record:
     """A push and what it led to.
 
@@ -33,6 +49,8 @@ class Record:
       version: of the values afterwards.
       global_t: afterwards.
       action: what became of the gradient.
+      reason: why the gradient was dropped.
+      optimizers: variable group -> settings that hold from this record on; empty: as before.
     """
 
     push: Push
@@ -40,6 +58,19 @@ class Record:
     version: int
     global_t: int
     action: Action = "alone"
+    reason: str = ""
+    optimizers: Mapping[str, OptimizerConfig] = field(default_factory=dict)
+
+    @property
+    def version_before(self) -> int:
+        """Version of the values that it took effect on."""
+        is_used = self.push.gradient is not None and self.action in ("alone", "with_pending")
+        return self.version - (is_used or bool(self.push.statistics))
+
+    @property
+    def global_t_before(self) -> int:
+        """Environment steps before it."""
+        return self.global_t - self.push.env_steps
 
 
 def pack_record(record: Record) -> Sequence[bytes | memoryview]:
@@ -51,6 +82,8 @@ def pack_record(record: Record) -> Sequence[bytes | memoryview]:
         version=record.version,
         global_t=record.global_t,
         combining=_COMBININGS[record.action],
+        reason=record.reason,
+        optimizers={name: one.model_dump_json() for name, one in record.optimizers.items()},
     ).SerializeToString()
     head = _LENGTH.pack(len(message)) + message
     return [head] if gradient is None else [head, gradient.view(np.uint8).data]
@@ -74,6 +107,10 @@ def unpack_record(payload: memoryview) -> Record:
         gradient = np.frombuffer(rest, np.float32) if rest else None
         push = header_to_push(message.push, gradient)
         action = _ACTIONS[message.combining]
+        optimizers = {
+            name: OptimizerConfig.model_validate_json(text)
+            for name, text in message.optimizers.items()
+        }
     except (struct.error, DecodeError, ValueError, KeyError) as error:
         raise JournalError(
             f"a record of the journal cannot be read: {error}; it was written by another version "
@@ -85,4 +122,6 @@ def unpack_record(payload: memoryview) -> Record:
         message.version,
         message.global_t,
         action,
+        message.reason,
+        optimizers,
     )

@@ -14,11 +14,12 @@ MAX_CLIENTS = 10_000
 
 @dataclass(frozen=True)
 class Answered:
-    """What a push led to: its outcome, and version and `global_t` right after it."""
+    """What a push led to: outcome, version and `global_t` right after it; why it was dropped."""
 
     outcome: str
     version: int
     global_t: int
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ class Replies:
         """
         newest: collections.OrderedDict[str, _Newest] = collections.OrderedDict()
         try:
-            for client, (incarnation, sequence, outcome, version, global_t) in data.items():
-                answered = Answered(str(outcome), int(version), int(global_t))
+            for client, (incarnation, sequence, outcome, version, global_t, why) in data.items():
+                answered = Answered(str(outcome), int(version), int(global_t), str(why))
                 newest[client] = _Newest(int(incarnation), int(sequence), answered)
         except (TypeError, ValueError, AttributeError) as error:
             raise SnapshotError(f"its list of answered pushes cannot be read: {error}") from None

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relaax_like.parameter_server.mirror import Mirror
-from relaax_like.parameter_server.push_journal import PushJournal
+from relaax_like.parameter_server.push_journal import JOURNAL_INDEX, PushJournal
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.wire import failpoints, tracing
 from relaax_like.wire.errors import SnapshotError
 
 _LOG = logging.getLogger(__name__)
-# Key of a snapshot's statistics: the journal's first segment that it does not cover.
-JOURNAL_INDEX = "journal_index"
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,11 @@ from typing import IO, Any
 import numpy as np
 
 from relaax_like.bridge.manifest import Manifest, Segment
+from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.wire.errors import SnapshotError
 from relaax_like.wire.syncing import sync_file, sync_path
 
-_FORMAT = 1
+_FORMAT = 2
 MANIFEST_NAME = "manifest.json"
 _READ_BYTES = 1 << 20
 # What reading something else than a snapshot leads to; RecursionError: brackets without an end.
@@ -41,6 +43,7 @@ class State:
       slots: group -> [s, n] float32, what the optimizer remembers.
       slot_names: group -> what the rows of its slots hold.
       steps: group -> optimizer steps taken.
+      optimizers: group -> settings that its newest gradient met; none: not known.
       statistics: what else is to be kept; JSON types only.
       pending: groups of a push -> sum [n] float32 and number of the gradients that are held back.
       score: what its snapshot was saved with; None: no score, or not read from a snapshot.
@@ -53,6 +56,7 @@ class State:
     slots: Mapping[str, np.ndarray]
     slot_names: Mapping[str, tuple[str, ...]]
     steps: Mapping[str, int]
+    optimizers: Mapping[str, OptimizerConfig] = field(default_factory=dict)
     statistics: Mapping[str, Any] = field(default_factory=dict)
     pending: Mapping[tuple[str, ...], tuple[np.ndarray, int]] = field(default_factory=dict)
     score: float | None = None
@@ -88,6 +92,7 @@ def write_files(directory: Path, state: State, score: float | None) -> None:
         "fingerprint": state.manifest.fingerprint,
         "segments": [vars(segment) for segment in state.manifest.segments],
         "groups": groups,
+        "optimizers": pack_optimizers(state.optimizers),
         "statistics": state.statistics,
         "pending": pending,
         "score": score,
@@ -98,6 +103,20 @@ def write_files(directory: Path, state: State, score: float | None) -> None:
         json.dump(manifest, file, indent=1, allow_nan=False)
         sync_file(file)
     sync_path(directory)
+
+
+def pack_optimizers(optimizers: Mapping[str, OptimizerConfig]) -> dict[str, dict[str, Any]]:
+    """Returns settings in JSON types."""
+    return {group: one.model_dump(mode="json") for group, one in optimizers.items()}
+
+
+def unpack_optimizers(data: Mapping[str, Any]) -> dict[str, OptimizerConfig]:
+    """Returns what `pack_optimizers` was given.
+
+    Raises:
+      ValueError: it is something else.
+    """
+    return {group: OptimizerConfig.model_validate(one) for group, one in data.items()}
 
 
 class _ChecksumWriter:
@@ -171,14 +190,19 @@ def _raising_damaged() -> Iterator[None]:
 def read_manifest(directory: Path) -> dict[str, Any]:
     """Returns the body of a snapshot's manifest; see `unpack_manifest`."""
     with _raising_damaged():
-        return unpack_manifest((directory / MANIFEST_NAME).read_bytes())
+        return unpack_manifest((directory / MANIFEST_NAME).read_bytes(), str(directory))
 
 
-def unpack_manifest(content: bytes) -> dict[str, Any]:
+def unpack_manifest(content: bytes, name: str) -> dict[str, Any]:
     """Returns the body of a snapshot's manifest.
 
+    Args:
+      content: the file.
+      name: of the snapshot, for the error.
+
     Raises:
-      DamagedError: it is not what was written, or of another format.
+      DamagedError: it is not what was written.
+      SnapshotError: it is of a format that this version does not know.
     """
     with _raising_damaged():
         document = json.loads(content)
@@ -186,7 +210,11 @@ def unpack_manifest(content: bytes) -> dict[str, Any]:
         if zlib.crc32(_canonical(body)) != document["crc32"]:
             raise DamagedError("manifest.json does not match its checksum")
         if body["format"] != _FORMAT:
-            raise DamagedError(f"format {body['format']}, this version reads format {_FORMAT}")
+            raise SnapshotError(
+                f"{name}: a snapshot of format {body['format']}, this version reads format "
+                f"{_FORMAT}; use the version of relaax_like that wrote it, or start in another "
+                "run_dir"
+            )
         return body
 
 
@@ -205,12 +233,13 @@ def _unpack_state(directory: Path, body: dict[str, Any]) -> State:
         slots={group: arrays[entry["file"]] for group, entry in groups.items()},
         slot_names={group: tuple(entry["slots"]) for group, entry in groups.items()},
         steps={group: entry["steps"] for group, entry in groups.items()},
+        optimizers=unpack_optimizers(body["optimizers"]),
         statistics=body["statistics"],
         pending={
             tuple(entry["groups"]): (arrays[entry["file"]], entry["count"])
-            for entry in body.get("pending", ())  # snapshots of older versions have none
+            for entry in body["pending"]
         },
-        score=body.get("score"),  # snapshots of older versions have none
+        score=body["score"],
     )
 
 

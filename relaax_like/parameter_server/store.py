@@ -58,6 +58,8 @@ class _Version:
     values: Values
     slots: np.ndarray  # read-only float32
     steps: Mapping[str, int]
+    # That the newest gradient met; the next one meets those that are configured.
+    optimizers: Mapping[str, OptimizerConfig]
     global_t: int
 
 
@@ -68,10 +70,13 @@ class Prepared:
     Attributes:
       state: for `Store.commit`.
       learning_rates: group -> the rate that the gradient met; empty without one.
+      optimizers: group -> the settings that it met; empty without one, and where they are those
+        that the gradient before it met.
     """
 
     state: _Version
     learning_rates: Mapping[str, float]
+    optimizers: Mapping[str, OptimizerConfig]
 
     @property
     def version(self) -> int:
@@ -118,6 +123,7 @@ class Store:
         """
         self.manifest = manifest
         self._groups = _make_groups(manifest, _assign_optimizers(manifest, optimizers))
+        self._optimizers = {group.name: group.config for group in self._groups}
         self._pool = BufferPool(manifest.total_bytes)
         slot_elements = sum(len(group.slots) * group.size for group in self._groups)
         self._slot_pool = BufferPool(max(4 * slot_elements, 1))
@@ -128,6 +134,7 @@ class Store:
             values=Values(version=0, flat=self._copy_values(initial_flat)),
             slots=self._publish_slots(slots),
             steps={group.name: 0 for group in self._groups},
+            optimizers=self._optimizers,
             global_t=0,
         )
 
@@ -156,6 +163,16 @@ class Store:
         global_t = self.global_t
         return {g.name: compute_learning_rate(g.config, global_t) for g in self._groups}
 
+    def describe_changed_optimizers(self) -> str:
+        """Returns the settings that the next gradient meets first, old and new; "" for none."""
+        changes = []
+        for group in self._groups:
+            old = self._current.optimizers[group.name].model_dump()
+            for key, value in group.config.model_dump().items():
+                if value != old[key]:
+                    changes.append(f"{group.name}.{key} {old[key]} -> {value}")
+        return ", ".join(changes)
+
     def apply(
         self,
         gradient: np.ndarray | bytes | None,
@@ -182,6 +199,7 @@ class Store:
         statistics: Mapping[str, Moments] | None = None,
         groups: Sequence[str] = (),
         learning_rates: Mapping[str, float] | None = None,
+        optimizers: Mapping[str, OptimizerConfig] | None = None,
     ) -> Prepared:
         """Computes what `apply` leads to, without anything taking effect.
 
@@ -192,18 +210,23 @@ class Store:
             `Manifest.validate_moments` allows it; None: nothing.
           groups: that the gradient is for, laid out as `Manifest.select_groups` says; none: all.
           learning_rates: group -> rate, instead of what the configuration says.
+          optimizers: group -> settings, instead of those that are configured; for groups that are
+            missing, those that the gradient before met.
 
         Raises:
           InvalidInputError: the gradient has a wrong length, or there is no such group.
         """
         current = self._current
         rates = self.compute_learning_rates() | dict(learning_rates or {})
+        used = self._optimizers if optimizers is None else {**current.optimizers, **optimizers}
         if gradient is not None:
             gradient = view_gradient(gradient, self.manifest.select_groups(groups))
         if gradient is not None or statistics:
-            current = self._step(current, gradient, statistics or {}, groups, rates)
+            current = self._step(current, gradient, statistics or {}, groups, rates, used)
         current = replace(current, global_t=current.global_t + int(env_steps))
-        return Prepared(current, {} if gradient is None else rates)
+        if gradient is None:
+            return Prepared(current, {}, {})
+        return Prepared(current, rates, {} if used == self._current.optimizers else used)
 
     def prepare_publish(self, publish: Publish) -> Prepared:
         """Computes what a publish leads to, without anything taking effect.
@@ -233,8 +256,10 @@ class Store:
                 values=Values(version=version, flat=self._copy_values(publish.values, "published")),
                 slots=self._publish_slots(slots),
                 steps={group.name: publish.updates for group in self._groups},
+                optimizers=self._optimizers,
                 global_t=current.global_t + publish.env_steps,
             ),
+            {},
             {},
         )
 
@@ -255,6 +280,7 @@ class Store:
             slots=slots,
             slot_names={group.name: group.slots for group in self._groups},
             steps=dict(current.steps),
+            optimizers=dict(current.optimizers),
         )
 
     def import_state(self, state: State) -> None:
@@ -281,6 +307,7 @@ class Store:
             values=Values(version=state.version, flat=self._copy_values(state.values)),
             slots=self._publish_slots(slots),
             steps={group.name: state.steps[group.name] for group in self._groups},
+            optimizers={**self._optimizers, **state.optimizers},
             global_t=state.global_t,
         )
 
@@ -314,6 +341,7 @@ class Store:
         statistics: Mapping[str, Moments],
         groups: Sequence[str],
         learning_rates: Mapping[str, float],
+        optimizers: Mapping[str, OptimizerConfig],
     ) -> _Version:
         """Computes the next version in buffers that nobody sees yet."""
         values = self._pool.take()
@@ -323,7 +351,7 @@ class Store:
         else:
             values[trainable:] = current.values.flat[trainable:]
             new = values[:trainable].view(np.float32)
-            current = self._optimize(current, gradient, new, groups, learning_rates)
+            current = self._optimize(current, gradient, new, groups, learning_rates, optimizers)
         self._merge_statistics(values, statistics)
         version = current.values.version + 1
         return replace(current, values=Values(version=version, flat=self._pool.publish(values)))
@@ -341,6 +369,7 @@ class Store:
         new: np.ndarray,
         groups: Sequence[str],
         learning_rates: Mapping[str, float],
+        optimizers: Mapping[str, OptimizerConfig],
     ) -> _Version:
         """Writes the weights after one optimizer step to `new`; returns the rest of the step."""
         slots = self._slot_pool.take()
@@ -361,10 +390,11 @@ class Store:
                 group.view_slots(current.slots),
                 new[group.elements],
                 group.view_slots(new_slots),
-                compute_coefficients(group.config, rate, steps[group.name]),
+                compute_coefficients(optimizers[group.name], rate, steps[group.name]),
             )
             start += group.size
-        return replace(current, slots=self._publish_slots(slots), steps=steps)
+        slots = self._publish_slots(slots)
+        return replace(current, slots=slots, steps=steps, optimizers=optimizers)
 
 
 def view_gradient(gradient: np.ndarray | bytes, manifest: Manifest) -> np.ndarray:

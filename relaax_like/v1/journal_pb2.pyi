@@ -20,7 +20,7 @@ WITH_HELD_BACK: Combining
 NOT_USED: Combining
 
 class JournalRecord(_message.Message):
-    __slots__ = ("push", "learning_rates", "version", "global_t", "combining")
+    __slots__ = ("push", "learning_rates", "version", "global_t", "combining", "reason", "optimizers")
     class LearningRatesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -28,14 +28,25 @@ class JournalRecord(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class OptimizersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     PUSH_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_T_FIELD_NUMBER: _ClassVar[int]
     COMBINING_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZERS_FIELD_NUMBER: _ClassVar[int]
     push: _parameter_server_pb2.PushHeader
     learning_rates: _containers.ScalarMap[str, float]
     version: int
     global_t: int
     combining: Combining
-    def __init__(self, push: _Optional[_Union[_parameter_server_pb2.PushHeader, _Mapping]] = ..., learning_rates: _Optional[_Mapping[str, float]] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ..., combining: _Optional[_Union[Combining, str]] = ...) -> None: ...
+    reason: str
+    optimizers: _containers.ScalarMap[str, str]
+    def __init__(self, push: _Optional[_Union[_parameter_server_pb2.PushHeader, _Mapping]] = ..., learning_rates: _Optional[_Mapping[str, float]] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ..., combining: _Optional[_Union[Combining, str]] = ..., reason: _Optional[str] = ..., optimizers: _Optional[_Mapping[str, str]] = ...) -> None: ...

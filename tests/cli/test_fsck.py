@@ -1,88 +1,376 @@
-"""`relaax fsck` on folders that a crash or a bad disk left."""
+"""`relaax fsck` on folders that a crash or a bad disk left: what it says is what a start does."""
 
+# covers R2, R22
+
+import os
 import shutil
+import zlib
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from support.durable import crash, get_state, make_push, open_server
 
 from relaax_like.cli.fsck import check_folder
 from relaax_like.parameter_server.folder import lock_folder
-from relaax_like.parameter_server.journal import Journal
-from relaax_like.parameter_server.journal_reader import JournalReader
+from relaax_like.parameter_server.journal_head import Claim, JournalHead
+from relaax_like.parameter_server.journal_reader import DamagedJournalError
+from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire.errors import ConfigError, JournalError, SnapshotError
 
-FINGERPRINT = 7
+State = tuple[Any, ...]
+
+
+class Run:
+    """A run that is killed again and again, and its state after each push."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder / "run"
+        self.states: list[State] = []
+        self._root = folder
+        self._sequence = 0
+        self._server: ParameterServer | None = None
+
+    @property
+    def server(self) -> ParameterServer:
+        assert self._server is not None
+        return self._server
+
+    def start(self, **options: Any) -> None:
+        self._server = open_server(self.folder, **options)
+        self.states.append(get_state(self._server))
+
+    def push(self, count: int) -> None:
+        for _ in range(count):
+            self._sequence += 1
+            self.server.push(make_push(self._sequence))
+            self.states.append(get_state(self.server))
+
+    def save(self) -> None:
+        self.server.save_checkpoint()
+
+    def kill(self) -> None:
+        self.folder = crash(self.server, self.folder, self._root)
+
+    def damage_snapshots(self, count: int) -> None:
+        for path in sorted(self.folder.glob("cp-*"))[-count:]:
+            (path / "values.npy").write_bytes(b"noise")
+
+    def segments(self) -> list[Path]:
+        return sorted((self.folder / "journal").glob("journal-*"))
+
+    def check(self, capsys: pytest.CaptureFixture[str], to_last_good: bool = False) -> str:
+        """Returns what fsck prints; its status is whether the server starts."""
+        status = check_folder(self.folder, to_last_good)
+        printed = " ".join(capsys.readouterr().out.split())
+        assert (status == 0) == ("the parameter server starts at" in printed)
+        return printed
+
+    def assert_starts(self, want: State) -> None:
+        """Fails unless the server starts with a state, and loses nothing more when it is killed."""
+        self.start()
+        assert get_state(self.server) == want
+        self._sequence += 100  # no push that was answered before
+        self.push(3)
+        after = self.states[-1]
+        self.kill()
+        self.start()
+        assert get_state(self.server) == after
+        self.server.close()
+
+    def assert_refused(self) -> None:
+        """Fails unless the server refuses and recommends the command that helps."""
+        with pytest.raises(DamagedJournalError) as caught:
+            open_server(self.folder)
+        assert f"`relaax fsck {self.folder} --to-last-good`" in str(caught.value)
 
 
 @pytest.fixture
-def run_dir(tmp_path):
+def run(tmp_path: Path) -> Run:
+    run = Run(tmp_path)
+    run.start()
+    return run
+
+
+def test_a_complete_run_starts_where_fsck_says(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.push(3)
+    run.save()
+    run.push(2)
+    run.kill()
+    printed = run.check(capsys)
+    assert "newest snapshot: version 3, step 6" in printed
+    assert "the parameter server starts at version 4, step 15" in printed
+    assert run.check(capsys, to_last_good=True) == printed
+    run.assert_starts(run.states[-1])
+
+
+def test_a_gap_after_the_journal_was_given_up(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.push(3)
+    run.save()
+    run.push(1)
+    run.server.close(save=False)
+    run.start(max_bytes_per_sec=1.0)
+    run.push(3)  # of none of them there is a record
+    assert run.server.status().durability == "snapshot"
+    run.save()
+    run.kill()
+    run.start()
+    run.push(2)
+    run.kill()
+    run.damage_snapshots(1)
+
+    run.assert_refused()
+    printed = run.check(capsys)
+    assert "damaged snapshots that are newer: cp-00000000000000000028" in printed
+    assert "a record that continues version 6, step 28; what lies before it ends at" in printed
+    gives_up = "version 3, step 10, and gives up versions 4 to 8 (step 45)"
+    assert f"--to-last-good makes it start at {gives_up}" in printed
+    printed = run.check(capsys, to_last_good=True)
+    assert (
+        "given up: versions 4 to 8 (step 45); the parameter server starts at version 3" in printed
+    )
+    assert "set aside in" in printed
+    assert len(list(run.folder.glob("journal/cut-*/cp-*"))) == 1
+    run.check(capsys)
+    run.assert_starts(run.states[4])
+
+
+def test_a_gap_that_no_snapshot_needs_is_no_damage(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.push(2)
+    run.server.close(save=False)
+    run.start(max_bytes_per_sec=1.0)
+    run.push(2)
+    run.save()
+    run.kill()
+    run.start()
+    run.push(2)
+    run.kill()
+    assert "the parameter server starts at version 5" in run.check(capsys)
+    run.assert_starts(run.states[-1])
+
+
+def test_the_two_newest_snapshots_are_damaged(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(3):
+        run.push(2)
+        run.save()
+    run.push(1)
+    run.kill()
+    run.damage_snapshots(2)
+
+    run.assert_refused()
+    printed = run.check(capsys)
+    assert "where record 2 should be: a journal that begins with record 4" in printed
+    assert "start at version 2, step 3, and gives up versions 3 to 6 (step 28)" in printed
+    printed = run.check(capsys, to_last_good=True)
+    assert "given up: versions 3 to 6 (step 28)" in printed
+    run.check(capsys)
+    run.assert_starts(run.states[2])
+
+
+@pytest.mark.parametrize("gone", ["the last segment", "all segments", "the folder", "the head"])
+def test_a_missing_end_of_the_journal(
+    run: Run, capsys: pytest.CaptureFixture[str], gone: str
+) -> None:
+    run.push(2)
+    run.save()
+    at = get_state(run.server)
+    run.push(6)
+    end = get_state(run.server)
+    run.kill()
+    assert len(run.segments()) == 2
+    if gone == "the folder":
+        shutil.rmtree(run.folder / "journal")
+    elif gone == "the head":
+        (run.folder / "journal-head").unlink()
+    else:
+        for path in run.segments()[1:] if gone == "the last segment" else run.segments():
+            path.unlink()
+
+    run.assert_refused()
+    printed = run.check(capsys)
+    if gone == "the head":
+        assert "start at version 7, step 36, and gives up all versions after 7" in printed
+    else:
+        assert "before record 2, but there was a segment that begins with record 2" in printed
+        lost = "all versions after 2, and at least 6 missing pushes"
+        assert f"start at version 2, step 3, and gives up {lost}" in printed
+    assert "given up: all versions after" in run.check(capsys, to_last_good=True)
+    run.check(capsys)
+    run.assert_starts(end if gone == "the head" else at)
+
+
+def test_a_segment_that_is_missing_right_after_the_first_start(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.push(3)
+    run.kill()
+    run.segments()[0].unlink()
+    run.assert_refused()
+    assert "at least 3 missing pushes" in run.check(capsys, to_last_good=True)
+    run.assert_starts(run.states[0])
+
+
+def test_an_end_that_was_synced_is_not_taken_for_torn(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.push(5)
+    run.kill()
+    path = run.segments()[0]
+    os.truncate(path, path.stat().st_size - 3)
+    run.assert_refused()
+    assert "but record 4 had been written and synced" in run.check(capsys)
+    printed = run.check(capsys, to_last_good=True)
+    assert "given up: all versions after 3" in printed
+    run.assert_starts(run.states[4])
+
+
+def test_a_torn_end_is_no_damage(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.push(5)
+    run.kill()
+    JournalHead(run.folder / "journal-head").replace(Claim(0, 4))  # as no sync had come to it
+    path = run.segments()[0]
+    os.truncate(path, path.stat().st_size - 3)
+    printed = run.check(capsys)
+    assert "torn at offset" in printed
+    assert "the parameter server starts at version 3, step 10" in printed
+    run.assert_starts(run.states[4])
+
+
+def test_damage_is_named_and_set_aside_when_asked(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.push(9)
+    run.kill()
+    (path,) = run.segments()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    run.assert_refused()
+    printed = run.check(capsys)
+    index = int(printed.split("where record ")[1].split()[0])
+    assert 0 < index < 8
+    assert "a record that does not match its CRC" in printed
+    version = run.states[index][0]
+    assert f"gives up versions {version + 1} to 8 (step 45)" in printed
+    run.check(capsys, to_last_good=True)
+    assert "damaged" not in run.check(capsys)
+    run.assert_starts(run.states[index])
+
+
+def test_damage_that_the_newest_snapshot_makes_up_for_is_left_alone(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.push(3)
+    run.save()
+    run.push(3)
+    run.kill()
+    old = run.segments()[0]
+    content = bytearray(old.read_bytes())
+    content[100] ^= 1
+    old.write_bytes(content)
+    assert "it is older than the newest snapshot, and not needed" in run.check(capsys, True)
+    assert old.read_bytes() == content
+    run.assert_starts(run.states[-1])
+
+
+@pytest.mark.parametrize("content", [b"", b"noise" * 10, bytes(32)])
+def test_a_damaged_head(run: Run, capsys: pytest.CaptureFixture[str], content: bytes) -> None:
+    run.push(3)
+    run.kill()
+    (run.folder / "journal-head").write_bytes(content)
+    run.assert_refused()
+    assert "journal-head, is damaged" in run.check(capsys)
+    run.check(capsys, to_last_good=True)
+    run.assert_starts(run.states[-1])
+
+
+def test_a_cut_that_was_killed_is_done_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each rename."""
+    for _ in range(3):
+        run.push(2)
+        run.save()
+    run.push(1)
+    run.kill()
+    run.damage_snapshots(2)
+    rename, left = Path.rename, [0]  # renames until the kill
+
+    def rename_or_die(path: Path, target: Path) -> Path:
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename_or_die)
+    kills = 0
+    while True:
+        left[0] = kills
+        try:
+            assert check_folder(run.folder, True) == 0
+            break
+        except KeyboardInterrupt:
+            kills += 1
+            run.assert_refused()
+    assert kills > 1
+    run.assert_starts(run.states[2])
+
+
+def test_a_journal_without_snapshots_is_an_error(run: Run) -> None:
+    run.push(2)
+    run.kill()
+    for path in run.folder.glob("cp-*"):
+        shutil.rmtree(path)
+    for to_last_good in (False, True):
+        with pytest.raises(JournalError, match="there is a journal, but no snapshot before it"):
+            check_folder(run.folder, to_last_good)
+    with pytest.raises(JournalError, match="there is a journal, but no snapshot before it"):
+        open_server(run.folder)
+
+
+def test_an_older_format_is_refused_by_name(run: Run) -> None:
+    run.push(2)
+    run.kill()
+    (path,) = run.segments()
+    content = path.read_bytes()
+    head = content[:8] + (1).to_bytes(4, "little") + content[12:28]
+    path.write_bytes(head + zlib.crc32(head).to_bytes(4, "little") + content[32:])
+    message = "format 1, this version reads format 2; use the version of relaax_like that wrote it"
+    with pytest.raises(JournalError, match=message):
+        check_folder(run.folder, True)
+    with pytest.raises(JournalError, match=message):
+        open_server(run.folder)
+
+
+def test_a_running_server_s_folder_is_left_alone(run: Run) -> None:
+    with pytest.raises(SnapshotError, match="held by another parameter server"):
+        check_folder(run.folder, False)
+    run.server.close()
+
+
+def test_all_snapshots_damaged_is_an_error(run: Run) -> None:
+    run.push(1)
+    run.kill()
+    run.damage_snapshots(9)
+    with pytest.raises(SnapshotError, match="are damaged"):
+        check_folder(run.folder, False)
+
+
+def test_another_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no run's folder"):
+        check_folder(tmp_path, False)
+
+
+def test_a_run_s_folder_and_its_checkpoints_are_both_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     checkpoints = tmp_path / "run" / "checkpoints"
     checkpoints.mkdir(parents=True)
     lock_folder(checkpoints).close()
-    with Journal(checkpoints / "journal", 0, fingerprint=FINGERPRINT) as journal:
-        for number in range(10):
-            journal.append([bytes([number]) * 100])
-    return tmp_path / "run"
-
-
-def get_segment(run_dir):
-    (path,) = (run_dir / "checkpoints" / "journal").glob("journal-*")
-    return path
-
-
-def read(run_dir):
-    reader = JournalReader(run_dir / "checkpoints" / "journal", FINGERPRINT, 0)
-    return [payload[0] for _, payload in reader]
-
-
-@pytest.mark.parametrize("part", ["", "checkpoints"])
-def test_a_whole_journal_is_found_whole(run_dir, part, capsys):
-    assert check_folder(run_dir / part, False) == 0
-    printed = capsys.readouterr().out
-    assert "newest snapshot: none" in printed
-    assert "whole" in printed
-
-
-def test_a_torn_end_is_no_damage(run_dir, capsys):
-    path = get_segment(run_dir)
-    path.write_bytes(path.read_bytes()[:-3])
-    assert check_folder(run_dir, False) == 0
-    assert "torn at offset" in capsys.readouterr().out
-    assert read(run_dir) == list(range(9))
-
-
-def test_damage_is_named_and_set_aside_when_asked(run_dir, capsys):
-    path = get_segment(run_dir)
-    data = bytearray(path.read_bytes())
-    data[data.index(bytes([4]) * 100) + 50] ^= 1
-    path.write_bytes(data)
-    assert check_folder(run_dir, False) == 1
-    printed = capsys.readouterr().out
-    assert "damaged at offset" in printed
-    assert "where record 4 should be" in printed
-    with pytest.raises(JournalError):
-        read(run_dir)
-    assert check_folder(run_dir, True) == 0
-    assert "records from 4 on are set aside" in capsys.readouterr().out
-    assert read(run_dir) == [0, 1, 2, 3]
-    assert check_folder(run_dir, False) == 0
-
-
-def test_a_running_server_s_folder_is_left_alone(run_dir):
-    lock = lock_folder(run_dir / "checkpoints")
-    with pytest.raises(SnapshotError, match="held by another parameter server"):
-        check_folder(run_dir, True)
-    lock.close()
-
-
-def test_all_snapshots_damaged_is_an_error(run_dir):
-    snapshot = run_dir / "checkpoints" / f"cp-{5:020d}-{1:020d}"
-    shutil.copytree(run_dir / "checkpoints" / "journal", snapshot)
-    np.save(snapshot / "values.npy", np.zeros(3))
-    with pytest.raises(SnapshotError, match="are damaged"):
-        check_folder(run_dir, False)
-
-
-def test_another_folder_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no run's folder"):
-        check_folder(tmp_path, False)
+    np.save(checkpoints / "unrelated.npy", np.zeros(3))
+    for folder in (tmp_path / "run", checkpoints):
+        assert check_folder(folder, False) == 0
+        assert "newest snapshot: none" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 # covers R9, R28
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -311,6 +312,25 @@ def test_a_crash_changes_nothing_bit_by_bit(tmp_path, method, save_after):
         assert "dropped" in outcomes
 
 
+@pytest.mark.parametrize("save", [False, True])
+def test_a_repeated_push_that_was_dropped_hears_why_also_after_a_crash(tmp_path, save):
+    config = CombineConfig(max_staleness=0)
+    server = open_server(tmp_path / "run", config)
+    server.push(make_push(server, "a", 1, 1.0, 0))
+    push = make_push(server, "b", 1, 1.0, 0, gradient_epoch=0)
+    first = server.push(push)
+    assert first.outcome == "dropped"
+    assert "combine.max_staleness" in first.reason
+    assert server.push(push) == first
+    if save:
+        server.save_checkpoint()
+    server._journal.close()
+    shutil.copytree(tmp_path / "run", tmp_path / "left")
+    server.close(save=False)
+    with open_server(tmp_path / "left", config) as again:
+        assert replace(again.push(push), epoch=first.epoch) == first
+
+
 def test_what_is_held_back_is_in_the_snapshot(tmp_path):
     config = average(num_gradients=3)
     with open_server(tmp_path / "run", config) as server:
@@ -321,6 +341,7 @@ def test_what_is_held_back_is_in_the_snapshot(tmp_path):
         assert server._combiner.pending
         want = get_state(server)
     shutil.rmtree(tmp_path / "cut" / "journal")  # the snapshot alone
+    (tmp_path / "cut" / "journal-head").unlink()
     with open_server(tmp_path / "cut", config) as server:
         assert get_state(server) == want
 

@@ -116,7 +116,9 @@ def test_segments_behind_a_snapshot_go_and_no_others(tmp_path: Path) -> None:
         journal.append([b"13"])
     assert firsts(tmp_path) == ["13.log"]
     assert read(tmp_path, 13) == ([b"13"], None)
-    with pytest.raises(JournalError, match="begins with record 13, expected record 12"):
+    with pytest.raises(
+        JournalError, match="where record 12 should be: a journal that begins with record 13"
+    ):
         read(tmp_path, 12)
 
 
@@ -480,7 +482,9 @@ def test_snapshot_that_is_newer_than_all_records_begins_anew(tmp_path: Path) -> 
 
 def test_snapshot_that_is_older_than_the_journal_is_refused(tmp_path: Path) -> None:
     write(tmp_path, PAYLOADS, 100)
-    with pytest.raises(JournalError, match="begins with record 100, expected record 7"):
+    with pytest.raises(
+        JournalError, match="where record 7 should be: a journal that begins with record 100"
+    ):
         open_journal(tmp_path, 7)
     assert read(tmp_path, 100) == (PAYLOADS, None)
 

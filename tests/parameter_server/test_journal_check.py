@@ -5,9 +5,20 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.journal import ERRORS, PAYLOADS, SlowDisk, files, firsts, flip, offsets, read, write
+from support.journal import (
+    ERRORS,
+    PAYLOADS,
+    SlowDisk,
+    cut,
+    files,
+    firsts,
+    flip,
+    offsets,
+    read,
+    write,
+)
 
-from relaax_like.parameter_server.journal_check import check_journal, cut_to_last_good
+from relaax_like.parameter_server.journal_check import check_journal
 from relaax_like.wire.errors import JournalError
 
 
@@ -28,7 +39,7 @@ def test_report_of_a_whole_journal(tmp_path: Path) -> None:
         (11, 1, "whole"),
     ]
     assert [s.bytes for s in report.segments] == [p.stat().st_size for p in files(tmp_path)]
-    assert cut_to_last_good(tmp_path) is None
+    assert cut(tmp_path) is None
 
 
 def test_report_of_two_models_in_one_journal(tmp_path: Path) -> None:
@@ -64,19 +75,19 @@ def test_cut_keeps_what_is_good_and_moves_the_rest_aside(tmp_path: Path) -> None
     flip(paths[1], offset)
     contents = [path.read_bytes() for path in paths]
     for attempt in (1, 2):  # the second time after the same damage
-        cut = cut_to_last_good(tmp_path)
-        assert cut is not None
-        assert cut.damage.index == 7
-        assert cut.bytes == len(contents[1]) - offset + len(contents[2])
-        tail, behind = files(cut.aside)
-        assert cut.aside.name == f"cut-{7:020d}-{attempt}"
+        done = cut(tmp_path)
+        assert done is not None
+        assert done.aside is not None
+        assert done.bytes == len(contents[1]) - offset + len(contents[2])
+        tail, behind = files(done.aside)
+        assert done.aside.name == f"cut-{7:020d}-{attempt}"
         if behind.name != paths[2].name:
             tail, behind = behind, tail
         assert tail.name == f"{paths[1].name}.from-{offset}"
         assert tail.read_bytes() == contents[1][offset:]
         assert behind.read_bytes() == contents[2]
         assert read(tmp_path) == (PAYLOADS + PAYLOADS[:2], None)
-        assert cut_to_last_good(tmp_path) is None
+        assert cut(tmp_path) is None
         if attempt == 1:
             paths[1].write_bytes(contents[1])
             paths[2].write_bytes(contents[2])
@@ -87,14 +98,16 @@ def test_cut_keeps_what_is_good_and_moves_the_rest_aside(tmp_path: Path) -> None
 def test_cut_at_a_missing_segment_and_at_a_header_moves_whole_files(tmp_path: Path) -> None:
     write(tmp_path, PAYLOADS, segment_bytes=1)
     files(tmp_path)[3].unlink()
-    cut = cut_to_last_good(tmp_path)
-    assert cut is not None
-    assert (cut.damage.index, [p.name for p in files(cut.aside)]) == (3, [f"journal-{4:020d}.log"])
+    done = cut(tmp_path)
+    assert done is not None
+    assert done.aside is not None
+    assert [p.name for p in files(done.aside)] == [f"journal-{4:020d}.log"]
     assert read(tmp_path) == (PAYLOADS[:3], None)
     flip(files(tmp_path)[1], 3)
-    cut = cut_to_last_good(tmp_path)
-    assert cut is not None
-    assert (cut.damage.index, len(files(cut.aside))) == (1, 2)
+    done = cut(tmp_path)
+    assert done is not None
+    assert done.aside is not None
+    assert len(files(done.aside)) == 2
     assert read(tmp_path) == (PAYLOADS[:1], None)
 
 
@@ -106,10 +119,10 @@ def test_cut_that_fails_leaves_the_journal_to_be_cut_again(
     content = files(tmp_path)[0].read_bytes()
     slow_disk.error = ERRORS[0]
     with pytest.raises(JournalError, match=r"was not cut.*No space left"):
-        cut_to_last_good(tmp_path)
+        cut(tmp_path)
     assert files(tmp_path)[0].read_bytes() == content
     slow_disk.error = None
     calls = slow_disk.calls
-    assert cut_to_last_good(tmp_path) is not None
-    assert slow_disk.calls == calls + 4  # copy, file, and both folders
+    assert cut(tmp_path) is not None
+    assert slow_disk.calls == calls + 6  # copy, file, the head, and three folders
     assert read(tmp_path) == (PAYLOADS[:2], None)

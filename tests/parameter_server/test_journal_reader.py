@@ -19,6 +19,7 @@ from support.journal import (
     ERRORS,
     FINGERPRINT,
     PAYLOADS,
+    cut,
     files,
     firsts,
     flip,
@@ -31,7 +32,7 @@ from support.journal import (
     write_rotated,
 )
 
-from relaax_like.parameter_server.journal_check import check_journal, cut_to_last_good
+from relaax_like.parameter_server.journal_check import check_journal
 from relaax_like.parameter_server.journal_format import HEADER_BYTES, RECORD_BYTES
 from relaax_like.parameter_server.journal_reader import JournalReader
 from relaax_like.wire.errors import JournalError
@@ -266,7 +267,7 @@ def test_message_names_file_offset_and_cure(tmp_path: Path) -> None:
         read(tmp_path)
     assert f"{path}: damaged at offset {offset}, where record 2 should be" in str(caught.value)
     assert "a record that does not match its CRC" in str(caught.value)
-    assert "`relaax fsck --to-last-good`" in str(caught.value)
+    assert f"`relaax fsck {tmp_path.parent} --to-last-good`" in str(caught.value)
 
 
 def test_record_behind_a_wide_hole_is_found(tmp_path: Path) -> None:
@@ -298,7 +299,9 @@ def test_missing_segment_is_damage(tmp_path: Path) -> None:
         read(tmp_path)
     assert read(tmp_path, 3) == (PAYLOADS[3:], None)
     files(tmp_path)[0].unlink()
-    with pytest.raises(JournalError, match="begins with record 1, expected record 0"):
+    with pytest.raises(
+        JournalError, match="where record 0 should be: a journal that begins with record 1"
+    ):
         read(tmp_path)
 
 
@@ -352,12 +355,12 @@ def test_unknown_format_is_refused_and_never_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("relaax_like.parameter_server.journal_format.FORMAT", 2)
-        patch.setattr("relaax_like.parameter_server.journal_reader.FORMAT", 2)
+        patch.setattr("relaax_like.parameter_server.journal_format.FORMAT", 3)
+        patch.setattr("relaax_like.parameter_server.journal_reader.FORMAT", 3)
         write(tmp_path, [b"1"])
     content = files(tmp_path)[0].read_bytes()
-    for attempt in (read, check_journal, cut_to_last_good):
-        with pytest.raises(JournalError, match="format 2, this version reads format 1"):
+    for attempt in (read, check_journal):
+        with pytest.raises(JournalError, match="format 3, this version reads format 2"):
             attempt(tmp_path)
     assert files(tmp_path)[0].read_bytes() == content
 
@@ -409,14 +412,15 @@ def test_any_flipped_bit_is_noticed(
     journal: tuple[list[bytes], set[int]], file: int, where: float, bit: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        write_drawn(Path(folder), journal)
-        paths = files(Path(folder))
+        directory = Path(folder) / "journal"
+        write_drawn(directory, journal)
+        paths = files(directory)
         path = paths[file % len(paths)]
         flip(path, int(where * (path.stat().st_size - 1)), bit)
-        report = check_journal(Path(folder))
+        report = check_journal(directory)
         assert report.damage is not None
         assert report.damage.path == path
-        reader = JournalReader(Path(folder), FINGERPRINT, 0)
+        reader = JournalReader(directory, FINGERPRINT, 0)
         payloads = []
         try:
             for _, payload in reader:
@@ -429,5 +433,5 @@ def test_any_flipped_bit_is_noticed(
             assert path == paths[-1]
             assert payloads == journal[0][:-1]  # nothing but the last record can be torn
         assert payloads == journal[0][: report.damage.index]
-        cut_to_last_good(Path(folder))
-        assert read(Path(folder)) == (payloads, None)
+        cut(directory)
+        assert read(directory) == (payloads, None)

@@ -5,84 +5,15 @@
 import shutil
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from support.bridge import VARIABLES
+from support.durable import crash, get_state, make_push, open_server
 from support.threads import wait_until
 
-from relaax_like.bridge.manifest import STATISTIC, Variable, make_manifest
-from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import Episode, NullMetrics, Push
+from relaax_like.bridge.service import Push
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.parameter_server import journal as journal_module
 from relaax_like.parameter_server import push_journal
-from relaax_like.parameter_server.parameter_server import ParameterServer
-from relaax_like.parameter_server.push_journal import PushJournal
-from relaax_like.parameter_server.snapshots import Snapshots
-from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import JournalError, ServerUnavailableError
-
-STATISTICS = tuple(
-    Variable(f"seen.{part}", np.zeros(shape, np.float64), kind=STATISTIC)
-    for part, shape in (("count", ()), ("mean", (2,)), ("m2", (2,)))
-)
-MANIFEST = make_manifest([*VARIABLES, *STATISTICS])
-ADAM = OptimizerConfig(
-    learning_rate=0.1, schedule="linear", learning_rate_end=0.0, schedule_env_steps=1000
-)
-
-
-def open_server(folder, optimizer=ADAM, every_sec=None, **options):
-    """Opens a parameter server as a start of the process does."""
-    flat = MANIFEST.pack([variable.value for variable in [*VARIABLES, *STATISTICS]])
-    journal = PushJournal(folder / "journal", MANIFEST.fingerprint, **options)
-    server = ParameterServer(
-        Store(MANIFEST, flat, {"default": optimizer}),
-        snapshots=Snapshots(folder, 3),
-        journal=journal,
-        metrics=NullMetrics(),
-        snapshot_every_sec=every_sec,
-    )
-    server.restore_latest_checkpoint()
-    return server
-
-
-def make_push(sequence, seed=None):
-    random = np.random.default_rng(sequence if seed is None else seed)
-    gradient = random.standard_normal(9).astype(np.float32)
-    rows = random.standard_normal((4, 2))
-    return Push(
-        client_id="a",
-        incarnation=1,
-        sequence=sequence,
-        gradient=None if sequence % 5 == 4 else gradient.view(np.uint8),
-        env_steps=sequence,
-        episodes=(Episode(float(sequence), 3),) if sequence % 3 == 0 else (),
-        fingerprint=MANIFEST.fingerprint,
-        statistics={"seen": Moments.of(rows)} if sequence % 2 else {},
-    )
-
-
-def crash(server, folder, tmp_path):
-    """What `kill -9` leaves: all that was written, and nothing that an orderly end would add."""
-    server._journal.close()  # its bytes had been handed over; nothing of the state is written
-    left = tmp_path / f"left-{len(list(tmp_path.iterdir()))}"
-    shutil.copytree(folder, left)
-    server.close(save=False)
-    return left
-
-
-def get_state(server):
-    state = server._store.export_state()
-    return (
-        state.version,
-        state.global_t,
-        state.values.tobytes(),
-        *(slots.tobytes() for slots in state.slots.values()),
-        dict(state.steps),
-        {k: v for k, v in server._statistics.to_dict().items() if k != "refused"},
-        server._replies.to_dict(),
-    )
 
 
 @pytest.mark.parametrize("save_after", [(), (3,), (2, 5), (8,)], ids=str)
@@ -154,6 +85,62 @@ def test_a_replay_uses_the_learning_rates_of_then(tmp_path):
         assert get_state(again) == want
 
 
+CHANGED = OptimizerConfig(learning_rate=0.01, beta1=0.5, beta2=0.9, epsilon=1e-3)
+
+
+def test_a_replay_uses_the_optimizer_settings_of_then(tmp_path, caplog):
+    """Settings change at each start, with and without a snapshot between; any snapshot will do."""
+    caplog.set_level("INFO")
+    server = open_server(tmp_path / "run")
+    for sequence in range(1, 4):
+        server.push(make_push(sequence))
+    left = crash(server, tmp_path / "run", tmp_path)
+    server = open_server(left, CHANGED)
+    changes = "default.learning_rate 0.1 -> 0.01, default.schedule linear -> constant, "
+    assert changes in caplog.text
+    assert "default.beta1 0.9 -> 0.5, default.beta2 0.999 -> 0.9, " in caplog.text
+    assert caplog.text.count("the new ones apply from version 4 on") == 1
+    server.save_checkpoint()  # of a state that the new settings have not touched
+    server.push(make_push(4))  # steps alone
+    for sequence in range(5, 8):
+        server.push(make_push(sequence))
+    server.save_checkpoint()
+    server.push(make_push(8))
+    want = get_state(server)
+    left = crash(server, left, tmp_path)
+    for damaged in range(2):
+        folder = tmp_path / f"damaged-{damaged}"
+        shutil.copytree(left, folder)
+        for path in sorted(folder.glob("cp-*"))[3 - damaged :]:
+            (path / "values.npy").write_bytes(b"noise")
+        caplog.clear()
+        with open_server(folder, OptimizerConfig(beta1=0.1)) as again:
+            assert get_state(again) == want
+            assert "default.beta1 0.5 -> 0.1" in caplog.text
+            assert "the new ones apply from version 8 on" in caplog.text
+        caplog.clear()
+        with open_server(folder, CHANGED) as again:
+            assert get_state(again) == want
+        assert "optimizer settings have changed" not in caplog.text
+
+
+def test_the_next_version_meets_the_new_settings(tmp_path):
+    server = open_server(tmp_path / "run")
+    server.push(make_push(1))
+    left = crash(server, tmp_path / "run", tmp_path)
+    with open_server(left, CHANGED) as again:
+        again.push(make_push(2))
+        got = get_state(again)
+    with open_server(tmp_path / "other") as other:
+        other.push(make_push(1))
+        other._store._optimizers = {"default": CHANGED}
+        other._store._groups = tuple(
+            replace(group, config=CHANGED) for group in other._store._groups
+        )
+        other.push(make_push(2))
+        assert get_state(other) == got
+
+
 def test_a_journal_is_never_replayed_onto_another_start(tmp_path):
     server = open_server(tmp_path / "run")
     server.push(make_push(1))
@@ -181,7 +168,10 @@ def test_records_that_do_not_follow_each_other_are_refused(tmp_path):
     server._journal = journal
     server.push(make_push(5))
     left = crash(server, tmp_path / "run", tmp_path)
-    with pytest.raises(JournalError, match="records between them are missing"):
+    with pytest.raises(
+        JournalError,
+        match="continues version 3, step 10; what lies before it ends at version 3, step 6",
+    ):
         open_server(left)
 
 

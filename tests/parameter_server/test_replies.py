@@ -122,7 +122,9 @@ def test_the_one_that_pushed_the_longest_ago_is_forgotten_first():
     assert len(replies) == 2
 
 
-@pytest.mark.parametrize("data", [{"a": 1}, {"a": [1, 2]}, {"a": ["x", 1, "applied", 1, 1]}, [1]])
+@pytest.mark.parametrize(
+    "data", [{"a": 1}, {"a": [1, 2]}, {"a": ["x", 1, "applied", 1, 1, ""]}, [1]]
+)
 def test_a_list_that_cannot_be_read_changes_nothing(data):
     replies = Replies()
     replies.note(Push(client_id="a", incarnation=1, sequence=1), ANSWERED)

@@ -168,16 +168,15 @@ def test_best_and_newest_are_found_while_they_are_replaced(tmp_path: Path) -> No
         assert reader.get()
 
 
-def test_snapshot_of_an_older_version_has_no_score(tmp_path: Path) -> None:
-    with Snapshots(tmp_path, keep=1, keep_best=1) as snapshots:
-        path = snapshots.save(make_state(10, 1), 5.0) / "manifest.json"
-        path.write_bytes(change_manifest(path.read_bytes(), lambda body: body.pop("score")))
-    with Snapshots(tmp_path, keep=1, keep_best=1) as snapshots:
-        assert_same(snapshots.restore_latest(make_layout()), make_state(10, 1))
-        assert read_best(tmp_path) is None
-        snapshots.save(make_state(20, 2), -5.0)
-        snapshots.save(make_state(30, 3))
-    assert list_versions(tmp_path) == [2, 3]
+def test_snapshot_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
+    with Snapshots(tmp_path) as snapshots:
+        path = snapshots.save(make_state(10, 1)) / "manifest.json"
+        path.write_bytes(change_manifest(path.read_bytes(), lambda body: body.update(format=1)))
+    with Snapshots(tmp_path) as snapshots:
+        message = f"{path.parent.name}: a snapshot of format 1, this version reads format 2; use"
+        with pytest.raises(SnapshotError, match=message):
+            snapshots.restore_latest(make_layout())
+    assert path.exists()
 
 
 def test_saving_the_same_state_again_replaces_it(tmp_path: Path) -> None:

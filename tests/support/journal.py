@@ -13,6 +13,7 @@ import pytest
 from hypothesis import strategies as st
 
 from relaax_like.parameter_server.journal import Journal
+from relaax_like.parameter_server.journal_check import Cut, check_journal, cut_journal
 from relaax_like.parameter_server.journal_format import HEADER_BYTES, RECORD_BYTES
 from relaax_like.parameter_server.journal_reader import Damage, JournalReader
 
@@ -46,6 +47,12 @@ def read(directory: Path, from_index: int = 0) -> tuple[list[bytes], Damage | No
         payloads.append(bytes(payload))
     assert reader.next_index == from_index + len(payloads)
     return payloads, reader.torn
+
+
+def cut(directory: Path) -> Cut | None:
+    """Cuts a journal at its first damage; None: there is none."""
+    damage = check_journal(directory).damage
+    return None if damage is None else cut_journal(directory, damage)
 
 
 def files(directory: Path) -> list[Path]:

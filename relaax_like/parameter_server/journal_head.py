@@ -1,0 +1,142 @@
+"""The journal's head: a small file that says how far the journal is known to be on the disk.
+
+A journal whose last segment is gone, or the end of it, reads like one that ended earlier. The head
+lies beside the journal's folder and shows the difference. Little-endian:
+
+    magic 8 bytes, format u32, first index of the newest segment i64 (-1: none), end u64, CRC u32
+
+It is written after each sync of the journal, and so never claims what a crash can take. It needs no
+sync of its own: a power cut may leave an older head, which claims less. It is overwritten in place,
+without a new file: it is smaller than a sector, which a disk writes completely or not at all, and
+needs no space on a full disk.
+"""
+
+import logging
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from relaax_like.parameter_server.folder import TEMPORARY
+from relaax_like.wire.errors import JournalError
+from relaax_like.wire.syncing import sync_file, sync_path
+
+_LOG = logging.getLogger(__name__)
+_FORMAT = 1
+_MAGIC = b"\x89rlxhed\n"
+_HEAD = struct.Struct("<8sIqQI")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is on the disk.
+
+    Attributes:
+      newest_segment: first index of a segment that is there, or a newer one is; None: perhaps none.
+      end: all records before this index are there, or are older than all segments.
+    """
+
+    newest_segment: int | None = None
+    end: int = 0
+
+
+def path_of_head(directory: Path) -> Path:
+    """Returns the path of a journal's head: beside its folder, so that it outlives that."""
+    return directory.with_name(f"{directory.name}-head")
+
+
+class DamagedHeadError(Exception):
+    """The head is not what was written. Never leaves the journal's modules."""
+
+
+class JournalHead:
+    """Reads and writes the head of one journal. Used by one thread at a time.
+
+        head = JournalHead(directory.with_name("journal-head"))
+        claim = head.read()          # None: there is none
+        head.replace(Claim())        # atomic and durable
+        head.note(Claim(7, 12))      # in place, without a sync
+        head.close()
+
+    Attributes:
+      path: the file.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._file: int | None = None
+        self._failed = False
+
+    def read(self) -> Claim | None:
+        """Returns what it claims; None where there is no head.
+
+        Raises:
+          DamagedHeadError: it is not what was written.
+          JournalError: it is of a format that this version does not know.
+        """
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DamagedHeadError(f"cannot be read: {error}") from error
+        if len(content) != _HEAD.size:
+            raise DamagedHeadError(f"{len(content)} bytes, expected {_HEAD.size}")
+        magic, version, newest, end, crc = _HEAD.unpack(content)
+        if magic != _MAGIC or crc != zlib.crc32(content[:-4]):
+            raise DamagedHeadError("it does not match its CRC")
+        if version != _FORMAT:
+            raise JournalError(
+                f"{self.path}: format {version}, this version reads format {_FORMAT}; use the "
+                "version of relaax_like that wrote it, or start in another run_dir"
+            )
+        return Claim(None if newest < 0 else newest, end)
+
+    def replace(self, claim: Claim) -> None:
+        """Writes a new file in place of the old one, if any: after a crash it is one or the other.
+
+        Raises:
+          OSError: as the file system says; the old one is untouched.
+        """
+        self.close()
+        temporary = self.path.with_name(f"{TEMPORARY}{self.path.name}")
+        try:
+            with open(temporary, "wb") as file:
+                file.write(_pack(claim))
+                sync_file(file)
+            os.replace(temporary, self.path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_path(self.path.parent)
+
+    def note(self, claim: Claim) -> None:
+        """Overwrites the file, which is there. What it claims has been synced.
+
+        A failure costs a check at the next start and is logged once.
+        """
+        try:
+            if self._file is None:
+                self._file = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+            os.pwrite(self._file, _pack(claim), 0)
+        except OSError as error:
+            if not self._failed:
+                _LOG.warning(
+                    "%s: not written: %s; if the journal loses its end, the next start may not "
+                    "notice",
+                    self.path,
+                    error,
+                )
+            self._failed = True
+
+    def close(self) -> None:
+        """Closes the file; may be called twice."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _pack(claim: Claim) -> bytes:
+    newest = -1 if claim.newest_segment is None else claim.newest_segment
+    head = _HEAD.pack(_MAGIC, _FORMAT, newest, claim.end, 0)[:-4]
+    return head + zlib.crc32(head).to_bytes(4, "little")
