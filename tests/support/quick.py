@@ -27,7 +27,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TESTS = ROOT / "tests"
 # What has begun by then has 40 s left.
 _BEGIN_SEC = 140.0
 _UNTIL = "RELAAX_QUICK_UNTIL"
@@ -37,32 +36,33 @@ _SLOW = ("system", "fault", "fuzz")
 _LATE = "make quick has no time left"
 
 
-def find_changed(since: str | None = None) -> list[Path]:
+def find_changed(root: Path, since: str | None = None) -> list[Path]:
     """Returns the changed files, relative to the checkout; deleted ones are among them."""
-    untracked = _git("ls-files", "--others", "--exclude-standard")
-    for commit in [since] if since else [_find_base(), "HEAD~1"]:
-        changed = {*_git("diff", "--name-only", commit), *untracked}
+    untracked = _git(root, "ls-files", "--others", "--exclude-standard")
+    for commit in [since] if since else [_find_base(root), "HEAD~1"]:
+        changed = {*_git(root, "diff", "--name-only", "--no-renames", commit), *untracked}
         if changed:
             return sorted(map(Path, changed))
     return []
 
 
-def _find_base() -> str:
+def _find_base(root: Path) -> str:
     for main in ("origin/main", "main"):
-        if _git("rev-parse", "--verify", "--quiet", main):
-            return _git("merge-base", "HEAD", main)[0]
+        if _git(root, "rev-parse", "--verify", "--quiet", main):
+            return _git(root, "merge-base", "HEAD", main)[0]
     return "HEAD"
 
 
-def _git(*arguments: str) -> list[str]:
+def _git(root: Path, *arguments: str) -> list[str]:
     done = subprocess.run(
-        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
     )
     return done.stdout.splitlines()
 
 
-def select_tests(changed: Iterable[Path]) -> list[Path]:
+def select_tests(root: Path, changed: Iterable[Path]) -> list[Path]:
     """Returns the test modules of changed files, in the order in which they are worth running."""
+    tests = [test.relative_to(root) for test in (root / "tests").rglob("test_*.py")]
     found: dict[Path, int] = {}
 
     def add(path: Path, rank: int) -> None:
@@ -74,19 +74,20 @@ def select_tests(changed: Iterable[Path]) -> list[Path]:
         if path.suffix != ".py":
             others.add(path.name.encode())
         elif _is_test(path):
-            if (ROOT / path).exists():
+            if path in tests:
                 add(path, 0)
         elif path.name == "conftest.py" and path.parts[0] == "tests":
-            for test in (ROOT / path.parent).rglob("test_*.py"):
-                add(test.relative_to(ROOT), 2)
+            for test in tests:
+                if test.is_relative_to(path.parent):
+                    add(test, 2)
         else:
             modules[_get_module(path)] = path
-    for test in TESTS.rglob("test_*.py") if modules or others else ():
-        source = test.read_bytes()
+    for test in tests if modules or others else ():
+        source = (root / test).read_bytes()
         if not modules.keys().isdisjoint(_read_imports(source)) or any(o in source for o in others):
-            add(test.relative_to(ROOT), 2)
+            add(test, 2)
     for path in modules.values():
-        mirrors = _find_mirrors(path)
+        mirrors = _find_mirrors(path, tests)
         for test in mirrors:
             add(test, 1 if len(mirrors) == 1 else 3)
     return sorted(
@@ -106,19 +107,18 @@ def _get_module(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _find_mirrors(path: Path) -> list[Path]:
+def _find_mirrors(path: Path, tests: Sequence[Path]) -> list[Path]:
     """Returns the test module of a module, or all of its folder's where it has none."""
     top, *folders = path.parts[:-1] or ("",)
     name = path.stem
     if top == "relaax_like" and folders:
-        folder = TESTS.joinpath(*folders)
+        folder = Path("tests", *folders)
     elif top in ("algorithms", "environments") and folders:
-        folder, name = TESTS / top, folders[0]
+        folder, name = Path("tests", top), folders[0]
     else:
         return []
     own = folder / f"test_{name}.py"
-    tests = [own] if own.exists() else sorted(folder.glob("test_*.py"))
-    return [test.relative_to(ROOT) for test in tests]
+    return [own] if own in tests else [test for test in tests if test.parent == folder]
 
 
 def _read_imports(source: bytes) -> set[str]:
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--since", help="commit; default: where this branch left main")
     parser.add_argument("--list", action="store_true", help="print the test modules and end")
     options = parser.parse_args(arguments)
-    tests = [str(test) for test in select_tests(find_changed(options.since))]
+    tests = [str(test) for test in select_tests(ROOT, find_changed(ROOT, options.since))]
     if options.list:
         print(*tests, sep="\n")
         return 0
@@ -167,7 +167,7 @@ def main(arguments: Sequence[str]) -> int:
         print("quick: no tests of what changed")
         return 0
     os.environ[_UNTIL] = str(began + _BEGIN_SEC)
-    sys.path.insert(0, str(TESTS))  # of the workers, too
+    sys.path.insert(0, str(ROOT / "tests"))  # of the workers, too
     left_out = LeftOut()
     status = 0
     for start in range(0, len(tests), _MODULES):
