@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -41,8 +41,7 @@ class Histogram:
     total_of_squares: float
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """One point of a curve.
 
     Attributes:
@@ -75,6 +74,32 @@ def validate_point(name: str, y: float, x: float | None, field: str = "metric") 
         raise InvalidInputError(f"{field} {name!r}: y is {y}, expected a finite number", field)
     if x is not None and not abs(x) <= MAX_X:
         raise InvalidInputError(f"{field} {name!r}: x is {x}, expected at most 2**53", field)
+
+
+def select_valid(
+    points: list[tuple[str, float, float | None]], field: str = "metric"
+) -> tuple[list[tuple[str, float, float | None]], InvalidInputError | None]:
+    """Returns those of many points that `validate_point` accepts, and what is wrong with the first
+    other one.
+
+    Args:
+      points: (name, y, x).
+      field: what the error begins with.
+    """
+    names = {name for name, _, _ in points}
+    if all(1 <= len(name) <= MAX_NAME_LENGTH and name.isprintable() for name in names):
+        numbers = np.array([(y, 0.0 if x is None else x) for _, y, x in points]).reshape(-1, 2)
+        if np.isfinite(numbers[:, 0]).all() and (np.abs(numbers[:, 1]) <= MAX_X).all():
+            return points, None  # nearly always, and for a tenth of the time
+    valid, mistake = [], None
+    for name, y, x in points:
+        try:
+            validate_point(name, y, x, field)
+        except InvalidInputError as error:
+            mistake = mistake or error
+        else:
+            valid.append((name, y, x))
+    return valid, mistake
 
 
 class BufferedMetrics(Metrics):

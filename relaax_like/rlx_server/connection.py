@@ -28,9 +28,11 @@ Body = bytes | memoryview
 
 # The protocol is a dialogue: a client that sends ahead so far is not following it.
 _MAX_QUEUED = 100
-# A client whose points are dropped rests so many times as long as its message took: it has at most
-# this part of the loop's time, however fast it sends.
+# A client whose points are dropped rests so many times as long as its message took, and so long at
+# least, as the message had to be read, too: its part of the loop's time is small, however fast it
+# sends.
 _REST_FACTOR = 10.0
+_MIN_REST_SEC = 0.02
 _PING = pack_frame(rlx_pb2.ServerMessage(ping=rlx_pb2.Ping()).SerializeToString())
 # A peer that is gone without a word is noticed after 30 + 3 * 10 s.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -330,7 +332,9 @@ class Connection(asyncio.BufferedProtocol):
             self._go_on(self._get_rest(time.perf_counter() - began))
 
     def _get_rest(self, took_sec: float) -> float:
-        return took_sec * _REST_FACTOR if self.session.dropped_points else 0.0
+        if not self.session.dropped_points:
+            return 0.0
+        return max(took_sec * _REST_FACTOR, _MIN_REST_SEC)
 
     def _go_on(self, rest_sec: float = 0.0) -> None:
         """Has the next message handled in the loop's next turn, or after a rest."""

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from relaax_like.bridge.service import Metrics
 from relaax_like.computation.prediction import Prediction, Request
-from relaax_like.metrics.buffered import validate_point
+from relaax_like.metrics.buffered import select_valid
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, shorten
 from relaax_like.rlx_server.episodes import EpisodeMeter, SlotEpisode
 from relaax_like.rlx_server.point_budget import PointBudget
@@ -466,15 +466,9 @@ class Session:
         taken = self._points.take(min(len(scalars), _MAX_POINTS))
         if self.shared_points is not None:
             taken = self.shared_points.take(taken)
-        points, mistake = [], None
-        for scalar in scalars[:taken]:
-            x = scalar.x if scalar.HasField("x") else None
-            try:
-                validate_point(scalar.name, scalar.y, x, "scalars")
-            except InvalidInputError as error:
-                mistake = mistake or error
-                continue
-            points.append((scalar.name, scalar.y, x))
+        points, mistake = select_valid(
+            [(s.name, s.y, s.x if s.HasField("x") else None) for s in scalars[:taken]], "scalars"
+        )
         self._metrics.scalars(points)
         self.dropped_points = len(scalars) - taken
         if len(points) < len(scalars):

@@ -364,8 +364,8 @@ def unpack_arrays(
     """
     if len(messages) != len(spaces) or messages.keys() != spaces.keys():
         raise InvalidInputError(
-            f"{field}: leaves {heapq.nsmallest(8, messages)}, expected {sorted(spaces)[:8]} as in "
-            f"the hello ({len(messages)} came, {len(spaces)} expected)",
+            f"{field}: leaves {[name[:60] for name in heapq.nsmallest(8, messages)]}, expected "
+            f"{sorted(spaces)[:8]} as in the hello ({len(messages)} came, {len(spaces)} expected)",
             field,
         )
     arrays = {}
