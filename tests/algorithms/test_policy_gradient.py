@@ -36,7 +36,18 @@ def serve(name, config, **options):
     manifest = make_manifest(variables)
     flat = manifest.pack([variable.value for variable in variables])
     optimizers = {"default": OptimizerConfig(learning_rate=config.learning_rate)}
-    return ParameterServer(Store(manifest, flat, optimizers), metrics=NullMetrics(), **options)
+    metrics = options.pop("metrics", NullMetrics())
+    return ParameterServer(Store(manifest, flat, optimizers), metrics=metrics, **options)
+
+
+class Names(NullMetrics):
+    """Notes which curves get points."""
+
+    def __init__(self):
+        self.seen = set()
+
+    def scalar(self, name, y, x=None):
+        self.seen.add(name)
 
 
 def make_batch(steps=12):
@@ -162,6 +173,17 @@ def test_one_update_per_episode_and_fresh_weights_after_it(name):
             kept = [v.value for v in agent.task.get_variables()]
         for have, want in zip(kept, newest, strict=True):
             np.testing.assert_array_equal(have, want)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_curves_have_the_names_of_other_algorithms(name):
+    config, metrics = make_config(name), Names()
+    with serve(name, config, metrics=metrics) as server:
+        agent = load(name, "agent").Agent(config, InProcessClient(server, "test"))
+        agent.act(np.zeros(4))
+        agent.reward_and_reset(1.0)
+    assert "episode reward" in metrics.seen
+    assert ("Optimizer/actor" in metrics.seen) == (name == "policy_gradient")
 
 
 @pytest.mark.parametrize("name", FOLDERS)

@@ -118,6 +118,7 @@ def test_a_hierarchy_learns_from_two_clients_over_the_network(experiment):
     assert status.global_t <= sum(run.steps for run in runs)
     for task in ("goal", "control"):
         assert f"Optimizer/{task}/actor" in recorder.names
+    assert "Train/Lag" in recorder.names  # as where the learner is in the parameter server
     assert np.mean(exploited) > 0.9
 
 
