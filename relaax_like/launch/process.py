@@ -100,6 +100,9 @@ def without_native_stderr() -> Iterator[None]:
     """Hides what native code writes to standard error: TensorFlow greets before one can forbid it.
 
     Python's own errors are exceptions and come through.
+
+    Raises:
+      ConfigError: a library is missing that an extra brings.
     """
     sys.stderr.flush()
     saved = os.dup(2)
@@ -108,6 +111,11 @@ def without_native_stderr() -> Iterator[None]:
     os.close(null)
     try:
         yield
+    except ModuleNotFoundError as error:
+        line = describe_missing(error.name)
+        if line is None:
+            raise
+        raise ConfigError(line) from None
     finally:
         os.dup2(saved, 2)
         os.close(saved)

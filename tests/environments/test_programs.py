@@ -172,7 +172,7 @@ def test_missing_gymnasium_is_one_line_with_the_cure(start: Start, tmp_path: Pat
     )
     code, _, err = finish(start(GYM, PYTHONPATH=str(tmp_path)))
     assert code == 2
-    assert "pip install gymnasium pygame" in err
+    assert "pip install 'relaax_like[envs]'" in err
     assert "Traceback" not in err
 
 

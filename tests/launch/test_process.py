@@ -10,8 +10,8 @@ import pytest
 from support.threads import Caller
 
 from relaax_like.config.address import Address
-from relaax_like.launch.process import SignalEvent, validate_port_free
-from relaax_like.wire.errors import RelaaxError
+from relaax_like.launch.process import SignalEvent, validate_port_free, without_native_stderr
+from relaax_like.wire.errors import ConfigError, RelaaxError
 
 
 def test_the_garbage_collector_passes_over_what_is_loaded():
@@ -32,6 +32,12 @@ def test_a_server_may_have_as_many_descriptors_as_the_system_allows():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["300", "300"]
+
+
+def test_a_missing_library_is_one_line_where_native_code_is_loaded():
+    for name, error in (("tensorflow", ConfigError), ("mine", ModuleNotFoundError)):
+        with pytest.raises(error, match=name), without_native_stderr():
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def test_a_used_port_is_named_with_its_holder_and_the_flag():
