@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.manifest import Variable, make_manifest
+from relaax_like.bridge.manifest import Manifest, Variable, make_manifest
 from relaax_like.bridge.service import Metrics, Status
 from relaax_like.config.models import Experiment
 from relaax_like.launch.backprop import set_backprop_workers
@@ -47,12 +49,13 @@ from relaax_like.parameter_server.initial_values import (
     save_variables,
 )
 from relaax_like.parameter_server.mirror import Mirror, fetch_newest
-from relaax_like.parameter_server.parameter_server import ParameterServer
-from relaax_like.parameter_server.push_journal import PushJournal
-from relaax_like.parameter_server.snapshots import Snapshots
+from relaax_like.parameter_server.parameter_server import RECIPE, ParameterServer
+from relaax_like.parameter_server.push_journal import PushJournal, holds_records
+from relaax_like.parameter_server.snapshot_format import unpack_layout
+from relaax_like.parameter_server.snapshots import Snapshots, read_newest_manifest
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire import failpoints, tracing
-from relaax_like.wire.errors import ConfigError, SnapshotError
+from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
 
 if TYPE_CHECKING:  # It imports TensorFlow.
     from relaax_like.learner.iteration_learner import IterationLearner
@@ -93,10 +96,7 @@ def make_parameter_server(
             if fetched is not None:
                 logger.info("fetched the mirror's newest snapshot: %s", fetched)
             mirror = Mirror(settings.mirror_url, keep=keep, keep_best=keep_best)
-        variables = _load_initial_values(experiment, overrides)
-        manifest = make_manifest(variables)
-        by_name = {variable.name: variable.value for variable in variables}
-        flat = manifest.pack([by_name[segment.name] for segment in manifest.segments])
+        manifest, flat = _make_start(experiment, overrides)
         publishes = experiment.learner.placement == "server"
         target = None
         if experiment.learner.target_return is not None:
@@ -123,6 +123,7 @@ def make_parameter_server(
             target=target,
             snapshot_every_sec=settings.checkpoint_time_interval,
             snapshot_every_env_steps=settings.checkpoint_global_step_interval,
+            recipe=_find_recipe(experiment),
         )
     except BaseException:
         if mirror is not None:
@@ -349,6 +350,30 @@ class _ReturnCurves:
         self._metrics.scalar(EPISODES, means.episodes, global_t)
 
 
+def _make_start(experiment: Experiment, overrides: Sequence[str]) -> tuple[Manifest, np.ndarray]:
+    """Returns the layout of the values, and values to start from: [total_bytes] uint8.
+
+    Where there is a snapshot of these settings, the layout is its own, and so will the values be:
+    initial values are neither built nor read, and zeros stand for them.
+    """
+    settings = experiment.parameter_server
+    if settings.initial_values is None:
+        newest = read_newest_manifest(settings.checkpoint_dir)
+        if newest is not None and newest["statistics"].get(RECIPE) == _find_recipe(experiment):
+            manifest = unpack_layout(newest)
+            return manifest, np.zeros(manifest.total_bytes, np.uint8)
+    variables = _load_initial_values(experiment, overrides)
+    manifest = make_manifest(variables)
+    by_name = {variable.name: variable.value for variable in variables}
+    return manifest, manifest.pack([by_name[segment.name] for segment in manifest.segments])
+
+
+def _find_recipe(experiment: Experiment) -> str:
+    """Returns a checksum of all that the initial values are made from."""
+    recipe = f"{experiment.algorithm_folder} {experiment.algorithm!r} {experiment.seed}"
+    return f"{zlib.crc32(recipe.encode()):08x}"
+
+
 def _load_initial_values(experiment: Experiment, overrides: Sequence[str]) -> list[Variable]:
     """Builds them once per run and keeps them, so that a restart needs no TensorFlow."""
     settings = experiment.parameter_server
@@ -361,14 +386,31 @@ def _load_initial_values(experiment: Experiment, overrides: Sequence[str]) -> li
 
 def _compute_initial_values(experiment: Experiment, overrides: Sequence[str]) -> list[Variable]:
     settings = experiment.parameter_server
-    recipe = f"{experiment.algorithm_folder} {experiment.algorithm!r} {experiment.seed}"
-    kept = settings.checkpoint_dir / f"initial-{zlib.crc32(recipe.encode()):08x}.npz"
+    kept = settings.checkpoint_dir / f"initial-{_find_recipe(experiment)}.npz"
     if kept.exists():
-        return load_variables(kept)
+        try:
+            return load_variables(kept)
+        except InvalidInputError as error:
+            _validate_rebuildable(kept)
+            logger.warning("%s; it is built again", error)
     logger.info("building the initial values of %s", experiment.algorithm_folder.name)
     variables = _run_initial_values(experiment, overrides)
     save_variables(kept, variables)
     return variables
+
+
+def _validate_rebuildable(kept: Path) -> None:
+    """Checks that nothing but a fresh run depends on damaged initial values.
+
+    Raises:
+      ConfigError: there are pushes that were made to them, and no snapshot that has both.
+    """
+    checkpoints = kept.parent
+    if read_newest_manifest(checkpoints) is None and holds_records(checkpoints / "journal"):
+        raise ConfigError(
+            f"{kept}: damaged, and the journal beside it has records, but there is no usable "
+            "snapshot before them: bring the snapshots back, or start in another run_dir"
+        )
 
 
 def _run_initial_values(experiment: Experiment, overrides: Sequence[str]) -> list[Variable]:

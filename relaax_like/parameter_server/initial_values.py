@@ -5,6 +5,7 @@ parameter server reads the file. A plain `.npz` of float32 arrays works too: all
 then.
 """
 
+import contextlib
 import io
 import json
 import os
@@ -22,6 +23,7 @@ import numpy as np
 from relaax_like.bridge.manifest import TRAINABLE, Variable, make_manifest
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
+from relaax_like.wire.syncing import sync_path
 
 # Entry with the metadata: a JSON list of {name, dtype, group, kind} as a uint8 array.
 _METADATA = "relaax_variables"
@@ -46,10 +48,11 @@ _DAMAGE = (
 def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) -> None:
     """Writes variables to an `.npz` file, in their order; `numpy.load` reads its arrays, too.
 
-    The file is whole or absent; one of that name is replaced.
+    The file is complete or absent, also after a power cut; one of that name is replaced.
 
     Raises:
       InvalidInputError: variables that no run could start from (see `make_manifest`).
+      ConfigError: the file cannot be written (disk full, ...); an older one is untouched.
     """
     variables = list(variables)
     make_manifest(variables)
@@ -58,9 +61,17 @@ def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) 
     temporary = Path(path).with_name(f".tmp-{Path(path).name}")
     try:
         _write_archive(temporary, variables)
+        sync_path(temporary)
         os.replace(temporary, path)
+        sync_path(temporary.parent)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: the initial values cannot be written: {error}; make room, or use another "
+            "run_dir"
+        ) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def _write_archive(path: Path, variables: Iterable[Variable]) -> None:

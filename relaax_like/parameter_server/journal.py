@@ -350,9 +350,8 @@ class Journal:
                 _LOG.warning("%s: not removed: %s", path, second)  # it holds no record
             if not isinstance(error, OSError):
                 raise
-            raise JournalError(
-                f"{path}: no new segment: {error}; the old one goes on, the next try may succeed"
-            ) from error
+            cure = "the old one goes on, the next try may succeed" if self._files else "make room"
+            raise JournalError(f"{path}: no new segment: {error}; {cure}") from error
         self._files.append(file)
         self._written_bytes += HEADER_BYTES
 

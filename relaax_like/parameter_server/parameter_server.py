@@ -65,7 +65,7 @@ _FULL_POLL_SEC = 0.01
 # At the end: for the newest snapshot to be copied.
 _MIRROR_SEC = 60.0
 # Keys of a snapshot's statistics.
-_REPLIES, _PUBLISHED = "replies", "published"
+_REPLIES, _PUBLISHED, RECIPE = "replies", "published", "recipe"
 FINISHED = "training has finished"
 # Records whose replay takes a tenth of a second.
 _LONG_REPLAY = 1_000
@@ -100,6 +100,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         snapshot_every_sec: float | None = None,
         snapshot_every_env_steps: int | None = None,
         scores_returns: bool = True,
+        recipe: str = "",
         clock: Callable[[], float] = time.monotonic,
         queue_size: int = QUEUE_SIZE,
     ):
@@ -119,6 +120,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
           snapshot_every_env_steps: environment steps between two; None: not by steps.
           scores_returns: snapshots are scored by the mean return of the training; False: by what
             `keep_next` says alone.
+          recipe: what the initial values were made from; noted in snapshots, under `RECIPE`.
           clock: seconds, never going back.
           queue_size: pushes that may wait; one more is refused as busy.
 
@@ -149,6 +151,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._publications = None if snapshots is None else PublishedState(snapshots.directory)
         self._next_score: float | None = None  # used by the learner's thread
         self._scores_returns = scores_returns
+        self._recipe = recipe
         self._published = 0  # number of the newest publish; written under _record_lock
         self._close_lock = threading.Lock()
         self._closed = False
@@ -453,6 +456,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             **self._statistics.to_dict(),
             _REPLIES: self._replies.to_dict(),
             _PUBLISHED: self._published,
+            RECIPE: self._recipe,
         }
 
     def _compute_score(self) -> float | None:

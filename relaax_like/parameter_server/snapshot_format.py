@@ -218,15 +218,20 @@ def unpack_manifest(content: bytes, name: str) -> dict[str, Any]:
         return body
 
 
+def unpack_layout(body: Mapping[str, Any]) -> Manifest:
+    """Returns the layout of the values, of the body of a snapshot's manifest."""
+    segments = (Segment(**{**s, "shape": tuple(s["shape"])}) for s in body["segments"])
+    return Manifest(tuple(segments))
+
+
 def _unpack_state(directory: Path, body: dict[str, Any]) -> State:
     arrays = {
         name: _read_array(directory / name, entry["size"], entry["crc32"])
         for name, entry in body["files"].items()
     }
-    segments = (Segment(**{**s, "shape": tuple(s["shape"])}) for s in body["segments"])
     groups = body["groups"]
     return State(
-        manifest=Manifest(tuple(segments)),
+        manifest=unpack_layout(body),
         version=body["version"],
         global_t=body["global_t"],
         values=arrays["values.npy"],

@@ -9,6 +9,7 @@ was not verified never bears a snapshot's name. Its manifest has the size and CR
 and a CRC-32 of itself.
 """
 
+import contextlib
 import logging
 import math
 import os
@@ -18,7 +19,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 from relaax_like.bridge.manifest import Manifest, Segment
 from relaax_like.parameter_server.folder import TEMPORARY, count_start, lock_folder
@@ -298,6 +299,21 @@ def read_latest(directory: Path, damaged: set[str] | None = None) -> State | Non
             "started. Bring one back from a backup, or use another checkpoint directory to start "
             "anew"
         )
+    return None
+
+
+def read_newest_manifest(directory: Path) -> dict[str, Any] | None:
+    """Reads what the newest snapshot says of itself: the body of its manifest, without its arrays.
+
+    Returns:
+      None where there is no snapshot with a manifest that is not damaged.
+
+    Raises:
+      SnapshotError: it is of a format that this version does not know.
+    """
+    for name in reversed(list_names(directory)):
+        with contextlib.suppress(DamagedError):
+            return read_manifest(directory / name)
     return None
 
 

@@ -200,7 +200,9 @@ def test_save_that_fails_leaves_the_old_file(
 
     with monkeypatch.context() as patch:
         patch.setattr(np.lib.format, "write_array", write_array)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(
+            ConfigError, match=r"v.npz: the initial values cannot be written: No space"
+        ):
             save_variables(tmp_path / "v.npz", make_variables()[:1])
     assert_same(load_variables(tmp_path / "v.npz"), make_variables())
     assert [path.name for path in tmp_path.iterdir()] == ["v.npz"]

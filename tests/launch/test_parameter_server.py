@@ -1,0 +1,162 @@
+"""What a parameter server starts from: the newest snapshot, or else the initial values."""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.cluster import BARE
+
+from relaax_like.bridge.manifest import Variable
+from relaax_like.bridge.service import NullMetrics
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch import parameter_server as launch_module
+from relaax_like.launch.parameter_server import make_parameter_server
+from relaax_like.parameter_server.initial_values import save_variables
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.wire.errors import ConfigError, SnapshotError
+
+Open = Callable[..., ParameterServer]
+
+
+@pytest.fixture
+def open_run(tmp_path: Path) -> Open:
+    """Opens the run in this folder, as a start of the process does."""
+    config = tmp_path / "experiment.yaml"
+    config.write_text(
+        f"run_dir: {tmp_path / 'run'}\n"
+        "relaax-parameter-server: {bind: 'localhost:0'}\n"
+        f"algorithm: {{path: '{BARE}'}}\n"
+        "environment: {program: OpenAI_Gym, env: CartPole-v0}\n"
+    )
+
+    def open_run(*sets: str) -> ParameterServer:
+        experiment = load_experiment(config, sets)
+        return make_parameter_server(experiment, sets, NullMetrics())
+
+    return open_run
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts how often initial values are built, by the real process."""
+    calls: list[int] = []
+    run = launch_module.compute_initial_values
+
+    def count(*arguments: object) -> list[Variable]:
+        calls.append(1)
+        return run(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(launch_module, "compute_initial_values", count)
+    return calls
+
+
+def find_kept(tmp_path: Path) -> Path:
+    (kept,) = (tmp_path / "run" / "checkpoints").glob("initial-*.npz")
+    return kept
+
+
+def push(server: ParameterServer) -> np.ndarray:
+    server.apply_gradients([np.ones((1, 4), np.float32)])
+    return server.get_values()[0].copy()
+
+
+@pytest.mark.parametrize("damage", ["damaged", "missing", "unreadable"])
+def test_initial_values_are_not_read_where_there_is_a_snapshot(
+    tmp_path: Path, open_run: Open, built: list[int], damage: str
+) -> None:
+    with open_run() as server:
+        push(server)
+    with open_run() as server:
+        want = push(server)
+        server.close(save=False)  # the journal has it
+    kept = find_kept(tmp_path)
+    if damage == "damaged":
+        kept.write_bytes(kept.read_bytes()[:100])
+    else:
+        kept.unlink()
+    if damage == "unreadable":
+        kept.mkdir()
+    with open_run() as server:
+        assert server.version == 2
+        np.testing.assert_array_equal(server.get_values()[0], want)
+        assert not np.array_equal(push(server), want)
+    assert built == [1]
+    assert damage != "damaged" or kept.stat().st_size == 100
+
+
+def test_another_model_than_the_snapshot_s_is_still_refused(tmp_path: Path, open_run: Open) -> None:
+    with open_run() as server:
+        push(server)
+    with open_run("algorithm.learning_rate=0.1") as server:  # other settings, the same model
+        assert server.version == 1
+    (other,) = set((tmp_path / "run" / "checkpoints").glob("initial-*.npz")) - {
+        find_first(tmp_path)
+    }
+    save_variables(other, [Variable("W", np.zeros((2, 4), np.float32))])
+    with pytest.raises(SnapshotError, match=r"of another model: W is .*\[1, 4\]"):
+        # The newest snapshot is of the settings before.
+        open_run("algorithm.learning_rate=0.1")
+
+
+def find_first(tmp_path: Path) -> Path:
+    kept = (tmp_path / "run" / "checkpoints").glob("initial-*.npz")
+    return min(kept, key=lambda path: path.stat().st_mtime_ns)
+
+
+def test_damaged_initial_values_of_a_fresh_run_are_built_again(
+    tmp_path: Path, open_run: Open, built: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = open_run()
+    want = server.get_values()[0].copy()
+    server.close(save=False)
+    for snapshot in (tmp_path / "run" / "checkpoints").glob("cp-*"):
+        snapshot.rename(tmp_path / snapshot.name)
+    kept = find_kept(tmp_path)
+    whole = kept.read_bytes()
+    kept.write_bytes(b"")  # as a power cut leaves what was not synced
+    with caplog.at_level(logging.WARNING), open_run() as server:
+        np.testing.assert_array_equal(server.get_values()[0], want)
+    assert f"{kept}: not an .npz file" in caplog.text
+    assert "built again" in caplog.text
+    assert kept.read_bytes() == whole
+    assert built == [1, 1]
+
+
+def test_damaged_initial_values_with_records_and_without_snapshots_are_named(
+    tmp_path: Path, open_run: Open, built: list[int]
+) -> None:
+    with open_run() as server:
+        push(server)
+        server.close(save=False)
+    for snapshot in (tmp_path / "run" / "checkpoints").glob("cp-*"):
+        snapshot.rename(tmp_path / snapshot.name)
+    kept = find_kept(tmp_path)
+    kept.write_bytes(b"noise")
+    with pytest.raises(ConfigError, match=rf"{kept.name}: damaged, .* bring the snapshots back"):
+        open_run()
+    assert kept.read_bytes() == b"noise"
+    assert built == [1]
+
+
+def test_initial_values_are_synced_before_they_have_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(descriptor: int) -> None:
+        events.append(f"sync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name}")
+        fsync(descriptor)
+
+    def note_replace(source: Path, target: Path) -> None:
+        events.append(f"rename to {Path(target).name}")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    (tmp_path / "folder").mkdir()
+    save_variables(tmp_path / "folder" / "v.npz", [Variable("W", np.zeros(1, np.float32))])
+    assert events == ["sync .tmp-v.npz", "rename to v.npz", "sync folder"]
