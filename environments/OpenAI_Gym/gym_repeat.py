@@ -4,6 +4,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from .gym_slots import read_reward
+
 
 class ActionRepeat(gym.Wrapper):
     """Repeats each action, adds up the rewards, and stops at the episode's end.
@@ -30,7 +32,7 @@ class ActionRepeat(gym.Wrapper):
         total = 0.0
         for _ in range(self._actrep):
             observation, reward, terminated, truncated, info = self.env.step(action)
-            total += float(reward)
+            total += read_reward(reward)
             if terminated or truncated:
                 break
         return observation, total, terminated, truncated, info

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from relaax_like.client.gym_spaces import SpaceCodec
+from relaax_like.client.gym_spaces import SpaceCodec, to_array
 from relaax_like.client.interactor import Transition
 from relaax_like.client.values import UserSpace, Values
 from relaax_like.wire.errors import ConfigError, InvalidInputError
@@ -169,9 +169,13 @@ class EnvListSlots:
         infos: dict[int, Mapping[str, Any]] = {}
         for slot in chosen:
             self._keep(slot, _get_row(actions, slot))
-            self._now[slot], rewards[slot], terminated[slot], cut, info = self._envs[slot].step(
-                rows[slot]
-            )
+            try:
+                self._now[slot], reward, terminated[slot], cut, info = self._envs[slot].step(
+                    rows[slot]
+                )
+                rewards[slot] = read_reward(reward)
+            except InvalidInputError as error:
+                raise InvalidInputError(f"{error} (slot {slot})", error.field) from None
             # A terminal state needs no bootstrapping, whatever the clock says.
             truncated[slot] = cut and not terminated[slot]
             if terminated[slot] or cut:
@@ -315,7 +319,7 @@ class VectorEnvSlots:
             success = _batched_success(infos, ended)
         return Transition(
             observations=observations,
-            rewards=np.array(rewards, np.float64),
+            rewards=_read_rewards(rewards, self.slots),
             terminated=np.array(terminated, np.bool_),
             truncated=np.logical_and(truncated, np.logical_not(terminated)),
             final_observations=final,
@@ -449,6 +453,28 @@ class JoinedSlots:
         """Closes the environments."""
         for part in self._parts:
             part.close()
+
+
+def read_reward(reward: Any) -> float:
+    """Returns the reward of one step.
+
+    Raises:
+      InvalidInputError: not a number.
+    """
+    array = to_array(reward)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        raise InvalidInputError(f"rewards: {reward!r:.100} came, expected a number", "rewards")
+    return float(array.item())
+
+
+def _read_rewards(rewards: Any, slots: int) -> np.ndarray:
+    array = to_array(rewards)
+    if array.shape != (slots,) or array.dtype.kind not in "biuf":
+        raise InvalidInputError(
+            f"rewards: {array.dtype} {list(array.shape)}, expected numbers of shape [{slots}]",
+            "rewards",
+        )
+    return array.astype(np.float64)
 
 
 def autoreset_mode(env: VectorEnv) -> AutoresetMode:

@@ -69,18 +69,29 @@ class SpaceCodec:
         return next(iter(arrays.values())) if self._bare else arrays
 
     def write_row(self, into: Values, slot: int, value: Any) -> None:
-        """Writes one environment's nested value into row `slot`."""
-        if isinstance(into, np.ndarray) and self.leaves[0].offset is None:
-            into[slot] = value
-            return
+        """Writes one environment's nested value into row `slot`.
+
+        Raises:
+          InvalidInputError: it does not fit the space; names leaf and slot.
+        """
         for leaf in self.leaves:
-            row = _get(value, leaf.path)
             rows = into if isinstance(into, np.ndarray) else into[leaf.name]
-            rows[slot] = row if leaf.offset is None else np.asarray(row) - leaf.offset
+            array = _read_leaf(value, leaf)
+            # Axes of length 1 are no mistake; a number for a vector is.
+            if array.size != rows[slot].size or array.dtype.kind not in "biuf":
+                raise _make_misfit(leaf, array, f" (slot {slot})")
+            try:
+                rows[slot] = array if leaf.offset is None else array - leaf.offset
+            except ValueError:
+                raise _make_misfit(leaf, array, f" (slot {slot})") from None
 
     def pack(self, batch: Any) -> Values:
-        """Converts a vector environment's nested batch `[k, ...]`; copies it."""
-        arrays = {leaf.name: self._pack_leaf(leaf, _get(batch, leaf.path)) for leaf in self.leaves}
+        """Converts a vector environment's nested batch `[k, ...]`; copies it.
+
+        Raises:
+          InvalidInputError: a leaf is missing, or has no numbers.
+        """
+        arrays = {leaf.name: self._pack_leaf(leaf, _read_leaf(batch, leaf)) for leaf in self.leaves}
         return next(iter(arrays.values())) if self._bare else arrays
 
     def unpack(self, values: Values) -> Any:
@@ -101,8 +112,9 @@ class SpaceCodec:
             for slot in range(len(columns[0]))
         ]
 
-    def _pack_leaf(self, leaf: Leaf, array: Any) -> np.ndarray:
-        array = np.asarray(array)
+    def _pack_leaf(self, leaf: Leaf, array: np.ndarray) -> np.ndarray:
+        if array.dtype.kind not in "biuf":
+            raise _make_misfit(leaf, array)
         if leaf.offset is not None:
             array = array - leaf.offset
         return array.astype(DTYPES[leaf.space.dtype])
@@ -161,6 +173,32 @@ def _get_first(space: gym.Space, batch: Any) -> Any:
     if isinstance(space, gym.spaces.Tuple):
         return tuple(map(_get_first, space.spaces, batch))
     return int(batch[0]) if isinstance(space, gym.spaces.Discrete) else batch[0]
+
+
+def to_array(value: Any) -> np.ndarray:
+    """Returns an array; of objects, where the value cannot be one of numbers."""
+    try:
+        return np.asarray(value)
+    except ValueError:  # lists of different lengths
+        return np.empty((), object)
+
+
+def _make_misfit(leaf: Leaf, array: np.ndarray, where: str = "") -> InvalidInputError:
+    name = f"observation {leaf.name}" if leaf.path else "observation"
+    return InvalidInputError(
+        f"{name}: {array.dtype} {list(array.shape)}, expected {leaf.space.dtype} "
+        f"{list(leaf.space.shape)} as the space says{where}",
+        name,
+    )
+
+
+def _read_leaf(value: Any, leaf: Leaf) -> np.ndarray:
+    """Returns a leaf of a nested observation."""
+    try:
+        return to_array(_get(value, leaf.path))
+    except (KeyError, IndexError, TypeError):
+        name = f"observation {leaf.name}"
+        raise InvalidInputError(f"{name}: missing", name) from None
 
 
 def _get(value: Any, path: tuple[str | int, ...]) -> Any:

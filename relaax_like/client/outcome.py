@@ -64,6 +64,12 @@ def pack_success(message: rlx_pb2.Step, slots: int, success: Any) -> None:
 
 
 def _validate_rewards(rewards: np.ndarray, slots: int) -> np.ndarray:
+    if rewards.dtype.kind not in "biuf":
+        raise InvalidInputError(
+            f"rewards: {rewards.tolist()!s:.100} came, expected numbers of shape [{slots}] or "
+            f"[{slots}, r]",
+            "rewards",
+        )
     # Always floats: sums of integers would be cut off on the way.
     if rewards.dtype != np.float32:
         rewards = rewards.astype(np.float64)
@@ -72,8 +78,9 @@ def _validate_rewards(rewards: np.ndarray, slots: int) -> np.ndarray:
             f"rewards: shape {list(rewards.shape)}, expected [{slots}] or [{slots}, r]", "rewards"
         )
     if not np.isfinite(rewards).all():
-        bad = np.unique(np.argwhere(~np.isfinite(rewards))[:, 0])[:8].tolist()
-        raise InvalidInputError(f"rewards: NaN or infinity in slot {bad}", "rewards")
+        bad = np.unique(np.argwhere(~np.isfinite(rewards))[:, 0]).tolist()
+        where = ", ".join(map(str, bad[:8]))
+        raise InvalidInputError(f"rewards: NaN or infinity in slot {where}", "rewards")
     return rewards
 
 

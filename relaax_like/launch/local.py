@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from relaax_like.bridge.service import ParameterServerClient, Publisher
+from relaax_like.client import interactor
 from relaax_like.client.client import StepResult
 from relaax_like.client.interactor import EnvironmentSlots
-from relaax_like.client.values import SpaceValues
+from relaax_like.client.outcome import validate_outcome
+from relaax_like.client.values import SpaceValues, Values
 from relaax_like.config.algorithm_folder import SLOTS, load_folder_module
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
+from relaax_like.experience.magnitudes import EXPECTED, find_too_large
 from relaax_like.launch.agents import make_agent_host
 from relaax_like.learner.fixed_values import FixedValues
 from relaax_like.rlx_server.batch_slots import BatchSlots
@@ -24,7 +28,7 @@ from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.slot_agents import BatchAgents, Decision
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import ACTION, OBSERVATION
 
 
@@ -156,6 +160,97 @@ class LocalAgents:
         return self._observations.to_leaves(values, self._slots, field)
 
 
+class CheckedSlots:
+    """Environments whose wrong values are refused, with the name of the environment and the slot.
+
+        slots = CheckedSlots(slots, "CartPole-v1")
+
+    What is refused would end the training anyway, or spoil it: NaN, infinity and numbers too large
+    to learn from, wrong shapes and types. Whatever else the environments have is there, too.
+
+    Args:
+      env_slots: the environments.
+      name: of the environment, for the errors.
+    """
+
+    def __init__(self, env_slots: EnvironmentSlots, name: str):
+        self.slots = env_slots.slots
+        self.observation_space = env_slots.observation_space
+        self.action_space = env_slots.action_space
+        self._env_slots: Any = env_slots
+        self._name = name
+        self._observations = SpaceValues(env_slots.observation_space, OBSERVATION)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env_slots, name)
+
+    def reset(self, mask: np.ndarray | None = None) -> Values:
+        """Resets; see `EnvironmentSlots`.
+
+        Raises:
+          InvalidInputError: names environment, field and slot.
+        """
+        try:
+            observations: Values = self._env_slots.reset(mask)
+            self._validate(observations, "observations")
+        except InvalidInputError as error:
+            raise self._name_environment(error) from None
+        return observations
+
+    def step(self, actions: Any) -> interactor.Transition:
+        """Steps all slots; see `EnvironmentSlots`. Raises as `reset`."""
+        return self._step(self._env_slots.step, actions)
+
+    @property
+    def partial_step(self) -> Callable[..., interactor.Transition]:
+        """Steps some slots, where the environments can; see `EnvironmentSlots`."""
+        return functools.partial(self._step, self._env_slots.partial_step)
+
+    def _step(
+        self, step: Callable[..., interactor.Transition], *arguments: Any
+    ) -> interactor.Transition:
+        try:
+            transition = step(*arguments)
+            self._validate_transition(transition)
+        except InvalidInputError as error:
+            raise self._name_environment(error) from None
+        return transition
+
+    def _validate_transition(self, transition: interactor.Transition) -> None:
+        rewards, terminated, truncated = validate_outcome(
+            self.slots, transition.rewards, transition.terminated, transition.truncated
+        )
+        index = find_too_large(rewards)
+        if index is not None:
+            raise _make_too_large("rewards", rewards[index], index[0])
+        self._validate(transition.observations, "observations")
+        if transition.final_observations is not None:
+            self._validate(
+                transition.final_observations, "final_observations", terminated | truncated
+            )
+
+    def _validate(self, values: Values, field: str, chosen: np.ndarray | None = None) -> None:
+        """Checks the slots in `chosen`, `[k]` bool; None: all."""
+        for name, leaf in self._observations.to_leaves(values, self.slots, field).items():
+            index = find_too_large(leaf)
+            if index is not None and chosen is not None:
+                index = find_too_large(np.where(_widen(chosen, leaf.ndim), leaf, 0))
+            if index is not None:
+                where = field if self._observations.bare else f"{field}[{name}]"
+                raise _make_too_large(where, leaf[index], index[0])
+
+    def _name_environment(self, error: InvalidInputError) -> InvalidInputError:
+        return InvalidInputError(f"environment {self._name}: {error}", error.field)
+
+
+def _make_too_large(field: str, number: Any, slot: int) -> InvalidInputError:
+    return InvalidInputError(f"{field}: {float(number):g} in slot {slot}; {EXPECTED}", field)
+
+
+def _widen(mask: np.ndarray, axes: int) -> np.ndarray:
+    return mask.reshape(-1, *[1] * (axes - 1))
+
+
 def _find_ended(terminated: np.ndarray | None, truncated: np.ndarray | None) -> np.ndarray | None:
     if terminated is None or truncated is None:
         return None
@@ -171,6 +266,9 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
       experiment: names them in its section `environment`.
       purpose: "train", "eval" or "video"; each has seeds of its own.
 
+    Yields:
+      Environments that refuse wrong values; see `CheckedSlots`.
+
     Raises:
       ConfigError: there is no environment, or its folder cannot be used without a network.
     """
@@ -179,8 +277,9 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
         raise ConfigError(f"{experiment.file}: has no section environment to train on")
     module = load_folder_module(program.parent, Path(SLOTS).stem)
     slots = module.make_slots(environment, derive_seed(experiment.seed, "environment", purpose))
+    name = environment.env or program.parent.name
     try:
-        yield slots
+        yield CheckedSlots(slots, name)
     finally:
         slots.close()
 

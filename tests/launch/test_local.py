@@ -1,0 +1,103 @@
+"""Environments in the process that trains: wrong values end it with a line that names their slot.
+
+covers R29
+"""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.broken_envs import AT
+
+import relaax_like
+from relaax_like.client.interactor import Transition
+from relaax_like.config.loader import load_experiment
+from relaax_like.config.seeds import derive_seed
+from relaax_like.launch.local import CheckedSlots, open_slots
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.spaces import Box, Discrete
+
+BROKEN = "support.broken_envs:Broken-v0"
+A2C = "name: a2c, state_size: 4, num_actions: 2, network: {layers: [4]}, rollout_steps: 4"
+EXPECTED = "expected finite numbers of at most 1e+12 in size"
+
+
+def write_experiment(folder: Path, wrong: str) -> Path:
+    file = folder / "experiment.yaml"
+    file.write_text(
+        f"run_dir: {folder / 'run'}\n"
+        f"algorithm: {{{A2C}, max_global_step: 400}}\n"
+        f"environment: {{program: OpenAI_Gym, env: '{BROKEN}', slots: 2, "
+        f"args: {{wrong: {json.dumps(wrong)}}}}}\n"
+    )
+    return file
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("NaN reward", "rewards: NaN or infinity in slot {slot}"),
+        ("huge reward", "rewards: 1e+18 in slot {slot}; " + EXPECTED),
+        ("text as reward", "rewards: 'much' came, expected a number (slot {slot})"),
+        ("two rewards", "rewards: [1.0, 2.0] came, expected a number (slot {slot})"),
+        ("NaN", "observations: NaN or infinity in slot {slot}"),
+        ("huge observation", "observations: 3e+38 in slot {slot}; " + EXPECTED),
+        (
+            "short observation",
+            "observation: float32 [3], expected float32 [4] as the space says (slot {slot})",
+        ),
+        (
+            "text as observation",
+            "observation: <U1 [4], expected float32 [4] as the space says (slot {slot})",
+        ),
+    ],
+)
+@pytest.mark.parametrize("call", ["step", "partial_step"])
+def test_a_wrong_value_is_refused_by_environment_field_and_slot(
+    tmp_path: Path, wrong: str, message: str, call: str
+) -> None:
+    experiment = load_experiment(write_experiment(tmp_path, wrong))
+    slot = int(derive_seed(experiment.seed, "environment", "train") % 2 == 0)  # with an odd seed
+    with open_slots(experiment, "train") as slots:
+        slots.reset()
+        more = () if call == "step" else (np.ones(2, np.bool_),)
+        step = functools.partial(getattr(slots, call), np.zeros(2, np.int64), *more)
+        for _ in range(AT - 1):
+            step()
+        with pytest.raises(InvalidInputError) as caught:
+            step()
+    assert str(caught.value) == f"environment {BROKEN}: {message.format(slot=slot)}"
+
+
+def test_a_large_number_in_a_final_observation_counts_where_an_episode_ended() -> None:
+    final = np.zeros((2, 4), np.float32)
+    final[1] = 1e18
+    ended = np.array([False, False])
+
+    class Ending:
+        slots, observation_space, action_space = 2, Box(dtype="float32", shape=(4,)), Discrete(n=2)
+
+        def step(self, actions: Any) -> Transition:
+            nowhere = np.zeros(2, np.bool_)
+            return Transition(
+                observations=np.zeros((2, 4)),
+                rewards=np.zeros(2),
+                terminated=ended,
+                truncated=nowhere,
+                final_observations=final,
+            )
+
+    slots = CheckedSlots(Ending(), "Mine")  # type: ignore[arg-type]  # it is never reset
+    slots.step(None)
+    ended[1] = True
+    with pytest.raises(InvalidInputError, match=r"Mine: final_observations: 1e\+18 in slot 1"):
+        slots.step(None)
+
+
+def test_a2c_ends_at_a_nan_reward(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, "NaN reward")
+    with pytest.raises(InvalidInputError, match=f"environment {BROKEN}: rewards: NaN"):
+        relaax_like.train(file)
