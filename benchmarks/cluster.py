@@ -54,7 +54,6 @@ def start_servers(config: Path, *sets: str, log: IO[bytes] | None = None) -> Ite
             f"run_dir={folder}",
             f"relaax-parameter-server.bind={ps}",
             f"relaax-rlx-server.bind={rlx}",
-            "relaax-rlx-server.score_lines=false",
             "learner.target_return=null",
             "algorithm.max_global_step=1000000000",
             *sets,

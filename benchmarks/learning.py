@@ -30,7 +30,7 @@ RESULTS = Path(__file__).parent / "results"
 EPISODES = 100
 _RELAAX = [sys.executable, "-u", "-m", "relaax_like.cli.main"]
 # Lines of `relaax run` and `relaax eval`.
-_FIRST_EPISODE = re.compile(r"\| Score = ")
+_FIRST_CLIENT = re.compile(r"session-\d+ is \S+: \d+ slot")
 _RESUMED = re.compile(r"global_t is (\d+)")
 _ENDED = re.compile(r"training has finished: (.*)")
 _FINISHED = re.compile(r" finished: (.*)")
@@ -49,7 +49,7 @@ class Run:
       mean_return: of the last `return_episodes` training episodes; None without an episode.
       return_episodes: at most the configuration's `target_episodes`.
       wall_sec: from the command to its end.
-      start_up_sec: the part until the first episode's end.
+      start_up_sec: the part until the first client is let in.
       learning_sec: the part from then to the training's end.
       finish_sec: the rest: clients are told, the weights are saved, processes end.
     """
@@ -119,7 +119,7 @@ def _terminating(process: subprocess.Popen[str], limit_sec: float | None) -> Ite
 
 
 def _read_run(lines: Sequence[tuple[float, str]], wall_sec: float) -> Run:
-    first = _find(_FIRST_EPISODE, lines)
+    first = _find(_FIRST_CLIENT, lines)
     ended = _find(_ENDED, lines)
     finished = _find(_FINISHED, lines)
     resumed = _find(_RESUMED, lines)

@@ -26,6 +26,7 @@ from .gym_display import Display
 if TYPE_CHECKING:
     from .gym_slots import GymSlots
 
+_QUIET = "RELAAX_QUIET"
 _EPILOG = """\
 kill -USR1 PID shows slot 0 in a window, once more hides it. The client reconnects when the server
 goes away. Exit code: 0 at the end of training or after --episodes, 2 for a mistake, 130 after
@@ -119,7 +120,12 @@ def make_parser() -> argparse.ArgumentParser:
         metavar=("MIN", "MAX"),
         help="seconds before a reconnection, drawn between the two; default: 1 10",
     )
-    add("--quiet", action="store_true", help="do not print each episode")
+    add(
+        "--quiet",
+        action="store_true",
+        default=bool(os.environ.get(_QUIET)),
+        help=f"do not print each episode; the default where {_QUIET} is set, as by relaax run",
+    )
     return parser
 
 

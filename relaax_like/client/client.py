@@ -64,11 +64,14 @@ class Retry:
       max_sleep_sec: longest; each sleep is drawn anew between the two, so that many clients do not
         come back at the same moment.
       max_attempts: give up after so many; None: never.
+      quiet_sec: a client whose server has not been there yet waits so long with a single line, as
+        the two are often started together; after that it reports each attempt.
     """
 
     min_sleep_sec: float = 1.0
     max_sleep_sec: float = 10.0
     max_attempts: int | None = None
+    quiet_sec: float = 30.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_sleep_sec <= self.max_sleep_sec:
@@ -168,7 +171,7 @@ class RlxClient:
           timeout_sec: longest wait for an answer, or for a sign that the server is still alive.
           connect_timeout_sec: longest wait for the TCP connection.
           retry: how `reconnect` waits. When given, the first connection is retried like that too.
-          report: takes the progress lines of `reconnect`; default: print to stdout.
+          report: takes the lines about waiting and reconnecting; default: print to stdout.
 
         Raises:
           ConfigError: an argument is wrong, or a file that `security` names cannot be used.
@@ -195,6 +198,8 @@ class RlxClient:
         self._connect_timeout_sec = connect_timeout_sec
         self._retry = retry or Retry()
         self._report = report or _print_line
+        # Until then it waits for its first connection without a line for each attempt.
+        self._quiet_until = time.monotonic() + self._retry.quiet_sec
         self._scalars = ScalarBuffer()
         self._latency = LatencyMeter()
         self._reader = ActionsReader(self._actions.spaces, slots)
@@ -292,6 +297,7 @@ class RlxClient:
         self.session = answer.ready.session
         self.features = frozenset(answer.ready.features)
         self._connection = connection
+        self._quiet_until = 0.0
 
     def ping(self) -> None:
         """Tells the server that the environment is alive, though its next step takes long.
@@ -332,6 +338,8 @@ class RlxClient:
             except ServerUnavailableError as error:
                 if attempt == self._retry.max_attempts:
                     raise
+                if attempt == 1 and self._is_quiet:
+                    self._report(f"waiting for the rlx server at {self._address}")
                 if not self._sleep_before_retry(error, stop, _FIRST_SLEEP_SEC * 2 ** (attempt - 1)):
                     return False
             attempt += 1
@@ -367,13 +375,18 @@ class RlxClient:
         seconds = random.uniform(self._retry.min_sleep_sec, self._retry.max_sleep_sec)
         if seconds > at_most_sec:
             seconds = at_most_sec * random.uniform(0.5, 1.0)
-        why = error or f"the connection to {self._address} was lost"
-        self._report(f"{why}; trying again in {seconds:.1f} s")
+        if not self._is_quiet:
+            why = error or f"the connection to {self._address} was lost"
+            self._report(f"{why}; trying again in {seconds:.1f} s")
         with tracing.span("wait for the server"):
             if stop is None:
                 time.sleep(seconds)
                 return True
             return not stop.wait(seconds)
+
+    @property
+    def _is_quiet(self) -> bool:
+        return time.monotonic() < self._quiet_until
 
     # The three verbs of one environment.
 

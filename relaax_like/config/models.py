@@ -138,7 +138,7 @@ class RlxServerConfig(Settings):
     can move it; null: never."""
     min_free_memory_mb: int = Field(default=256, ge=0)
     """New clients are refused while less memory than this is free."""
-    score_lines: bool = True
+    score_lines: bool = False
     """Log one line per finished episode."""
     log_level: LogLevel = "INFO"
     """Lowest level of log lines that are printed."""

@@ -88,7 +88,7 @@ class BaseTrainer(abc.ABC):
         self.status = server.status()
         if isinstance(progress, JsonProgress):
             progress.show(self.status)
-        print_summary(experiment, self.status)
+        print_summary(experiment, self.status, serves=False)
         return 0 if server.finished else shutdown.exit_status
 
     @abc.abstractmethod

@@ -88,7 +88,7 @@ class PlainProgress(Progress):
 
     def show(self, status: Status) -> None:
         """Logs the line."""
-        log_progress(status)
+        log_progress(status, serves=False)
 
 
 class JsonProgress(Progress):

@@ -274,12 +274,19 @@ def make_run_dir(experiment: Experiment) -> None:
         raise ConfigError(f"run_dir {str(experiment.run_dir)[:200]!r}: {error}") from None
 
 
-def format_progress(status: Status) -> str:
-    """Returns the progress line for people; without a mean return where no episode has ended."""
+def format_progress(status: Status, serves: bool = True) -> str:
+    """Returns the progress line for people; without a mean return where no episode has ended.
+
+    Args:
+      status: of the parameter server.
+      serves: whether it has clients, as it has not in a run in one process.
+    """
     parts = [f"step {status.global_t:,}", f"{status.env_steps_per_sec:,.0f} steps/s"]
     if status.mean_return is not None:
         parts.append(f"mean return {status.mean_return:.1f} (last {status.return_episodes})")
-    parts += [f"version {status.version:,}", f"clients {status.clients}"]
+    parts.append(f"version {status.version:,}")
+    if serves:
+        parts.append(f"clients {status.clients}")
     return " | ".join(parts)
 
 
@@ -291,9 +298,9 @@ def make_recorder(experiment: Experiment, global_t: Callable[[], int]) -> Buffer
     return make_file_recorder(experiment, experiment.parameter_server.metrics_dir, global_t)
 
 
-def log_progress(status: Status) -> None:
-    """Writes the progress line to the log."""
-    logger.info("%s", format_progress(status))
+def log_progress(status: Status, serves: bool = True) -> None:
+    """Writes the progress line to the log; see `format_progress`."""
+    logger.info("%s", format_progress(status, serves))
 
 
 def watch_progress(
@@ -304,6 +311,8 @@ def watch_progress(
 ) -> None:
     """Shows the progress and records its curves, until the end of the training or of the process.
 
+    Nothing is shown before the first step: libraries are being loaded, and code is being compiled.
+
     Args:
       server: whose training.
       shutdown: of the process.
@@ -312,7 +321,7 @@ def watch_progress(
     """
     curves = _ReturnCurves(server)
     next_points, next_line = time.monotonic(), time.monotonic() + interval_sec
-    shown = -1
+    shown = first = server.global_t
     while not (shutdown.requested.is_set() or server.stop_requested.is_set()):
         if server.wait_finished(0.1):
             break
@@ -324,7 +333,7 @@ def watch_progress(
             continue
         next_line += interval_sec
         status = server.status()
-        if status.global_t != shown or status.clients:
+        if status.global_t != shown or (status.clients and status.global_t != first):
             show(status)
         shown = status.global_t
     curves.record(server.global_t)
@@ -426,12 +435,12 @@ def _run_initial_values(experiment: Experiment, overrides: Sequence[str]) -> lis
             raise
 
 
-def print_summary(experiment: Experiment, status: Status) -> None:
-    """Tells how the training ended and what lies where."""
+def print_summary(experiment: Experiment, status: Status, serves: bool = True) -> None:
+    """Tells how the training ended and what lies where; see `format_progress`."""
     settings = experiment.parameter_server
     logger.info("%s", f"finished: {status.finished}" if status.finished else "stopped")
     episodes = f"; {status.episodes} episodes" if status.episodes else ""
-    logger.info("%s%s", format_progress(status), episodes)
+    logger.info("%s%s", format_progress(status, serves), episodes)
     logger.info("snapshots   %s", _relative(settings.checkpoint_dir))
     logger.info("curves      tensorboard --logdir %s", _relative(settings.metrics_dir))
     logger.info("picture     relaax plot %s", _relative(experiment.run_dir))

@@ -91,6 +91,10 @@ def _validate_no_trainer(experiment: Experiment) -> None:
 _SHORT = {"parameter_server": "ps", "rlx_server": "rlx", "metrics_server": "metrics"}
 
 
+# Tells a client's program that its lines stand between those of others.
+_QUIET = {"RELAAX_QUIET": "1"}
+
+
 def _make_client_specs(experiment: Experiment, env: Mapping[str, str]) -> list[ProcessSpec]:
     environment, program = experiment.environment, experiment.environment_program
     if environment is None or program is None:
@@ -108,7 +112,7 @@ def _make_client_specs(experiment: Experiment, env: Mapping[str, str]) -> list[P
         ProcessSpec(
             name=f"env{number}",
             argv=[*argv, "--name", f"{environment.env or program.parent.name}-{number}"],
-            env=env,
+            env={**env, **_QUIET},
         )
         for number in range(1, environment.clients + 1)
     ]

@@ -173,7 +173,7 @@ class Session:
         *,
         max_slots: int,
         max_message_bytes: int,
-        score_lines: bool = True,
+        score_lines: bool = False,
         time_limit_sec: float | None = None,
         tokens: Tokens | None = None,
     ):

@@ -45,7 +45,6 @@ def write(folder: Path, env: str, algorithm: str, learner: str = _LEARN) -> Path
     file.write_text(
         f"run_dir: {folder / 'run'}\n"
         "relaax-parameter-server: {progress_interval_sec: 1000}\n"
-        "relaax-rlx-server: {score_lines: false}\n"
         f"learner: {{{learner}}}\n"
         f"algorithm: {{{algorithm}}}\n"
         f"environment: {{program: OpenAI_Gym, env: 'support.dict_envs:{env}', slots: 8}}\n"

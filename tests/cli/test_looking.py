@@ -27,7 +27,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 f"algorithm.learning_rate={0.1 if name == 'fast' else 0.01}",
                 "algorithm.max_global_step=8000",
                 "learner.target_episodes=20",
-                "relaax-rlx-server.score_lines=false",
             ]
             overrides = [part for text in sets for part in ("--set", text)]
             argv = [RELAAX, "train", cluster.config, *overrides]

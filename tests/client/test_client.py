@@ -1,5 +1,6 @@
 """The client against a server that checks every message. covers R8-R10, R15, R19, R26, R30"""
 
+import dataclasses
 import json
 import socket
 import struct
@@ -286,8 +287,16 @@ def test_an_overloaded_server_is_tried_again(serve: Serve, code: int) -> None:
     with make_client(server, retry=QUICK, report=lines.append) as client:
         assert client.act(ZEROS) is not None
     assert server.refused == 2
-    assert len(lines) == 1
-    assert "come back later; trying again in 0.0 s" in lines[0]
+    assert lines == [f"waiting for the rlx server at {server.address}"]
+
+
+def test_after_the_quiet_time_each_attempt_is_reported(serve: Serve) -> None:
+    server = serve(Role(refuse=(rlx_pb2.OVERLOADED, "come back later"), refusals=2))
+    lines: list[str] = []
+    retry = dataclasses.replace(QUICK, quiet_sec=0)
+    make_client(server, retry=retry, report=lines.append).close()
+    assert len(lines) == 2
+    assert all("come back later; trying again in 0.0 s" in line for line in lines)
 
 
 def test_an_error_in_the_session_names_code_and_field(serve: Serve) -> None:
@@ -371,7 +380,7 @@ def test_reconnect_waits_for_a_server_that_starts_later(serve: Serve) -> None:
 
 def test_reconnect_gives_up_at_stop_and_after_its_attempts() -> None:
     port = free_port()
-    retry = Retry(min_sleep_sec=0, max_sleep_sec=0, max_attempts=3)
+    retry = Retry(min_sleep_sec=0, max_sleep_sec=0, max_attempts=3, quiet_sec=0)
     lines: list[str] = []
     with pytest.raises(ServerUnavailableError, match="cannot connect"):
         RlxClient(f"127.0.0.1:{port}", STATE, MOVE, retry=retry, report=lines.append)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from support import serial
 from support.cluster import ROOT, TRACE, Cluster, find_command, wait_until
 from support.terminal import Screen, Terminal
 
@@ -26,7 +27,6 @@ from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.wire.errors import InvalidInputError
 
 QUICK = "relaax-parameter-server.progress_interval_sec=0.1"
-QUIET = "relaax-rlx-server.score_lines=false"
 STATUS = Status(
     global_t=250_000,
     version=1_200,
@@ -143,6 +143,22 @@ def test_the_line_has_a_mean_return_once_an_episode_has_ended() -> None:
     assert format_progress(after) == (
         "step 1,200 | 50 steps/s | mean return 12.3 (last 7) | version 3 | clients 2"
     )
+    alone = "step 1,200 | 50 steps/s | mean return 12.3 (last 7) | version 3"
+    assert format_progress(after, serves=False) == alone
+
+
+def test_before_the_first_step_the_compiling_is_told_and_no_zeros(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    file = serial.write_experiment(tmp_path, **serial.PPO)
+    interval = "relaax-parameter-server.progress_interval_sec=0.01"
+    assert serial.train(file, "algorithm.max_global_step=5000", interval) == 0
+    lines = [r.message for r in caplog.records if re.match("compiling|step ", r.message)]
+    assert re.fullmatch(r"compiling the update \(once, about \d+ s\)", lines[0])
+    assert len(lines) > 2
+    assert all(re.match(r"step [1-9]", line) for line in lines[1:])
+    assert not any("clients" in line for line in lines)
 
 
 def test_only_so_many_curves_fit(cluster: Cluster, newest: NewestScalars) -> None:
@@ -174,9 +190,7 @@ def test_json_lines_alone_come_to_standard_output(cluster: Cluster) -> None:
         "train",
         [
             *("sh", "-c", '"$@" 2>log', "sh"),
-            *train(
-                cluster, "--log", "json", sets=(QUICK, QUIET, "algorithm.max_global_step=20000")
-            ),
+            *train(cluster, "--log", "json", sets=(QUICK, "algorithm.max_global_step=20000")),
         ],
     )
     assert program.wait() == 0, program
@@ -206,7 +220,7 @@ def test_json_lines_alone_come_to_standard_output(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("flags", [(), ("--log", "plain")], ids=["auto", "plain"])
 def test_lines_without_a_terminal_or_when_wanted(cluster: Cluster, flags: tuple[str, ...]) -> None:
-    argv = train(cluster, *flags, sets=(QUICK, QUIET, "algorithm.max_global_step=3000"))
+    argv = train(cluster, *flags, sets=(QUICK, "algorithm.max_global_step=3000"))
     if flags:
         with Terminal(argv, cluster.folder) as terminal:
             text = terminal.wait().text
@@ -228,7 +242,7 @@ def shows_table(screen: Screen) -> bool:
 
 def test_a_table_in_a_terminal_and_nothing_of_it_after_ctrl_c(cluster: Cluster) -> None:
     # Lines of episodes come all the time, above the table.
-    argv = train(cluster, sets=("environment.slots=2",))
+    argv = train(cluster, sets=("environment.slots=2", "relaax-rlx-server.score_lines=true"))
     with Terminal(argv, cluster.folder) as terminal:
         screen = terminal.wait_for(
             lambda s: shows_table(s) and "score" in s.text and "staleness" in s.text

@@ -15,8 +15,6 @@ from support.cluster import POLICY_GRADIENT, TRACE, Cluster, Program, find_comma
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import read_latest
 
-QUIET = "relaax-rlx-server.score_lines=false"
-
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[Cluster]:
@@ -36,7 +34,7 @@ def start(cluster: Cluster, command: str, *arguments: object, sets: tuple[str, .
 
 
 def train(cluster: Cluster, *sets: str) -> Program:
-    return start(cluster, "train", cluster.config, sets=(QUIET, *sets))
+    return start(cluster, "train", cluster.config, sets=sets)
 
 
 def resume(cluster: Cluster, *sets: str) -> Program:

@@ -30,7 +30,6 @@ ARGUMENTS = (
 )
 CONFIG = """
 run_dir: run
-relaax-rlx-server: {{score_lines: false}}
 algorithm: {{path: {folder}, state_size: {size}, num_actions: 2, network: {{layers: {layers}}}}}
 environment: {{program: OpenAI_Gym, env: {env}, slots: 2}}
 """

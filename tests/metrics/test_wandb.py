@@ -23,7 +23,6 @@ from relaax_like.wire.errors import ConfigError
 
 EXPERIMENT = """
 run_dir: runs/first
-relaax-rlx-server: {score_lines: false}
 algorithm: {name: ppo, state_size: 4, num_actions: 2, network: {layers: [8]}, num_steps: 128,
             rollout_steps: 16, batch_size: 32, epochs: 2, max_global_step: 1000}
 environment: {program: OpenAI_Gym, env: CartPole-v1, slots: 4}

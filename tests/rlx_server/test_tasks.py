@@ -55,7 +55,7 @@ def experiment(tmp_path):
         f"run_dir: {tmp_path}/run\n"
         f"algorithm: {{path: '{FOLDER}', max_global_step: 60000}}\n"
         "learner: {target_return: 5.5, target_episodes: 50}\n"
-        "relaax-rlx-server: {score_lines: false, min_free_memory_mb: 0}\n"
+        "relaax-rlx-server: {min_free_memory_mb: 0}\n"
     )
     return load_experiment(file)
 

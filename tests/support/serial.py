@@ -33,7 +33,6 @@ def write_experiment(folder: Path, placement: str, algorithm: str) -> Path:
     file.write_text(
         f"run_dir: {folder / 'run'}\n"
         "relaax-parameter-server: {progress_interval_sec: 1000}\n"
-        "relaax-rlx-server: {score_lines: false}\n"
         f"learner: {{placement: {placement}}}\n"
         f"algorithm: {algorithm}\n"
         f"environment: {{path: '{_PROGRAM}', env: CartPole-v1, slots: 4}}\n"

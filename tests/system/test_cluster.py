@@ -53,7 +53,7 @@ def assert_no_trace(*programs: Program) -> None:
 START: dict[str, tuple[Callable[[Cluster], Program], str]] = {
     "ps": (lambda c: c.start_parameter_server("algorithm.max_global_step=400"), "server on"),
     "rlx": (lambda c: c.start_rlx_server("algorithm.max_global_step=400"), "waiting for environ"),
-    "client": (lambda c: c.start_client(), "trying again|Score"),
+    "client": (lambda c: c.start_client(), "waiting for the rlx server|Score"),
 }
 # A client between the two waits in silence: the rlx server does the talking.
 WAITS = "waiting for the parameter server"

@@ -10,7 +10,6 @@ SETTINGS = (
     "learner.placement=server",
     "learner.target_return=9",
     "learner.target_episodes=50",
-    "relaax-rlx-server.score_lines=false",
     "algorithm.num_actions=2",
     "algorithm.observations={left: {size: 2, layers: [16]}, arm/right: {size: 2}}",
     "algorithm.network={layers: [32]}",

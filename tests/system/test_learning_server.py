@@ -16,7 +16,6 @@ PPO = ROOT / "algorithms" / "ppo"
 ITERATION = 128  # environment steps
 SETTINGS = (
     "learner.placement=server",
-    "relaax-rlx-server.score_lines=false",
     "algorithm.num_actions=2",
     "algorithm.network={layers: [32]}",
     f"algorithm.num_steps={ITERATION}",
