@@ -3,23 +3,31 @@
 import contextlib
 import logging
 import os
+import queue
 import random
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relaax_like.launch.guardian import Guardian
-from relaax_like.launch.process import EXIT_OUTPUT_CLOSED, SignalEvent
+from relaax_like.launch.process import EXIT_ERROR, EXIT_OUTPUT_CLOSED, EXIT_USAGE, SignalEvent
+from relaax_like.wire import reports
 from relaax_like.wire.errors import RelaaxError
+from relaax_like.wire.reports import Event, Report
 
 logger = logging.getLogger(__name__)
 
 # From SIGTERM to SIGKILL.
 TERM_SEC = 6.0
+# Lines of a traceback; a longer one is taken apart.
+_MAX_HELD = 1000
+_MISTAKE = "a mistake in its settings"
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +38,17 @@ class ProcessSpec:
       name: for messages and as the prefix of its lines.
       argv: the command.
       essential: its end with status 0 ends the experiment (the parameter server's does).
+      reports: it is one of our servers, and reports what it does (`wire.reports`).
+      client_name: of an environment: what it calls itself in its hello. An environment is started
+        when all servers that report are ready, and its end does not end the others.
       env: added to the environment.
     """
 
     name: str
     argv: Sequence[str]
     essential: bool = False
+    reports: bool = False
+    client_name: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -46,14 +59,20 @@ class RestartPolicy:
     Attributes:
       first_delay_sec: before the first restart; doubled each time, with jitter.
       max_delay_sec: longest delay.
-      max_restarts: restarts in a row after which one more death ends the experiment.
-      healthy_sec: a process that ran for so long starts its count anew.
+      max_restarts: restarts in a row after which one more death of a server ends the experiment.
+      healthy_sec: a server that ran for so long resets its count, as any process does that has done
+        useful work since its start.
+      environment_deaths: deaths without a step between them after which an environment is given up.
+      alone_sec: the experiment ends when no environment of its own is left, and for so long no
+        other client has been connected.
     """
 
     first_delay_sec: float = 0.5
     max_delay_sec: float = 10.0
     max_restarts: int = 10
     healthy_sec: float = 30.0
+    environment_deaths: int = 3
+    alone_sec: float = 60.0
 
     def delay_sec(self, deaths: int) -> float:
         """Returns how long to wait after the n-th death in a row, `deaths >= 1`."""
@@ -71,11 +90,26 @@ class _Supervised:
         self.deaths = 0
         self.started = 0.0
         self.restart_at: float | None = None
+        self.worked = False  # since its start
+        self.ready = not spec.reports
+        self.others: Counter[str] = Counter()  # its clients that are no environments of this run
         self.done = False
+        self.given_up = False
+
+    @property
+    def is_environment(self) -> bool:
+        return self.spec.client_name is not None
+
+    @property
+    def plays(self) -> bool:
+        """Whether it is an environment that has not ended for good."""
+        return self.is_environment and not self.done and not self.given_up
 
 
 class Manager:
     """Runs processes until an essential one ends well, one cannot be kept alive, or it is stopped.
+
+    An environment that cannot be kept alive is given up instead, and the others continue.
 
         manager = Manager([ProcessSpec(name="ps", argv=[...], essential=True), ...])
         status = manager.run()
@@ -102,6 +136,9 @@ class Manager:
         self._stopping = SignalEvent()
         self._status = 0
         self._guardian: Guardian | None = None  # while it runs
+        self._reports: queue.SimpleQueue[tuple[_Supervised, int, Report]] = queue.SimpleQueue()
+        self._alone_since: float | None = None
+        self._tracebacks: set[str] = set()
 
     def pids(self) -> dict[str, int]:
         """Returns the process id of each process that runs."""
@@ -136,7 +173,10 @@ class Manager:
         with Guardian(self._term_sec) as self._guardian:
             try:
                 for supervised in self._supervised:
-                    self._start(supervised)
+                    if supervised.is_environment:
+                        supervised.restart_at = 0.0  # as soon as the servers are ready
+                    else:
+                        self._start(supervised)
                 while not self._stopping.wait(0.1):
                     self._check()
             finally:
@@ -145,34 +185,47 @@ class Manager:
 
     def _start(self, supervised: _Supervised) -> None:
         spec = supervised.spec
-        try:
-            supervised.process = subprocess.Popen(
-                spec.argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **spec.env},
-                # A Ctrl-C in the terminal reaches the manager alone, which then ends all in order.
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise RelaaxError(f"{spec.name}: cannot start {spec.argv[0]}: {error}") from error
+        with _open_pipe(spec.reports) as (reading, writing):
+            try:
+                supervised.process = subprocess.Popen(
+                    spec.argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, "PYTHONUNBUFFERED": "1", **spec.env, **_name_pipe(writing)},
+                    pass_fds=writing,
+                    # A Ctrl-C in the terminal reaches the manager alone, which then ends all in
+                    # order.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise RelaaxError(f"{spec.name}: cannot start {spec.argv[0]}: {error}") from error
+            for descriptor in reading:
+                threading.Thread(
+                    target=self._read_reports,
+                    args=(supervised, supervised.process.pid, os.dup(descriptor)),
+                    daemon=True,
+                ).start()
         assert self._guardian is not None, "run is under way"
         self._guardian.add(supervised.process.pid)
         supervised.started = time.monotonic()
         supervised.restart_at = None
+        supervised.worked = False
         # A daemon: output that something far away still holds open must not keep us from ending.
         supervised.relay = threading.Thread(
-            target=self._relay, args=(supervised.process, spec.name), daemon=True
+            target=self._relay, args=(supervised.process, supervised), daemon=True
         )
         supervised.relay.start()
 
-    def _relay(self, process: subprocess.Popen[bytes], name: str) -> None:
+    def _relay(self, process: subprocess.Popen[bytes], supervised: _Supervised) -> None:
         assert process.stdout is not None
         with process.stdout as lines:
-            for line in lines:
+            texts: Iterator[str] = (line.decode(errors="replace").rstrip("\n") for line in lines)
+            if supervised.is_environment:
+                texts = shorten_tracebacks(texts, self._tracebacks)
+            for text in texts:
                 try:
-                    self._write_line(name, line.decode(errors="replace").rstrip("\n"))
+                    self._write_line(supervised.spec.name, text)
                 except BrokenPipeError:
                     self._status = EXIT_OUTPUT_CLOSED
                     self._stopping.set()
@@ -180,10 +233,44 @@ class Manager:
             for _ in lines:  # A full pipe would keep the process from ending.
                 pass
 
+    def _read_reports(self, supervised: _Supervised, pid: int, descriptor: int) -> None:
+        """Takes the reports of one process, in a thread of its own."""
+        with open(descriptor, "rb") as lines:
+            for line in lines:
+                with contextlib.suppress(ValueError):  # of another version: it knows more events
+                    self._reports.put((supervised, pid, reports.read_report(line)))
+
+    def _take_reports(self) -> None:
+        while not self._reports.empty():
+            server, pid, report = self._reports.get()
+            if server.process is None or server.process.pid != pid:
+                continue  # it has ended, and with it what it says
+            if report.event is Event.READY:
+                server.ready = True
+            elif report.event is Event.LEFT:
+                server.others -= Counter([report.client])
+            elif report.event is Event.WORKED:
+                server.worked = True
+            else:
+                self._note_client(server, report)
+
+    def _note_client(self, server: _Supervised, report: Report) -> None:
+        own = [s for s in self._supervised if s.spec.client_name == report.client]
+        if report.event is Event.STEPPED:
+            for supervised in (server, *own):
+                supervised.worked = True
+                if supervised.restart_at is not None:  # it has just died: the report came late
+                    supervised.deaths = 1
+        elif not own:
+            server.others[report.client] += 1
+
     def _check(self) -> None:
+        self._take_reports()
         now = time.monotonic()
+        ready = all(s.ready for s in self._supervised)
         for supervised in self._supervised:
-            if supervised.restart_at is not None and now >= supervised.restart_at:
+            may_start = ready or not supervised.is_environment
+            if may_start and supervised.restart_at is not None and now >= supervised.restart_at:
                 self._start(supervised)
             process = supervised.process
             if process is not None and process.poll() is not None and not supervised.done:
@@ -191,9 +278,53 @@ class Manager:
                 _kill_group(process)
                 assert self._guardian is not None, "run is under way"
                 self._guardian.remove(process.pid)
-                self._note_end(supervised, process.returncode)
+                if supervised.is_environment:
+                    self._note_environment_end(supervised, process.returncode)
+                else:
+                    self._note_end(supervised, process.returncode)
         if all(s.done for s in self._supervised):
             self._stopping.set()
+        self._check_alone(now)
+
+    def _check_alone(self, now: float) -> None:
+        """Ends all when nobody has been playing for long."""
+        environments = [s for s in self._supervised if s.is_environment]
+        is_alone = environments and not any(s.plays or s.others for s in self._supervised)
+        if not is_alone:
+            self._alone_since = None
+            return
+        seconds = self._policy.alone_sec
+        if self._alone_since is None:
+            self._alone_since = now
+            if any(s.given_up or not s.worked for s in environments):  # else training has finished
+                logger.warning(
+                    "no environment of this run is left; it ends in %g s unless a client connects",
+                    seconds,
+                )
+        elif now - self._alone_since >= seconds and not self._stopping.is_set():
+            logger.error("no client has been connected for %g s; ending all", seconds)
+            self._status = EXIT_ERROR
+            self._stopping.set()
+
+    def _note_environment_end(self, supervised: _Supervised, status: int) -> None:
+        name, deaths = supervised.spec.name, self._policy.environment_deaths
+        if status == 0:
+            supervised.done = True
+            if not supervised.worked:
+                logger.warning("%s ended with status 0 before its first step", name)
+            return
+        supervised.deaths = 1 if supervised.worked else supervised.deaths + 1
+        reason = None
+        if status == EXIT_USAGE:
+            reason = _MISTAKE
+        elif supervised.deaths >= deaths:
+            reason = f"{deaths} deaths without a step between them"
+        if reason is None:
+            self._restart_soon(supervised, status, deaths - 1)
+            return
+        supervised.given_up = True
+        rest = "; the others continue" if any(s.plays for s in self._supervised) else ""
+        logger.error("%s is given up (%s): %s%s", name, _describe(status), reason, rest)
 
     def _note_end(self, supervised: _Supervised, status: int) -> None:
         spec = supervised.spec
@@ -202,25 +333,31 @@ class Manager:
             if spec.essential:
                 self._stopping.set()
             return
-        healthy = time.monotonic() - supervised.started > self._policy.healthy_sec
+        if spec.reports:
+            supervised.ready = False
+        supervised.others.clear()
+        lasted = time.monotonic() - supervised.started > self._policy.healthy_sec
+        healthy = supervised.worked or lasted
         supervised.deaths = 1 if healthy else supervised.deaths + 1
-        if status == 2 or supervised.deaths > self._policy.max_restarts:
-            reason = "a mistake in its settings" if status == 2 else "too many deaths in a row"
+        if status == EXIT_USAGE or supervised.deaths > self._policy.max_restarts:
+            reason = _MISTAKE if status == EXIT_USAGE else "too many deaths in a row"
             logger.error("%s ended with status %d: %s; ending all", spec.name, status, reason)
             self._status = status if status > 0 else 1
             self._stopping.set()
             return
         if spec.essential:
             self._revive()
+        self._restart_soon(supervised, status, self._policy.max_restarts)
+
+    def _restart_soon(self, supervised: _Supervised, status: int, restarts: int) -> None:
         delay = self._policy.delay_sec(supervised.deaths)
         supervised.restart_at = time.monotonic() + delay
-        cause = f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         logger.warning(
             "%s died (%s); restart %d of %d in %.1f s",
-            spec.name,
-            cause,
+            supervised.spec.name,
+            _describe(status),
             supervised.deaths,
-            self._policy.max_restarts,
+            restarts,
             delay,
         )
 
@@ -249,6 +386,55 @@ class Manager:
         for supervised in self._supervised:
             if supervised.relay is not None:
                 supervised.relay.join(1.0)  # the last lines
+
+
+def shorten_tracebacks(lines: Iterator[str], known: set[str]) -> Iterator[str]:
+    """Leaves the last line alone of each Python traceback that is known already.
+
+    Args:
+      lines: that a process prints.
+      known: tracebacks, without their last lines; those that come are added.
+    """
+    held: list[str] = []
+    for line in lines:
+        if held and (line[:1].isspace() or not line) and len(held) < _MAX_HELD:
+            held.append(line)
+        elif held:
+            yield from _shorten(held, line, known)
+            held = []
+        elif line == _TRACEBACK:
+            held.append(line)
+        else:
+            yield line
+    yield from held  # killed while it printed
+
+
+def _shorten(held: list[str], last: str, known: set[str]) -> Iterator[str]:
+    text = "\n".join(held)
+    if text in known:
+        yield f"{last} (traceback as before)"
+        return
+    known.add(text)
+    yield from (*held, last)
+
+
+@contextlib.contextmanager
+def _open_pipe(is_wanted: bool) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """Opens a pipe for a process that is being started; both ends are closed afterwards."""
+    ends = os.pipe() if is_wanted else ()
+    try:
+        yield ends[:1], ends[1:]
+    finally:
+        for descriptor in ends:
+            os.close(descriptor)
+
+
+def _name_pipe(writing: Sequence[int]) -> dict[str, str]:
+    return {reports.ENVIRONMENT_VARIABLE: str(writing[0])} if writing else {}
+
+
+def _describe(status: int) -> str:
+    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -56,6 +56,7 @@ from relaax_like.parameter_server.snapshots import Snapshots, read_newest_manife
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire import failpoints, tracing
 from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
+from relaax_like.wire.reports import Event, Reporter
 
 if TYPE_CHECKING:  # It imports TensorFlow.
     from relaax_like.learner.iteration_learner import IterationLearner
@@ -148,6 +149,7 @@ def make_parameter_server(
 def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
     """Serves until training finishes or a signal comes; returns the exit status."""
     failpoints.arm_from_environment()
+    reporter = Reporter.from_environment()
     settings = experiment.parameter_server
     validate_served(experiment)
     shutdown = Shutdown()
@@ -189,7 +191,13 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             service.start()
             ends.callback(service.stop)
         logger.info("parameter server on %s:%d", settings.bind.host, port)
-        watch_progress(server, shutdown, settings.progress_interval_sec)
+        reporter.report(Event.READY)
+        watch_progress(
+            server,
+            shutdown,
+            settings.progress_interval_sec,
+            on_first_step=lambda: reporter.report(Event.WORKED),
+        )
         if server.status().finished:
             _save_finished(server, shutdown)
             server.wait_told(_FINISH_GRACE_SEC)
@@ -308,6 +316,7 @@ def watch_progress(
     shutdown: Shutdown,
     interval_sec: float,
     show: Callable[[Status], None] = log_progress,
+    on_first_step: Callable[[], None] = lambda: None,
 ) -> None:
     """Shows the progress and records its curves, until the end of the training or of the process.
 
@@ -318,13 +327,18 @@ def watch_progress(
       shutdown: of the process.
       interval_sec: between two calls of `show`.
       show: shows the numbers.
+      on_first_step: called once, when a step has been counted.
     """
     curves = _ReturnCurves(server)
     next_points, next_line = time.monotonic(), time.monotonic() + interval_sec
     shown = first = server.global_t
+    has_begun = False
     while not (shutdown.requested.is_set() or server.stop_requested.is_set()):
         if server.wait_finished(0.1):
             break
+        if not has_begun and server.global_t != first:
+            has_begun = True
+            on_first_step()
         now = time.monotonic()
         if now >= next_points:
             next_points = now + _CURVES_INTERVAL_SEC
@@ -333,7 +347,7 @@ def watch_progress(
             continue
         next_line += interval_sec
         status = server.status()
-        if status.global_t != shown or (status.clients and status.global_t != first):
+        if status.global_t != shown or (status.clients and has_begun):
             show(status)
         shown = status.global_t
     curves.record(server.global_t)

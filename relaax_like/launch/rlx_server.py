@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from relaax_like.bridge import chaos
 from relaax_like.bridge.client import make_client_id
@@ -35,12 +35,14 @@ from relaax_like.rlx_server.server import RlxServer, new_event_loop
 from relaax_like.rlx_server.session import Session
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import NotAllowedError, RelaaxError, ServerUnavailableError
+from relaax_like.wire.reports import Event, Reporter
 from relaax_like.wire.security import ServerSecurity
 
 logger = logging.getLogger(__name__)
 
 # A client that says hello while there is no parameter server is asked to come back.
 _HELLO_WAIT_SEC = 5.0
+_POLL_SEC = 1.0
 _LEARNER = "relaax_like.launch.learner_main"
 
 
@@ -49,12 +51,14 @@ def make_rlx_server(
     host: AgentHost,
     metrics: Metrics,
     security: ServerSecurity | None = None,
+    reporter: Reporter | None = None,
 ) -> RlxServer:
     """Puts the server together; nothing is bound yet."""
     security = security or ServerSecurity()
+    report = (reporter or Reporter()).report
 
     def make_session(name: str) -> Session:
-        return Session(
+        session = Session(
             name,
             host.make_agents,
             metrics,
@@ -64,6 +68,8 @@ def make_rlx_server(
             time_limit_sec=settings.session_timeout_sec,
             tokens=security.tokens,
         )
+        session.report = report
+        return session
 
     server = RlxServer(
         make_session,
@@ -87,6 +93,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
       overrides: that it was loaded with, for the learner's process.
     """
     settings = experiment.rlx_server
+    reporter = Reporter.from_environment()
     chaos.from_environment()  # a mistake in it is told here, and not by the first agent
     shutdown = Shutdown()
     validate_exposure(settings.bind, experiment.security)
@@ -104,11 +111,15 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
             ahead = experiment.learner.rollouts_ahead
             beside = BesideLearner(learner, metrics, ahead)
             host = make_agent_host(experiment, make_client, beside=beside)
-        server = make_rlx_server(settings, host, metrics, security)
-        threading.Thread(target=_announce_link, args=(link, shutdown), daemon=True).start()
+        server = make_rlx_server(settings, host, metrics, security, reporter)
+
+        def announce() -> None:
+            if _announce_link(link, shutdown) and _wait_for_learner(host, learner, shutdown):
+                reporter.report(Event.READY)
+
         loop = new_event_loop()
         try:
-            loop.run_until_complete(_serve(server, settings, shutdown))
+            loop.run_until_complete(_serve(server, settings, shutdown, announce))
         finally:
             loop.close()
             host.close()
@@ -147,7 +158,12 @@ def _make_learner(
     )
 
 
-async def _serve(server: RlxServer, settings: RlxServerConfig, shutdown: Shutdown) -> None:
+async def _serve(
+    server: RlxServer,
+    settings: RlxServerConfig,
+    shutdown: Shutdown,
+    announce: Callable[[], None],
+) -> None:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
 
@@ -159,6 +175,7 @@ async def _serve(server: RlxServer, settings: RlxServerConfig, shutdown: Shutdow
     keep_what_is_loaded()
     port = await server.start(settings.bind.host, settings.bind.port)
     logger.info("rlx server on %s:%d, waiting for environments", settings.bind.host, port)
+    threading.Thread(target=announce, daemon=True).start()
     if shutdown.requested.is_set():
         stopped.set()
     await stopped.wait()
@@ -166,7 +183,8 @@ async def _serve(server: RlxServer, settings: RlxServerConfig, shutdown: Shutdow
     await server.stop()
 
 
-def _announce_link(link: Link, shutdown: Shutdown) -> None:
+def _announce_link(link: Link, shutdown: Shutdown) -> bool:
+    """Waits for the parameter server; False: this process ends."""
     while not shutdown.requested.is_set():
         try:
             link.wait(10.0)
@@ -175,9 +193,22 @@ def _announce_link(link: Link, shutdown: Shutdown) -> None:
         except NotAllowedError as error:
             logger.error("%s", error)
             shutdown.request(EXIT_USAGE)
-            return
+            return False
         logger.info("connected to the parameter server at %s", link.address)
-        return
+        return True
+    return False
+
+
+def _wait_for_learner(
+    host: AgentHost, learner: LearnerProcess | RemoteLearner, shutdown: Shutdown
+) -> bool:
+    """Waits until batch-native agents can learn; False: this process ends."""
+    if not isinstance(host, BatchHost):
+        return True
+    while not shutdown.requested.is_set():
+        if learner.wait_loaded(_POLL_SEC):
+            return True
+    return False
 
 
 def _make_environment() -> dict[str, str]:

@@ -49,6 +49,7 @@ def make_process_specs(
             name=_SHORT[role],
             argv=[sys.executable, "-m", f"relaax_like.cli.{role}", *arguments],
             essential=role == "parameter_server",
+            reports=role != "metrics_server",
             env=env,
         )
         for role in roles
@@ -93,6 +94,8 @@ _SHORT = {"parameter_server": "ps", "rlx_server": "rlx", "metrics_server": "metr
 
 # Tells a client's program that its lines stand between those of others.
 _QUIET = {"RELAAX_QUIET": "1"}
+# Clients' names have at most 100 characters, with their number.
+_NAME_LENGTH = 90
 
 
 def _make_client_specs(experiment: Experiment, env: Mapping[str, str]) -> list[ProcessSpec]:
@@ -108,14 +111,18 @@ def _make_client_specs(experiment: Experiment, env: Mapping[str, str]) -> list[P
             f"add one, or train in one process: relaax train {shlex.quote(str(experiment.file))}"
         )
     argv = make_client_argv(experiment, environment)
-    return [
-        ProcessSpec(
-            name=f"env{number}",
-            argv=[*argv, "--name", f"{environment.env or program.parent.name}-{number}"],
-            env={**env, **_QUIET},
+    specs = []
+    for number in range(1, environment.clients + 1):
+        client_name = f"{(environment.env or program.parent.name)[:_NAME_LENGTH]}-{number}"
+        specs.append(
+            ProcessSpec(
+                name=f"env{number}",
+                argv=[*argv, "--name", client_name],
+                client_name=client_name,
+                env={**env, **_QUIET},
+            )
         )
-        for number in range(1, environment.clients + 1)
-    ]
+    return specs
 
 
 def make_client_argv(experiment: Experiment, environment: EnvironmentConfig) -> list[str]:

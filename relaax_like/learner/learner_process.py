@@ -76,6 +76,7 @@ class LearnerProcess:
         self._under_way: dict[str, set[int]] = {}
         self._heard = 0.0  # monotonic time of the newest answer, or of work for an idle learner
         self._lost = 0  # works that nobody learned from, since the last answer to one
+        self._has_come_up = threading.Event()
         self._stopping = threading.Event()
         self._receiver = threading.Thread(target=self._run, name="learner", daemon=True)
         self._sender = threading.Thread(target=self._send_all, name="to learner", daemon=True)
@@ -96,6 +97,10 @@ class LearnerProcess:
         self._receiver.start()
         self._sender.start()
         self._watcher.start()
+
+    def wait_loaded(self, timeout_sec: float) -> bool:
+        """Waits until the learner has come up once; returns whether it has."""
+        return self._has_come_up.wait(timeout_sec)
 
     def stop(self) -> None:
         """Has the process finish what was handed over, and ends it; may be called twice."""
@@ -163,6 +168,7 @@ class LearnerProcess:
         with self._lock:
             self._under_way.setdefault(message.task, set()).difference_update(learned.numbers)
             self._heard, self._loaded = time.monotonic(), True
+            self._has_come_up.set()
             lost = self._lost if learned.numbers else 0
             self._lost -= lost
         if lost:

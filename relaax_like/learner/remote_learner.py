@@ -145,6 +145,10 @@ class RemoteLearner(Learner):
         """Sends work; answered as done when it cannot be sent, or is lost."""
         self._queue.put(work)
 
+    def wait_loaded(self, timeout_sec: float) -> bool:
+        """Waits until the learner has answered once; returns whether it has."""
+        return self._came.wait(timeout_sec)
+
     def leave(self, agent: str) -> None:
         """Tells the server not to wait for an agent."""
         self._queue.put(Work(0, None, agent=agent, leaves=True))

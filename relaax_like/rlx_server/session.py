@@ -31,6 +31,7 @@ from relaax_like.wire.errors import (
 from relaax_like.wire.fields import has_more_fields, walk_fields
 from relaax_like.wire.framing import PROTOCOL_VERSION
 from relaax_like.wire.layout import Layout
+from relaax_like.wire.reports import Event
 from relaax_like.wire.security import Role, Tokens, describe_missing_role
 from relaax_like.wire.spaces import MAX_LEAVES, Spaces, messages_to_spaces, pack_arrays
 
@@ -159,6 +160,8 @@ class Session:
       log: takes the lines about the client.
       shared_points: how many points of curves are taken from all clients together.
       dropped_points: points of curves that were not taken, in the newest message.
+      report: called with an event and the client's name when it has joined, made its first step, or
+        left.
 
     All methods that take part in answering raise ProtocolError: what the client did wrong, or that
     the server cannot go on with it. The session is over then; `error_to_bytes` makes the message
@@ -184,6 +187,8 @@ class Session:
         self.log = ClientLog(logger)
         self.shared_points: PointBudget | None = None
         self.dropped_points = 0
+        self.report: Callable[[Event, str], None] = lambda event, client: None
+        self._has_stepped = False
         self._make_agents = make_agents
         self._metrics = metrics
         self._max_slots = max_slots
@@ -291,6 +296,7 @@ class Session:
         agents, self._agents = self._agents, None
         if agents is None:
             return
+        self.report(Event.LEFT, self.client_name)
         unfinished, steps = self._meter.unfinished
         if self.finished:
             unfinished = 0
@@ -331,6 +337,7 @@ class Session:
         self.admit()
         self._agents = self._make_agents(greeting)
         self._greeting = greeting
+        self.report(Event.JOINED, greeting.client_name)
         self.max_message_bytes = min(
             max(2 * greeting.count_step_bytes(), _MIN_MESSAGE_BYTES), self._message_bytes_limit
         )
@@ -372,6 +379,9 @@ class Session:
         assert self._greeting is not None
         greeting, agents = self._greeting, self._agents
         if transition.rewards is not None:
+            if not self._has_stepped:
+                self._has_stepped = True
+                self.report(Event.STEPPED, greeting.client_name)
             episodes = self._meter.add(transition.rewards, transition.ended)
             if episodes:
                 transition = dataclasses.replace(transition, episodes=episodes)

@@ -1,5 +1,6 @@
 """The Manager on tiny programs, and `relaax run` on a whole experiment. covers F20, R17, R19"""
 
+import dataclasses
 import logging
 import os
 import signal
@@ -11,9 +12,9 @@ from typing import Any
 
 import psutil
 import pytest
-from support.cluster import TRACE, Cluster, Program, find_command, wait_until
+from support.cluster import GYM_MAIN, TRACE, Cluster, Program, find_command, wait_until
 
-from relaax_like.launch.manager import Manager, ProcessSpec, RestartPolicy
+from relaax_like.launch.manager import Manager, ProcessSpec, RestartPolicy, shorten_tracebacks
 from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.wire.errors import RelaaxError
 
@@ -75,6 +76,42 @@ def run() -> Iterator[Any]:
     yield start
     for running in started:
         running.end()
+
+
+class Server:
+    """A server of an experiment that reports what the test says.
+
+    Args:
+      folder: for the pipe to it.
+    """
+
+    def __init__(self, folder: Path):
+        fifo = folder / "reports"
+        os.mkfifo(fifo)
+        script = (
+            "import os\n"
+            f"for line in open({str(fifo)!r}, 'rb'):\n"
+            "    os.write(int(os.environ['RELAAX_REPORTS']), line)\n"
+        )
+        self.spec = spec("rlx", script + SLEEP, reports=True)
+        self._fifo = os.open(fifo, os.O_RDWR)
+
+    def report(self, *lines: str) -> None:
+        os.write(self._fifo, "".join(f"{line}\n" for line in lines).encode())
+
+    def close(self) -> None:
+        os.close(self._fifo)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    yield server
+    server.close()
+
+
+def environment(name: str, script: str) -> ProcessSpec:
+    return spec(name, script, client_name=f"client of {name}")
 
 
 def assert_gone(*pids: int) -> None:
@@ -237,6 +274,132 @@ def test_a_command_that_does_not_exist_is_named_and_the_others_end() -> None:
     assert manager.pids() == {}
 
 
+# Environments, whose end is not that of the others.
+
+
+def test_an_environment_that_cannot_start_is_given_up_and_the_others_continue(
+    run: Any, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = "def f(): raise ValueError('no simulator')\nf()"
+    running = run(server.spec, environment("env1", broken), environment("env2", SLEEP))
+    server.report("ready ")
+    wait_until(lambda: "env1 is given up" in caplog.text, "the end of env1")
+    assert "env1 died (status 1); restart 2 of 2" in caplog.text
+    assert "(status 1): 3 deaths without a step between them; the others continue" in caplog.text
+    running.wait_line("env1", "ValueError: no simulator (traceback as before)", count=2)
+    lines = [line for name, line in running.lines if name == "env1"]
+    assert lines.count(f"{TRACE}:") == 1
+    assert lines.count("ValueError: no simulator") == 1
+    assert set(running.manager.pids()) == {"rlx", "env2"}
+
+
+def test_an_environment_with_a_mistake_in_its_settings_is_not_started_again(
+    run: Any, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = "print('no such game'); raise SystemExit(2)"
+    running = run(server.spec, environment("env1", wrong), environment("env2", SLEEP))
+    server.report("ready ")
+    wait_until(lambda: "env1 is given up" in caplog.text, "the end of env1")
+    assert "(status 2): a mistake in its settings; the others continue" in caplog.text
+    running.wait_pid("env2")
+    assert running.lines == [("env1", "no such game")]
+
+
+def test_an_environment_that_steps_between_its_deaths_is_not_given_up(
+    run: Any, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = run(server.spec, environment("env1", SLEEP))
+    server.report("ready ")
+    pid = 0
+    for _ in range(5):
+        pid = running.wait_pid("env1", other_than=pid)
+        # Whether it is heard of before the death, after it, or after the next start.
+        server.report("stepped client of env1")
+        os.kill(pid, signal.SIGKILL)
+    running.wait_pid("env1", other_than=pid)
+    assert "given up" not in caplog.text
+
+
+def test_environments_wait_until_the_servers_are_ready(run: Any, server: Server) -> None:
+    running = run(server.spec, environment("env1", f"print('up'); {SLEEP}"))
+    first = running.wait_pid("rlx")
+    assert "env1" not in running.manager.pids()
+    server.report("ready ")
+    running.wait_line("env1", "up")
+    os.kill(first, signal.SIGKILL)
+    running.wait_pid("rlx", other_than=first)
+    pid = running.wait_pid("env1")  # it was left alone
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: "env1" not in running.manager.pids(), "its death")
+    server.report("ready ")
+    running.wait_pid("env1", other_than=pid)
+
+
+def test_it_ends_when_neither_an_environment_nor_another_client_is_left(
+    run: Any, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = dataclasses.replace(QUICK, alone_sec=0.05)
+    running = run(server.spec, environment("env1", "raise SystemExit(2)"), policy=policy)
+    server.report("joined somebody", "joined somebody", "ready ", "left somebody")
+    wait_until(lambda: "env1 is given up" in caplog.text, "the end of env1")
+    assert "no environment of this run is left" not in caplog.text  # one somebody is connected
+    server.report("left somebody")
+    assert running.wait() == 1
+    assert "no environment of this run is left; it ends in 0.05 s unless" in caplog.text
+    assert "no client has been connected for 0.05 s; ending all" in caplog.text
+
+
+@pytest.mark.parametrize("has_stepped", [False, True])
+def test_an_environment_that_ends_well_before_its_first_step_is_reported(
+    run: Any,
+    server: Server,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    has_stepped: bool,
+) -> None:
+    policy = dataclasses.replace(QUICK, alone_sec=0.05)
+    waiting = (
+        f"import os, time\nwhile not os.path.exists({str(tmp_path / 'gate')!r}): time.sleep(0.01)"
+    )
+    running = run(server.spec, environment("env1", waiting), policy=policy)
+    server.report("ready ")
+    running.wait_pid("env1")
+    if has_stepped:
+        server.report("joined client of env1", "stepped client of env1")
+        _, env1 = running.manager._supervised
+        wait_until(lambda: env1.worked, "the report")
+    (tmp_path / "gate").touch()
+    assert running.wait() == 1
+    assert ("env1 ended with status 0 before its first step" in caplog.text) is not has_stepped
+
+
+def test_a_server_that_does_useful_work_may_die_more_often_than_the_limit(run: Any) -> None:
+    script = (
+        "import os; print('up'); os.write(int(os.environ['RELAAX_REPORTS']), b'worked \\n'); "
+        "os.abort()"
+    )
+    running = run(spec("ps", script, reports=True))
+    running.wait_line("ps", "up", count=QUICK.max_restarts + 4)
+
+
+def test_a_traceback_that_is_known_is_its_last_line() -> None:
+    begin = f"{TRACE}:"
+    first = [begin, "  File 'a', line 1, in f", "ValueError: 1", "", "more"]
+    other = [begin, "  File 'b', line 1, in g", "ValueError: 1"]
+    again = [begin, "  File 'a', line 1, in f", "ValueError: 2"]
+    broken_off = ["before", begin, "  File 'a'"]
+    known: set[str] = set()
+    lines = [*first, *other, *again, *broken_off]
+    assert list(shorten_tracebacks(iter(lines), known)) == [
+        *first,
+        *other,
+        "ValueError: 2 (traceback as before)",
+        *broken_off,
+    ]
+    endless = [begin, *[" "] * 5000]
+    assert list(shorten_tracebacks(iter(endless), known)) == endless
+
+
 @pytest.mark.parametrize("deaths", [1, 2, 3, 4, 10, 1000])
 def test_the_delay_doubles_up_to_its_limit(deaths: int) -> None:
     policy = RestartPolicy(first_delay_sec=0.5, max_delay_sec=10.0)
@@ -245,6 +408,8 @@ def test_the_delay_doubles_up_to_its_limit(deaths: int) -> None:
 
 
 # `relaax run`, on whole experiments.
+
+SCORES = "relaax-rlx-server.score_lines=true"
 
 
 @pytest.fixture
@@ -264,14 +429,17 @@ def find_child(cluster: Cluster, text: str) -> psutil.Process:
 
 
 def test_relaax_run_restarts_what_dies_and_ends_with_the_training(cluster: Cluster) -> None:
-    run = start_run(cluster, "algorithm.max_global_step=10000")
-    for name in ("ps", "rlx", "env1", "env2"):
+    run = start_run(cluster, "algorithm.max_global_step=10000", SCORES)
+    for name in ("ps", "rlx"):
         run.wait_for(rf"^{name} +\| ")
-    run.wait_for("Score = ")
+    for client in ("CartPole-v0-1", "CartPole-v0-2"):
+        run.wait_for(f"{client} slot 0: episode 1, score")
     find_child(cluster, "cli.rlx_server").kill()
     run.wait_for(r"rlx died \(killed by SIGKILL\); restart 1 of 10")
     assert run.wait() == 0
     run.wait_for(r"ps +\| .* finished: budget of 10000 env steps used up")
+    assert "env1 | waiting" not in run.output  # it was started when the server was ready
+    assert "Score" not in run.output
     # The other client may still be asleep before its next attempt.
     run.wait_for(r"env[12] +\| CartPole-v0: ")
     assert TRACE not in run.output
@@ -279,8 +447,8 @@ def test_relaax_run_restarts_what_dies_and_ends_with_the_training(cluster: Clust
 
 
 def test_ctrl_c_to_relaax_run_ends_everything_in_order(cluster: Cluster) -> None:
-    run = start_run(cluster)
-    run.wait_for("Score = ")
+    run = start_run(cluster, SCORES)
+    run.wait_for("score")
     assert run.stop(signal.SIGINT) == 128 + signal.SIGINT
     run.wait_for(r"ps +\| .* stopped")  # it came to its own end, with a snapshot
     assert "killed" not in run.output
@@ -307,11 +475,33 @@ def test_relaax_run_starts_a_program_in_any_language(cluster: Cluster) -> None:
     text = cluster.config.read_text()
     cluster.config.write_text(text[: text.index("environment:")] + section)
     run = start_run(cluster)
-    assert run.wait() == 2
     run.wait_for(
         rf"env1 +\| arguments: --rlx-server localhost:{cluster.rlx_port} --env Maze --name Maze-1"
     )
+    run.wait_for(r"env1 is given up \(status 2\): a mistake in its settings$")
+    run.wait_for("no environment of this run is left; it ends in 60 s unless a client connects")
+    assert run.stop(signal.SIGINT) == 128 + signal.SIGINT
     cluster.assert_nothing_left()
+
+
+def test_one_environment_that_fails_does_not_end_a_healthy_training(cluster: Cluster) -> None:
+    program = cluster.folder / "main.py"
+    program.write_text(
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "if sys.argv[-1].endswith('-2'):\n"
+        "    raise ValueError('no simulator')\n"
+        f"os.execv(sys.executable, [sys.executable, {str(GYM_MAIN)!r}, *sys.argv[1:]])\n"
+    )
+    text = cluster.config.read_text()
+    cluster.config.write_text(text.replace("program: OpenAI_Gym", f"path: {program}"))
+    run = start_run(cluster)
+    run.wait_for("env2 is given up .*: 3 deaths without a step between them; the others continue")
+    find_child(cluster, "--name CartPole-v0-1").kill()
+    run.wait_for(r"env1 died \(killed by SIGKILL\); restart 1 of 2")
+    run.send(signal.SIGINT)
+    assert run.wait() == 128 + signal.SIGINT
+    assert run.output.count("raise ValueError") == 1
 
 
 def test_relaax_run_without_an_environment_says_what_to_add(cluster: Cluster) -> None:
@@ -325,7 +515,6 @@ def test_relaax_run_without_an_environment_says_what_to_add(cluster: Cluster) ->
 
 def test_kill_9_of_relaax_run_ends_all_that_it_started_in_order(cluster: Cluster) -> None:
     run = start_run(cluster, "relaax-parameter-server.durability=snapshot")
-    run.wait_for("Score = ")
     cluster.wait_steps(200)
     assert len(cluster.find_left()) >= 5  # two servers, two clients, and their guardian
     run.send(signal.SIGKILL)
