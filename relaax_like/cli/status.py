@@ -80,6 +80,9 @@ def _describe_clients(status: Status) -> Iterator[tuple[str, str]]:
 
 
 def _describe_durability(status: Status) -> str:
+    if status.journal_error:
+        lost = f"up to {status.unsynced_records} acknowledged pushes"
+        return f"{lost}; nothing is acknowledged until a restart: {status.journal_error}"
     if status.durability == "journal":
         return f"nothing acknowledged; a power cut {status.unsynced_records} pushes"
     return "the updates since the newest snapshot"

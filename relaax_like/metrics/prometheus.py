@@ -57,10 +57,11 @@ class StatusCollector(Collector):
         for reason, count in status.refused.items():
             refused.add_metric([reason], count)
         yield refused
-        loses = status.durability == "snapshot"
+        loses = status.durability == "snapshot" or bool(status.journal_error)
         yield GaugeMetricFamily(
             "relaax_crash_loses_updates",
-            "1: a crash costs the updates since the newest snapshot. 0: nothing acknowledged.",
+            "1: a crash costs the updates since the newest snapshot, or those that a failing disk "
+            "did not take. 0: nothing acknowledged.",
             value=float(loses),
         )
         staleness = GaugeMetricFamily(

@@ -94,7 +94,9 @@ class PushJournal:
     @property
     def failed(self) -> str:
         """Why nothing can be acknowledged any more; "" while it can."""
-        return "" if self._journal is None else self._journal.failed
+        if self.durability == "snapshot" or self._journal is None:
+            return ""
+        return self._journal.failed
 
     def replay(self, start: Position | None) -> Iterator[Record]:
         """Yields the records behind a snapshot; afterwards the journal can be written.
@@ -155,7 +157,7 @@ class PushJournal:
         Raises:
           ServerUnavailableError: the disk has failed since.
         """
-        if self.durability == "journal" and self.failed:
+        if self.failed:
             raise _make_final_error(JournalError(self.failed))
 
     def settle(self) -> None:

@@ -30,6 +30,7 @@ PARAMETERS = 100
 OFTEN = "relaax-parameter-server.checkpoint_time_interval=0.2"
 NEVER = "relaax-parameter-server.checkpoint_time_interval=1e6"
 AFTER_SIGTERM = 128 + signal.SIGTERM
+RELAAX = (sys.executable, "-m", "relaax_like.cli.main")
 GIVEN_UP = "the journal is not written any more"
 
 
@@ -155,8 +156,10 @@ def test_a_failed_sync_ends_the_acknowledging_and_loses_nothing(
     server = start_server(cluster, OFTEN)
     history.start()
     history.wait(40)
+    assert re.search("a crash costs.*nothing acknowledged", show_status(cluster))
     tracer = trace(cluster, server, "fsync", "error=EIO")
     server.wait_for("the journal cannot be synced")
+    assert re.search(r"a crash costs.*up to \d+ acknowledged", show_status(cluster))
     before = len(history.acknowledged)
     tracer.stop()  # the disk is well again, and nobody knows what it has lost
     lines = len(server.lines)
@@ -223,11 +226,56 @@ def test_a_damaged_journal_is_refused_and_cut_when_asked(
     record_bytes = size // len(history.acknowledged)
     assert offset - 2 * record_bytes <= int(found[1]) <= offset
     assert TRACE not in server.output
-    fsck = [sys.executable, "-m", "relaax_like.cli.main", "fsck", "--to-last-good"]
-    assert cluster.start("fsck", [*fsck, cluster.folder / "run"]).wait() == 0
+    version = give_up(cluster, server)
 
     cluster.start_parameter_server()
+    assert history.pull().version == version
     check_prefix(cluster, history, int(found[1]) // record_bytes)
+
+
+def give_up(cluster: Cluster, server: Program) -> int:
+    """Does what a server that refused recommends; returns the version that it is to start with."""
+    command = server.wait_for(r"error: .*`relaax (fsck \S+ --to-last-good)`")[1].split()
+    program = cluster.start("fsck", [*RELAAX, *command])
+    assert program.wait() == 0
+    done = program.wait_for(r"given up: .*; the parameter server starts at version ([\d,]+),")
+    return int(done[1].replace(",", ""))
+
+
+def test_a_gap_behind_a_full_disk_is_refused_and_given_up_when_asked(
+    cluster: Cluster, history: History
+) -> None:
+    run = cluster.folder / "run"
+    with mount(run, "size=3m"):
+        server = start_server(cluster, OFTEN)
+        history.start()
+        wait_snapshot(cluster, history)
+        filler = fill(run)
+        server.wait_for(GIVEN_UP)
+        filler.unlink()
+        wait_snapshot(cluster, history, 2)
+        history.stop()
+        server.stop(signal.SIGKILL)
+
+        # What comes now goes to the journal, behind pushes that did not.
+        server = start_server(cluster, NEVER)
+        more = History(f"localhost:{cluster.ps_port}", clients=1, pushes=20)
+        more.start()
+        more.join()
+        server.stop(signal.SIGKILL)
+        checkpoints = run / "checkpoints"
+        flip(checkpoints / list_names(checkpoints)[-1] / "values.npy", 200, 0)
+        older = read_latest(checkpoints)
+        assert older is not None
+
+        server = cluster.start_parameter_server()
+        assert server.wait() == 1
+        assert "what lies between was not written or is lost" in server.output
+        assert TRACE not in server.output
+        assert give_up(cluster, server) == older.version
+        server = start_server(cluster, NEVER)
+        check_prefix(cluster, history, older.version)
+        cluster.close()
 
 
 def check_prefix(cluster: Cluster, history: History, version: int) -> None:
@@ -285,6 +333,14 @@ def test_a_folder_that_cannot_be_written_to_is_named(cluster: Cluster) -> None:
         assert server.wait() in (1, 2)
         assert re.search(r"error: .*run/.*Read-only file system", server.output)
         assert TRACE not in server.output
+
+
+def show_status(cluster: Cluster) -> str:
+    """Returns what `relaax status` prints."""
+    address = f"localhost:{cluster.ps_port}"
+    program = cluster.start("status", [*RELAAX, "status", address])
+    assert program.wait() == 0
+    return program.output
 
 
 def trace(cluster: Cluster, server: Program, call: str, fault: str) -> Program:

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.bridge import make_backend
 
-from relaax_like.bridge.service import Episode, Push
+from relaax_like.bridge.service import Episode, Push, Status
 from relaax_like.config.address import Address
 from relaax_like.metrics.prometheus import PrometheusPage
 from relaax_like.parameter_server.snapshots import Snapshots
@@ -52,6 +52,13 @@ def test_the_numbers_of_the_status_are_there_and_move(tmp_path):
     assert after["relaax_client_staleness", "one"] == 1
     assert after["relaax_crash_loses_updates",] == 1
     assert after["relaax_resident_memory_bytes",] > 1e7
+
+
+@pytest.mark.parametrize(("error", "loses"), [("", 0), ("the journal cannot be synced", 1)])
+def test_a_failed_journal_is_a_loss(error, loses):
+    status = Status(durability="journal", journal_error=error)
+    with PrometheusPage(Address("localhost", 0), lambda: status) as page:
+        assert scrape(page)["relaax_crash_loses_updates",] == loses
 
 
 def test_a_port_that_is_taken_is_named():

@@ -210,6 +210,7 @@ def test_a_full_disk_ends_the_journal_and_not_the_training(tmp_path, monkeypatch
     assert server.push(make_push(2)).durability == "snapshot"
     assert server.push(make_push(3)).outcome == "applied"
     assert server.status().durability == "snapshot"
+    assert server.status().journal_error == ""
     assert caplog.text.count("the journal is not written any more") == 1
     monkeypatch.undo()
     server.save_checkpoint()
@@ -257,6 +258,9 @@ def test_what_the_disk_did_not_take_is_not_acknowledged_when_it_is_repeated(tmp_
         with pytest.raises(ServerUnavailableError, match="nothing can be acknowledged any more"):
             server.push(make_push(sequence))
     assert server.push(Push(client_id="asks")).outcome == "nothing"  # and is told values
+    status = server.status()
+    assert (status.durability, status.unsynced_records) == ("journal", 2)
+    assert "cannot be synced: [Errno 5]" in status.journal_error
     monkeypatch.undo()
     server.close(save=False)
 
