@@ -95,15 +95,16 @@ def _describe_lost(directory: Path, end: Position, damage: Damage, skipped: Sequ
     for path in skipped:
         _, steps, number = path.name.split("-")
         known.append((int(number), int(steps)))
-    with contextlib.suppress(JournalError):
-        if payload := find_last_record(directory, damage):
+    payload = find_last_record(directory, damage)
+    if payload is not None:
+        with contextlib.suppress(JournalError):
             record = unpack_record(memoryview(payload))
             known.append((record.version, record.global_t))
     version, global_t = max(known)
     text = f"all versions after {end.version:,}"
     if version > end.version:
         text = f"versions {end.version + 1:,} to {version:,} (step {global_t:,})"
-    if damage.offset is None:
+    if payload is None:
         missing = _count_missing(directory, damage)
         text += f", and at least {missing:,} missing pushes" if missing else ""
     return text
