@@ -23,7 +23,7 @@ def train(
     logged by the module `logging`, which is left as it is.
 
     Args:
-      path: the experiment's YAML file.
+      path: the experiment's YAML file, or a name that `relaax examples` lists.
       overrides: "section.key=value" each, as `--set` takes them.
       force: move an older run in the folder aside, to NAME.old-N.
 

@@ -1,6 +1,7 @@
 """What comes with the package: experiments, algorithms and environments, found by name."""
 
 import difflib
+import os
 from pathlib import Path
 
 import relaax_like
@@ -40,12 +41,13 @@ def find_experiment_file(path: str | Path) -> Path:
       ConfigError: there is no such file; or several shipped ones, or a folder here, have the name.
     """
     name, given = str(path), Path(path)
-    if given.is_file():
+    # Unlike Path's, these do not raise for names that are too long, or that may not be looked up.
+    if os.path.isfile(given):
         return given
     known = list_experiments()
     found = [file for file in known.values() if name in (file.stem, _get_full_name(file))]
     names = " or ".join(map(_get_full_name, found))
-    if given.exists():
+    if os.path.exists(given):
         if found:
             raise ConfigError(
                 f"{name}: is a folder here, and the name of a shipped experiment; expected a YAML "
@@ -58,7 +60,7 @@ def find_experiment_file(path: str | Path) -> Path:
         near = difflib.get_close_matches(name.removesuffix(".yaml"), known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(
-            f"{name}: no such file, and no shipped experiment has this name{hint} "
+            f"{name[:200]}: no such file, and no shipped experiment has this name{hint} "
             "(`relaax examples` lists them)"
         )
     return found[0]

@@ -43,12 +43,16 @@ def test_a_file_of_that_name_wins(here: Path) -> None:
         ("acrobot", "several shipped experiments.*expected a2c/acrobot or ppo/acrobot$"),
         ("ppoo", r"^ppoo: no such file, and no shipped experiment.*did you mean ppo\?.*examples"),
         ("ppo.yaml", r"no such file.*did you mean ppo\?"),
+        ("x" * 5000, "no such file"),
+        ("\0", "no such file"),
         ("folder/xyzzy.yaml", "no such file, and no shipped experiment has this name \\("),
     ],
+    ids=lambda text: text[:20],
 )
 def test_what_names_no_file_is_refused(name: str, want: str) -> None:
-    with pytest.raises(ConfigError, match=want):
+    with pytest.raises(ConfigError, match=want) as raised:
         find_experiment_file(name)
+    assert len(str(raised.value)) < 400
 
 
 def test_a_folder_of_a_shipped_name_is_a_clash(here: Path) -> None:
