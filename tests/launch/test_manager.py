@@ -19,6 +19,7 @@ from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.wire.errors import RelaaxError
 
 QUICK = RestartPolicy(first_delay_sec=0.02, max_delay_sec=0.05, max_restarts=3)
+PATIENT = dataclasses.replace(QUICK, max_restarts=1000)
 SLEEP = "import time; time.sleep(600)"
 
 
@@ -321,8 +322,10 @@ def test_an_environment_that_steps_between_its_deaths_is_not_given_up(
 
 
 def test_environments_wait_until_the_servers_are_ready(run: Any, server: Server) -> None:
-    running = run(server.spec, environment("env1", f"print('up'); {SLEEP}"))
+    dying = spec("metrics", "print('up'); raise SystemExit(1)")
+    running = run(server.spec, dying, environment("env1", f"print('up'); {SLEEP}"), policy=PATIENT)
     first = running.wait_pid("rlx")
+    running.wait_line("metrics", "up", count=3)  # so often it has looked what is to be started
     assert "env1" not in running.manager.pids()
     server.report("ready ")
     running.wait_line("env1", "up")
@@ -331,6 +334,8 @@ def test_environments_wait_until_the_servers_are_ready(run: Any, server: Server)
     pid = running.wait_pid("env1")  # it was left alone
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: "env1" not in running.manager.pids(), "its death")
+    running.wait_line("metrics", "up", count=running.lines.count(("metrics", "up")) + 3)
+    assert "env1" not in running.manager.pids()
     server.report("ready ")
     running.wait_pid("env1", other_than=pid)
 
