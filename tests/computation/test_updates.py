@@ -2,6 +2,9 @@
 
 # covers F6, F9
 
+import logging
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -137,7 +140,8 @@ def assert_values(task, want, tolerance=1e-5):
 
 
 @XLA
-def test_epochs_of_minibatches_equal_a_slow_reference(xla):
+def test_epochs_of_minibatches_equal_a_slow_reference(xla, caplog):
+    caplog.set_level(logging.INFO)
     task, batch = LearningTask(Regression(Regressor(xla)), OPTIMIZERS), make_batch()
     minibatches = [rows for epoch in range(5) for rows in order_of(7, epoch, ROWS, 4)]
     assert len(minibatches) == 10
@@ -147,6 +151,10 @@ def test_epochs_of_minibatches_equal_a_slow_reference(xla):
     assert costs == pytest.approx(want_costs, rel=1e-5)
     assert_values(task, want)
     assert task.export_optimizers().updates == 10
+    # Tracing is quick; what the line tells of comes with the first call, once.
+    lines = [r.message for r in caplog.records if r.name == "relaax_like.computation.updates"]
+    wanted = r"compiling the update \(once, about \d+ s\)"
+    assert [bool(re.fullmatch(wanted, line)) for line in lines] == [True] * xla
 
 
 @XLA

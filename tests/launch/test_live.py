@@ -2,25 +2,29 @@
 
 import dataclasses
 import io
+import itertools
 import json
 import logging
 import re
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
-from support import serial
+from support.bridge import make_backend
 from support.cluster import ROOT, TRACE, Cluster, find_command, wait_until
 from support.terminal import Screen, Terminal
 
 from relaax_like.bridge.service import Status
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.live import JsonProgress, NewestScalars, TableProgress
-from relaax_like.launch.parameter_server import format_progress
+from relaax_like.launch.parameter_server import format_progress, watch_progress
 from relaax_like.metrics.curves import read_curves
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.parameter_server.snapshots import read_latest
@@ -147,18 +151,33 @@ def test_the_line_has_a_mean_return_once_an_episode_has_ended() -> None:
     assert format_progress(after, serves=False) == alone
 
 
-def test_before_the_first_step_the_compiling_is_told_and_no_zeros(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    file = serial.write_experiment(tmp_path, **serial.PPO)
-    interval = "relaax-parameter-server.progress_interval_sec=0.01"
-    assert serial.train(file, "algorithm.max_global_step=5000", interval) == 0
-    lines = [r.message for r in caplog.records if re.match("compiling|step ", r.message)]
-    assert re.fullmatch(r"compiling the update \(once, about \d+ s\)", lines[0])
-    assert len(lines) > 2
-    assert all(re.match(r"step [1-9]", line) for line in lines[1:])
-    assert not any("clients" in line for line in lines)
+def test_nothing_is_shown_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[int] = []
+    began: list[int] = []
+    shutdown: Any = SimpleNamespace(requested=threading.Event())
+    with make_backend() as server:
+        server.increment_global_t(100)  # of the run before this one
+        looks = itertools.count()
+
+        def wait_finished(timeout_sec: float) -> bool:
+            look = next(looks)
+            if look == 5:
+                assert shown == began == []
+                server.increment_global_t(10)
+            if look == 10:
+                shutdown.requested.set()
+            return False
+
+        monkeypatch.setattr(server, "wait_finished", wait_finished)
+        watch_progress(
+            server,
+            shutdown,
+            interval_sec=1e-9,
+            show=lambda status: shown.append(status.global_t),
+            on_first_step=lambda: began.append(server.global_t),
+        )
+    assert set(shown) == {110}
+    assert began == [110]
 
 
 def test_only_so_many_curves_fit(cluster: Cluster, newest: NewestScalars) -> None:
