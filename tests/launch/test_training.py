@@ -165,7 +165,7 @@ def test_the_name_is_there_where_only_the_client_s_libraries_are(tmp_path: Path)
 def test_a_folder_s_own_trainer_runs_a_curriculum(tmp_path: Path) -> None:
     file = write_experiment(tmp_path, trainer=CURRICULUM)
     with Cluster(tmp_path) as cluster:
-        program = start(cluster, "train", file)
+        program = start(cluster, "train", file, "--set", "relaax-rlx-server.score_lines=true")
         assert program.wait() == 0, program
     assert TRACE not in program.output
     first, second = (program.output.index(f"lesson CartPole-v{n}") for n in (0, 1))
