@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from rich.console import Console
+from rich.constrain import Constrain
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
@@ -12,6 +13,7 @@ from rich.table import Table
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.service import Status
 from relaax_like.config.address import parse_address
+from relaax_like.launch.modes import SPARE_COLUMNS
 from relaax_like.wire.security import ClientSecurity
 
 _INTERVAL_SEC = 1.0
@@ -99,10 +101,11 @@ def show_status(text: str, watch: bool, security: ClientSecurity | None = None) 
             return 0
         if not console.is_terminal:
             return _print_for_ever(console, link, address, table)
-        with Live(table, console=console) as live:
+        width = console.width - SPARE_COLUMNS
+        with Live(Constrain(table, width), console=console) as live:
             while True:
                 time.sleep(_INTERVAL_SEC)
-                live.update(make_table(address, link.status()))
+                live.update(Constrain(make_table(address, link.status()), width))
 
 
 def _print_for_ever(console: Console, link: Link, address: str, table: Table) -> NoReturn:

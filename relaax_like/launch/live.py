@@ -22,7 +22,7 @@ from rich.text import Text
 
 from relaax_like.bridge.service import Metrics, Status
 from relaax_like.config.models import Experiment
-from relaax_like.launch.modes import LogMode
+from relaax_like.launch.modes import SPARE_COLUMNS, LogMode
 from relaax_like.launch.parameter_server import log_progress
 from relaax_like.launch.process import Shutdown
 
@@ -31,8 +31,6 @@ _LENGTHS = 100
 # Groups of curves in the table, and how many lines each may take.
 _OPTIMIZER, _TIME = "Optimizer/", "Time/"
 _MAX_ROWS = 14
-# The terminal writes ^C behind the table; in the next line it would tear the table apart.
-_SPARE_COLUMNS = 4
 # `Time/NAME Time` are seconds of one iteration.
 _SECONDS = " Time"
 _SHOW_CURSOR = b"\r\n\x1b[?25h"
@@ -171,7 +169,7 @@ class TableProgress(Progress):
             Group(self._make_bar(status), Text(), columns),
             title=Text(title),
             title_align="left",
-            width=self._console.width - _SPARE_COLUMNS,
+            width=self._console.width - SPARE_COLUMNS,
         )
 
     def _make_bar(self, status: Status) -> RenderableType:

@@ -2,6 +2,10 @@
 
 from enum import StrEnum
 
+# Free at the right of a table that is drawn in place: the terminal writes ^C behind the table, and
+# in the next line it would tear the table apart.
+SPARE_COLUMNS = 4
+
 
 class LogMode(StrEnum):
     """What `relaax train` prints while it trains. auto: a table in a terminal, else lines."""

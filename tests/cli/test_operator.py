@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.cluster import BARE, TRACE, Cluster, find_command, find_free_port
 from support.history import History, write_initial_values
+from support.terminal import Terminal
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.parameter_server.snapshots import read_latest
@@ -105,8 +106,16 @@ def test_names_of_clients_are_shown_as_they_are(cluster: Cluster) -> None:
     server = cluster.start_parameter_server()
     server.wait_for("parameter server on")
     with BridgeControl().connect(f"localhost:{cluster.ps_port}") as link:
-        with link.parameter_server_stub("env[/1] [red]b") as client:
+        with link.parameter_server_stub(f"env[/1] [red]b {'c' * 150}") as client:
             client.push_pull()
     status, text = run_command(cluster, "status")
     assert status == 0
     assert "env[/1] [red]b" in text
+    # The table is as wide as it may be, and whole after Ctrl-C.
+    argv = [RELAAX, "status", f"localhost:{cluster.ps_port}", "--watch"]
+    with Terminal(argv, cluster.folder) as terminal:
+        terminal.wait_for(lambda screen: "└" in screen.text)
+        terminal.type("\x03")
+        terminal.process.send_signal(signal.SIGINT)
+        screen = terminal.wait()
+    assert screen.text.count("parameter server localhost") == 1, screen.text
