@@ -273,6 +273,8 @@ class Journal:
         try:
             if not self._failed:
                 self.sync()
+                with self._sync_lock:
+                    self._note_head(self._files[-1].first_index, self.next_index, is_final=True)
         finally:
             with self._sync_lock:
                 self._close_files()
@@ -373,9 +375,9 @@ class Journal:
         for file in files[:-1]:
             _close(file)
 
-    def _note_head(self, newest_segment: int, end: int) -> None:
+    def _note_head(self, newest_segment: int, end: int, is_final: bool = False) -> None:
         if self._head is not None:
-            self._head.note(Claim(newest_segment, end))
+            self._head.note(Claim(newest_segment, end, is_final))
 
     # At the start and at the end.
 

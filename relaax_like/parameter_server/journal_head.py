@@ -3,7 +3,8 @@
 A journal whose last segment is gone, or the end of it, reads like one that ended earlier. The head
 lies beside the journal's folder and shows the difference. Little-endian:
 
-    magic 8 bytes, format u32, first index of the newest segment i64 (-1: none), end u64, CRC u32
+    magic 8 bytes, format u32, first index of the newest segment i64 (-1: none), end u64,
+    final u32 (0 or 1), CRC u32
 
 It is written after each sync of the journal, and so never claims what a crash can take. It needs no
 sync of its own: a power cut may leave an older head, which claims less. It is overwritten in place,
@@ -25,7 +26,7 @@ from relaax_like.wire.syncing import sync_file, sync_path
 _LOG = logging.getLogger(__name__)
 _FORMAT = 1
 _MAGIC = b"\x89rlxhed\n"
-_HEAD = struct.Struct("<8sIqQI")
+_HEAD = struct.Struct("<8sIqQII")
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,13 @@ class Claim:
     Attributes:
       newest_segment: first index of a segment that is there, or a newer one is; None: perhaps none.
       end: all records before this index are there, or are older than all segments.
+      is_final: the writer closed the journal, and there is no record behind `end`: whoever has a
+        snapshot of that needs no journal.
     """
 
     newest_segment: int | None = None
     end: int = 0
+    is_final: bool = False
 
 
 def path_of_head(directory: Path) -> Path:
@@ -83,7 +87,7 @@ class JournalHead:
             raise DamagedHeadError(f"cannot be read: {error}") from error
         if len(content) != _HEAD.size:
             raise DamagedHeadError(f"{len(content)} bytes, expected {_HEAD.size}")
-        magic, version, newest, end, crc = _HEAD.unpack(content)
+        magic, version, newest, end, final, crc = _HEAD.unpack(content)
         if magic != _MAGIC or crc != zlib.crc32(content[:-4]):
             raise DamagedHeadError("it does not match its CRC")
         if version != _FORMAT:
@@ -91,7 +95,7 @@ class JournalHead:
                 f"{self.path}: format {version}, this version reads format {_FORMAT}; use the "
                 "version of relaax_like that wrote it, or start in another run_dir"
             )
-        return Claim(None if newest < 0 else newest, end)
+        return Claim(None if newest < 0 else newest, end, bool(final))
 
     def replace(self, claim: Claim) -> None:
         """Writes a new file in place of the old one, if any: after a crash it is one or the other.
@@ -138,5 +142,5 @@ class JournalHead:
 
 def _pack(claim: Claim) -> bytes:
     newest = -1 if claim.newest_segment is None else claim.newest_segment
-    head = _HEAD.pack(_MAGIC, _FORMAT, newest, claim.end, 0)[:-4]
+    head = _HEAD.pack(_MAGIC, _FORMAT, newest, claim.end, claim.is_final, 0)[:-4]
     return head + zlib.crc32(head).to_bytes(4, "little")

@@ -332,6 +332,8 @@ class JournalReader:
             if segments:
                 self._fail_at_end(f"its head, {head.path}, is missing, and more may be")
             return
+        if claim.is_final and self._from_index >= claim.end:
+            return
         newest = segments[-1].first_index if segments else -1
         if claim.newest_segment is not None and newest < claim.newest_segment:
             self._fail_at_end(f"there was a segment that begins with record {claim.newest_segment}")

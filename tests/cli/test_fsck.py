@@ -278,7 +278,7 @@ def test_damage_that_the_newest_snapshot_makes_up_for_is_left_alone(
     run.assert_starts(run.states[-1])
 
 
-@pytest.mark.parametrize("content", [b"", b"noise" * 10, bytes(32)])
+@pytest.mark.parametrize("content", [b"", b"noise" * 10, bytes(36)])
 def test_a_damaged_head(run: Run, capsys: pytest.CaptureFixture[str], content: bytes) -> None:
     run.push(3)
     run.kill()

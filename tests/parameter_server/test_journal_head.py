@@ -30,7 +30,7 @@ def read(directory: Path, head: JournalHead, from_index: int = 0) -> list[bytes]
 
 def test_what_was_written_is_read_back(head: JournalHead) -> None:
     assert head.read() is None
-    for claim in (Claim(), Claim(0, 0), Claim(7, 2**63)):
+    for claim in (Claim(), Claim(0, 0), Claim(7, 2**63), Claim(7, 12, is_final=True)):
         head.replace(claim)
         assert head.read() == claim
         head.note(Claim(None, 3))
@@ -105,6 +105,24 @@ def test_it_claims_what_a_sync_has_reached_and_nothing_before(
         with pytest.raises(JournalError, match="cannot be synced"):
             journal.sync()
         assert head.read() == Claim(1, 3)
+
+
+def test_a_journal_that_was_closed_is_not_missed_by_who_has_all_of_it(
+    tmp_path: Path, head: JournalHead
+) -> None:
+    directory = tmp_path / "journal"
+    with open_journal(directory, head=head) as journal:
+        journal.append([b"first"])
+    assert head.read() == Claim(0, 1, is_final=True)
+    shutil.rmtree(directory)
+    with pytest.raises(DamagedJournalError, match="before record 0, but there was a segment"):
+        read(directory, head)
+    assert read(directory, head, 1) == []
+    with open_journal(directory, 1, head=head) as journal:  # while it is open, it is missed
+        assert head.read() == Claim(1, 1)
+        files(directory)[0].unlink()
+        with pytest.raises(DamagedJournalError, match="before record 1, but there was a segment"):
+            read(directory, head, 1)
 
 
 def test_an_older_head_claims_less_and_is_no_damage(tmp_path: Path, head: JournalHead) -> None:
