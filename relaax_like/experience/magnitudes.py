@@ -14,9 +14,11 @@ EXPECTED = f"expected finite numbers of at most {MAX_MAGNITUDE:g} in size"
 def find_too_large(array: np.ndarray) -> tuple[int, ...] | None:
     """Returns the index of the first number that nothing can be learned from; None: there is none.
 
-    That is NaN, infinity, and all beyond `MAX_MAGNITUDE`. Arrays of integers have none.
+    That is NaN, infinity, and all beyond `MAX_MAGNITUDE`. Integers of up to 32 bits have none.
     """
-    if array.dtype.kind not in "fV":
+    if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
+        array = array.astype(np.float64)
+    elif array.dtype.kind not in "fV":
         return None
     if array.dtype.itemsize < 4:  # float16 and bfloat16, which cannot be compared with the limit
         array = array.astype(np.float32)

@@ -28,7 +28,7 @@ from relaax_like.wire.errors import (
     RelaaxError,
     ServerUnavailableError,
 )
-from relaax_like.wire.fields import has_more_fields, walk_fields
+from relaax_like.wire.fields import BYTES, has_more_fields, walk_fields, weigh
 from relaax_like.wire.framing import PROTOCOL_VERSION
 from relaax_like.wire.layout import Layout
 from relaax_like.wire.reports import Event
@@ -43,15 +43,22 @@ FEATURES = frozenset({PING})
 _MAX_FEATURES = 32
 _FEATURE_NAME = re.compile(r"[a-z0-9_]{1,50}")
 
-_HELLO, _STEP, _SCALARS = (
-    rlx_pb2.ClientMessage.DESCRIPTOR.fields_by_name[name].number
-    for name in ("hello", "step", "scalars")
-)
+_FIELDS = rlx_pb2.ClientMessage.DESCRIPTOR.fields_by_name
+_FIELDS_BY_NUMBER = rlx_pb2.ClientMessage.DESCRIPTOR.fields_by_number
+_HELLO, _STEP, _SCALARS = (_FIELDS[name].number for name in ("hello", "step", "scalars"))
+# A message has one body, and perhaps something that a newer client adds.
+_MAX_PARTS = 4
 # Fields of a hello or a step beside its leaves.
 _OTHER_FIELDS = _MAX_FEATURES + 16
 _MAX_POINTS = 10_000
 # Of so many points, with the longest names.
 _MAX_SCALARS_BYTES = _MAX_POINTS * 225
+# The first byte of each point and of its name: fewer of them are no more points than that.
+_POINT_BYTE = b"\x0a"
+# A longer hello or step is looked at in all its depth: beside the data of its arrays, each of its
+# fields may weigh so much; a name and 32 axes, each written as a field, are 2.5 KB.
+_LONG_MESSAGE_BYTES = 1 << 18
+_FIELD_WEIGHT = 3 << 10
 _MIN_MESSAGE_BYTES = 4 << 20
 _MAX_ERROR_FIELD_LENGTH = 300
 
@@ -448,25 +455,40 @@ class Session:
 
     def _validate_outline(self, body: bytes | memoryview) -> None:
         """Refuses what would cost more to parse than any right message, by a look at its fields."""
-        leaves = MAX_LEAVES if self._greeting is None else len(self._greeting.observation_spaces)
-        limit = 2 * leaves + _OTHER_FIELDS
         try:
-            for number, _, start, stop in walk_fields(body, 0, len(body)):
-                if number in (_HELLO, _STEP) and has_more_fields(body, start, stop, limit):
-                    raise InvalidInputError(
-                        f"a message of more than {limit} fields, expected at most {leaves} leaves "
-                        "in each of its parts"
-                    )
-                if number == _SCALARS and stop - start > _MAX_SCALARS_BYTES:
-                    raise InvalidInputError(
-                        f"scalars: {stop - start} bytes, expected at most {_MAX_SCALARS_BYTES}; "
-                        f"send at most {_MAX_POINTS} points in a message",
-                        "scalars",
-                    )
+            for count, part in enumerate(walk_fields(body, 0, len(body)), 1):
+                number, kind, start, stop = part
+                if count > _MAX_PARTS:
+                    raise InvalidInputError(f"a message of more than {_MAX_PARTS} parts came")
+                if kind != BYTES:
+                    continue
+                if number in (_HELLO, _STEP):
+                    self._validate_leaves(body, number, start, stop)
+                elif number == _SCALARS:
+                    _validate_points(body, start, stop)
         except InvalidInputError:
             raise
-        except ValueError:
-            return  # the parser says so
+        except ValueError:  # the parser takes groups, and would go on behind them
+            raise _describe_malformed(body) from None
+
+    def _validate_leaves(
+        self, body: bytes | memoryview, number: int, start: int, stop: int
+    ) -> None:
+        leaves = MAX_LEAVES if self._greeting is None else len(self._greeting.observation_spaces)
+        limit = 2 * leaves + _OTHER_FIELDS
+        if has_more_fields(body, start, stop, limit):
+            raise InvalidInputError(
+                f"a message of more than {limit} fields, expected at most {leaves} leaves in each "
+                "of its parts"
+            )
+        if stop - start > _LONG_MESSAGE_BYTES:
+            descriptor = _FIELDS_BY_NUMBER[number].message_type
+            most = limit * _FIELD_WEIGHT
+            if weigh(body, descriptor, start, stop, most) > most:
+                raise InvalidInputError(
+                    f"a message of {len(body)} bytes that has too much beside the data of its "
+                    f"arrays; expected at most about {most} bytes of names, shapes and the like"
+                )
 
     def _store_scalars(self, scalars: Sequence[metrics_pb2.Scalar]) -> None:
         """Takes as many points as the budgets allow; what is wrong with one costs that one."""
@@ -566,12 +588,31 @@ def _make_actions_layout(
     return Layout(reply.SerializeToString(), rlx_pb2.ServerMessage.DESCRIPTOR)
 
 
+def _validate_points(body: bytes | memoryview, start: int, stop: int) -> None:
+    if stop - start > _MAX_SCALARS_BYTES:
+        came = f"{stop - start} bytes, expected at most {_MAX_SCALARS_BYTES}"
+    # Counted by a glance first: right messages are nearly always done with it.
+    elif bytes(body[start:stop]).count(_POINT_BYTE) > 4 * _MAX_POINTS and has_more_fields(
+        body, start, stop, 2 * _MAX_POINTS
+    ):
+        came = f"more than {2 * _MAX_POINTS} points"
+    else:
+        return
+    raise InvalidInputError(
+        f"scalars: {came}; send at most {_MAX_POINTS} points in a message", "scalars"
+    )
+
+
 def _parse(body: bytes | memoryview) -> rlx_pb2.ClientMessage:
     try:
         # Takes any buffer, whatever its stub says; nothing is copied before it.
         return rlx_pb2.ClientMessage.FromString(body)  # type: ignore[arg-type]
     except DecodeError:
-        raise ProtocolError(
-            f"{len(body)} bytes that are no rlx protocol message: is the peer an rlx client?",
-            "MALFORMED",
-        ) from None
+        raise _describe_malformed(body) from None
+
+
+def _describe_malformed(body: bytes | memoryview) -> ProtocolError:
+    return ProtocolError(
+        f"{len(body)} bytes that are no rlx protocol message: is the peer an rlx client?",
+        "MALFORMED",
+    )

@@ -30,6 +30,8 @@ MAX_LEAVES = 1000
 MAX_LEAF_BYTES = 64 << 20
 _LEAF_NAME = re.compile(r"[A-Za-z0-9_\-./]{1,200}")
 _MAX_VALUES = 1 << 31
+# Most components of a MultiDiscrete.
+MAX_COMPONENTS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,6 +297,12 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
                 raise InvalidInputError(f"DISCRETE needs one n, {len(message.n)} came", "n")
             return Discrete(n=message.n[0], start=message.start, **common)
         if message.kind == rlx_pb2.MULTI_DISCRETE:
+            if len(message.n) > MAX_COMPONENTS:
+                raise InvalidInputError(
+                    f"MULTI_DISCRETE with {len(message.n)} numbers n, expected at most "
+                    f"{MAX_COMPONENTS}",
+                    "n",
+                )
             if not _has_components(shape, len(message.n)):
                 raise InvalidInputError(
                     f"MULTI_DISCRETE of shape {list(shape)} with {len(message.n)} numbers n, "

@@ -30,7 +30,15 @@ def test_a_large_number_is_found_though_its_square_overflows(number: float) -> N
 
 def test_many_allowed_numbers_are_allowed_whatever_their_sum() -> None:
     assert find_too_large(np.full((100, 100), 1e12, np.float32)) is None
-    assert find_too_large(np.full(3, np.iinfo(np.int64).max)) is None
+    assert find_too_large(np.full(3, np.iinfo(np.int32).min)) is None
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_a_large_integer_is_found(dtype: str) -> None:
+    array = np.full((2, 2), 10**12, dtype)
+    assert find_too_large(array) is None
+    array[1, 0] = np.iinfo(dtype).max
+    assert find_too_large(array) == (1, 0)
 
 
 @pytest.mark.parametrize(

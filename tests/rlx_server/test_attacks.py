@@ -86,6 +86,49 @@ def test_a_step_of_many_leaves_is_refused_before_it_is_parsed(backend, monkeypat
     assert "fields" in answer.error.message
 
 
+def put(number, data):
+    """Returns a field of bytes."""
+    length, encoded = len(data), b""
+    while length > 0x7F:
+        encoded += bytes([length & 0x7F | 0x80])
+        length >>= 7
+    return bytes([number << 3 | 2]) + encoded + bytes([length]) + data
+
+
+HELLO = make_hello().hello.SerializeToString()
+LEAVES = b"".join(put(4, put(1, b"%d" % leaf)) for leaf in range(3000))
+MANY_LOWS = put(4, put(1, b"x") + put(2, put(4, b"") * 4_000_000))
+POINT = rlx_pb2.ClientMessage.DESCRIPTOR.fields_by_name["scalars"].number
+BODIES = {
+    "many parts": (b"\x78\x00" * (1 << 20), "parts"),
+    "a group first": (b"\x7b\x7c" + put(1, HELLO + LEAVES), "no rlx protocol message"),
+    "a group within": (put(1, b"\x7b\x7c" + HELLO + LEAVES), "no rlx protocol message"),
+    "leaves in many parts": (put(1, LEAVES[:16_000]) * 9, "parts"),
+    "a heavy leaf": (put(1, HELLO + MANY_LOWS), "beside the data"),
+    "many points": (put(POINT, put(1, b"") * 1_100_000), "more than 20000 points"),
+}
+
+
+@pytest.mark.parametrize(("body", "words"), BODIES.values(), ids=BODIES.keys())
+def test_a_message_that_is_dear_to_parse_is_refused_before_that(backend, monkeypatch, body, words):
+    from relaax_like.rlx_server import session
+
+    monkeypatch.setattr(session, "_parse", None)
+    with serve_rlx(backend, max_message_bytes=64 << 20) as port, RawClient(port) as client:
+        client.socket.sendall(pack_frame(body))
+        answer = client.receive()
+    assert answer.error.code in (rlx_pb2.INVALID_FIELD, rlx_pb2.MALFORMED)
+    assert words in answer.error.message
+
+
+def test_a_multi_discrete_space_has_a_bounded_number_of_components(client):
+    space = rlx_pb2.Space(kind=rlx_pb2.MULTI_DISCRETE, dtype="int8", shape=[70_000])
+    space.n.extend([2] * 70_000)
+    answer = client.ask(make_hello(action_spaces={"action": space}))
+    assert answer.error.code == rlx_pb2.INVALID_FIELD
+    assert "at most 65536" in answer.error.message
+
+
 def test_each_turn_of_the_loop_handles_one_message_of_a_connection():
     async def play():
         session = Listener()
