@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, cast
 
-from relaax_like.rlx_server.admission import MAX_HELLO_BYTES
+from relaax_like.rlx_server.admission import MAX_HELLO_BYTES, Newcomer
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, shorten
 from relaax_like.rlx_server.session import PENDING, PING, Session, error_to_bytes
 from relaax_like.v1 import rlx_pb2
@@ -57,14 +57,20 @@ class Connection(asyncio.BufferedProtocol):
       address: of the peer, without the port.
       last_heard: monotonic time of the newest complete message.
       unread_since: monotonic time since when the client leaves answers unread; None: it reads.
+
+    Args:
+      server: that it belongs to.
+      session: that it feeds.
+      handshake: that it comes out of, whose place it takes; None: there was none.
     """
 
-    def __init__(self, server: "RlxServer", session: Session):
+    def __init__(self, server: "RlxServer", session: Session, handshake: Newcomer | None = None):
         self.session = session
         self.address = ""
         self.last_heard = time.monotonic()
         self.unread_since: float | None = None
         self._server = server
+        self._handshake = handshake
         self._transport: asyncio.Transport | None = None
         # The socket is read into it: bytes [_start, _end) have come and were not looked at yet.
         self._input = bytearray(_INPUT_BYTES)
@@ -93,6 +99,9 @@ class Connection(asyncio.BufferedProtocol):
         session.shared_points = server.points
         session.admit = lambda: server.admission.admit(self)
         server.connections.add(self)
+        if self._handshake is not None:
+            server.admission.leave(self._handshake)
+            self._handshake = None
         server.admission.arrive(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -12,9 +12,10 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from relaax_like.computation.prediction import Prediction, Request
-from relaax_like.rlx_server.admission import Admission
+from relaax_like.rlx_server.admission import Admission, Newcomer
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, LogBudget, shorten
 from relaax_like.rlx_server.connection import Connection
+from relaax_like.rlx_server.handshakes import Handshake
 from relaax_like.rlx_server.point_budget import make_shared_budget
 from relaax_like.rlx_server.session import Session
 from relaax_like.wire import tracing
@@ -86,7 +87,8 @@ class RlxServer:
         self._refresh_tls: Callable[[], None] = lambda: None
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
-        self._sweeper: asyncio.Task[None] | None = None
+        # The sweeper, and handshakes.
+        self._tasks: set[asyncio.Task[None]] = set()
         self._pending: list[Connection] = []
         self._waiting: set[Connection] = set()
         self._flush_scheduled = False
@@ -116,18 +118,33 @@ class RlxServer:
         self.loop = asyncio.get_running_loop()
         try:
             self._server = await self.loop.create_server(
-                self._make_connection, host, port, backlog=512, **self._make_tls_options()
+                self._make_protocol_factory(), host, port, backlog=512
             )
         except OSError as error:
             raise RelaaxError(
                 f"cannot bind {host}:{port}: {describe_bind_failure(host, port)}"
             ) from error
-        self._sweeper = self.loop.create_task(self._sweep())
+        self.run(self._sweep())
         return int(self._server.sockets[0].getsockname()[1])
 
-    def _make_tls_options(self) -> dict[str, Any]:
+    def make_connection(self, handshake: Newcomer | None = None) -> Connection:
+        """Makes what serves a new connection.
+
+        Args:
+          handshake: that it comes out of.
+        """
+        session = self._make_session(f"session-{next(self._numbers)}")
+        return Connection(self, session, handshake)
+
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Runs a coroutine until it ends, or until the server stops."""
+        task = self.loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _make_protocol_factory(self) -> Callable[[], asyncio.BaseProtocol]:
         if self._tls is None:
-            return {}
+            return self.make_connection
         tls, context, loaded = self._tls, self._tls.make_context(), self._tls.get()
 
         def refresh() -> None:
@@ -135,19 +152,20 @@ class RlxServer:
             loaded = tls.refresh(context, loaded)
 
         self._refresh_tls = refresh
-        return {
+        options = {
             "ssl": context,
             "ssl_handshake_timeout": self._hello_timeout_sec,
             # Of the farewell: a client that has gone does not say it.
             "ssl_shutdown_timeout": _STOP_SEC,
         }
+        return lambda: Handshake(self, options)
 
     async def stop(self) -> None:
         """Takes no new clients, tells the others, and closes their sessions."""
         if self._server is not None:
             self._server.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for task in list(self._tasks):
+            task.cancel()
         goodbye = ProtocolError("the rlx server is going down; reconnect", "UNAVAILABLE")
         for connection in list(self.connections):
             connection.fail(goodbye)
@@ -236,9 +254,6 @@ class RlxServer:
             connection.send_answer(answer)
         else:  # its agent has another request
             self.predict_soon(connection)
-
-    def _make_connection(self) -> Connection:
-        return Connection(self, self._make_session(f"session-{next(self._numbers)}"))
 
     async def _sweep(self) -> None:
         """Sends clients away that say nothing."""

@@ -18,9 +18,10 @@ from support.certificates import (
     write_tokens,
 )
 from support.cluster import wait_until
-from support.rlx import ACTION_SPACE, OBSERVATION_SPACE, RecordingAgent, serve_rlx
+from support.rlx import ACTION_SPACE, OBSERVATION_SPACE, RawClient, RecordingAgent, serve_rlx
 
 from relaax_like.client import ClientSecurity, Retry, RlxClient
+from relaax_like.rlx_server.admission import Admission
 from relaax_like.wire import watched_files
 from relaax_like.wire.errors import ConfigError, NotAllowedError, ServerUnavailableError
 from relaax_like.wire.security import Tokens
@@ -168,6 +169,21 @@ def test_mutual_tls_wants_a_certificate_of_its_ca(authority, tmp_path):
             connect(address, foreign.client(certificate=True))
         with connect(address, authority.client(certificate=True)) as client:
             assert play(client) == 3
+
+
+def test_handshakes_that_never_end_are_counted_and_keep_nobody_out(authority):
+    admission = Admission(2, 0, max_unknown=4)
+    options = {"admission": admission, "hello_timeout_sec": 300.0}
+    with serve(tls=authority.server_tls(), **options) as address:
+        port = int(address.rpartition(":")[2])
+        with contextlib.ExitStack() as stack:
+            silent = [stack.enter_context(RawClient(port)) for _ in range(8)]
+            for oldest in silent[:4]:
+                assert oldest.is_closed_by_server()
+            assert admission.unknown <= 4
+            with connect(address, authority.client()) as client:
+                assert play(client) == 3
+        wait_until(lambda: admission.unknown == 0, "the handshakes have ended")
 
 
 def test_a_certificate_of_another_ca_is_not_believed(authority, tmp_path):
