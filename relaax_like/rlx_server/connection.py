@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import socket
 import time
 import traceback
@@ -34,6 +35,11 @@ _MAX_QUEUED = 100
 _REST_FACTOR = 10.0
 _MIN_REST_SEC = 0.02
 _PING = pack_frame(rlx_pb2.ServerMessage(ping=rlx_pb2.Ping()).SerializeToString())
+_PINGS = re.compile(
+    b"(?:"
+    + re.escape(pack_frame(rlx_pb2.ClientMessage(ping=rlx_pb2.Ping()).SerializeToString()))
+    + b")+"
+)
 # A peer that is gone without a word is noticed after 30 + 3 * 10 s.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 _LINGER_SEC = 2.0
@@ -55,7 +61,8 @@ class Connection(asyncio.BufferedProtocol):
 
     Attributes:
       address: of the peer, without the port.
-      last_heard: monotonic time of the newest complete message.
+      last_heard: monotonic time of the newest complete message, or of the newest answer, from which
+        on the client has its time again.
       unread_since: monotonic time since when the client leaves answers unread; None: it reads.
 
     Args:
@@ -80,6 +87,8 @@ class Connection(asyncio.BufferedProtocol):
         self._queue: deque[Body] = deque()
         self._turn_due = False
         self._reading = True
+        # Whether the message at hand came after Ready.
+        self._greeted = False
         self._pinged_at = 0.0
         self._busy = False
         self._closing = False
@@ -185,6 +194,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing or self._transport is None:
             return
         self._transport.write(pack_frame(answer))
+        self.last_heard = time.monotonic()
         if self.session.finished:
             self.session.log.write(
                 logging.INFO,
@@ -205,6 +215,7 @@ class Connection(asyncio.BufferedProtocol):
             self._busy
             and not self._closing
             and not self.session.blocking
+            and self._greeted
             and self.session.has_feature(PING)
             and now - max(self._pinged_at, self.last_heard) > _PING_SEC
         ):
@@ -274,7 +285,10 @@ class Connection(asyncio.BufferedProtocol):
                 "a TLS handshake came, but this server speaks in the clear: connect without tls_ca,"
                 " or set up TLS in the server's section security"
             )
+        pings = self._greeted and self.session.has_feature(PING)
         while self._end - self._start >= HEADER.size:
+            if pings and self._skip_pings():
+                continue
             body = self._start + HEADER.size
             length = unpack_length(data[self._start : body], self._max_message_bytes)
             if self._end - body < length:
@@ -288,6 +302,15 @@ class Connection(asyncio.BufferedProtocol):
                 f"more than {_MAX_QUEUED} messages sent ahead; wait for the answer to each step",
                 "OUT_OF_ORDER",
             )
+
+    def _skip_pings(self) -> bool:
+        """Passes over pings at the front: they need no turn, however many a client sends ahead."""
+        found = _PINGS.match(self._input, self._start, self._end)
+        if found is None:
+            return False
+        self._start = found.end()
+        self.last_heard = time.monotonic()
+        return True
 
     def _drop_input(self) -> None:
         self._queue.clear()
@@ -319,6 +342,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self, body: Body) -> None:
         self._busy = True
+        self._greeted = self.session.greeted
         if self.session.blocking:
             self._run(self._receive_in_thread, bytes(body))
             return

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from support.connections import Listener, feed, make_connection
-from support.rlx import RawClient, make_hello, make_next, make_start, serve_rlx
+from support.rlx import RawClient, RecordingAgent, make_hello, make_next, make_start, serve_rlx
 
 from relaax_like.client import RlxClient
 from relaax_like.client.connection import Connection
@@ -74,6 +74,53 @@ def test_our_client_pings_when_it_is_told_to(backend):
         assert environment.reward_and_act(1.0, [0.0, 0.0]) is not None
         environment.close()
         environment.ping()  # nobody to tell
+
+
+class SlowAgent(RecordingAgent):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def act(self, state):
+        self.begun.set()
+        assert self.go_on.wait(20)
+        return super().act(state)
+
+
+def test_any_number_of_pings_may_be_sent_while_an_answer_is_due(backend):
+    with serve_rlx(backend, SlowAgent) as port, RawClient(port) as client:
+        client.greet(features=["ping"])
+        client.send(make_start())
+        assert SlowAgent.begun.wait(20)
+        for _ in range(3):
+            client.socket.sendall(pack_frame(PING.SerializeToString()) * 60)
+        SlowAgent.go_on.set()
+        assert client.receive().WhichOneof("body") == "actions"
+        assert client.ask(make_next()).WhichOneof("body") == "actions"
+
+
+def test_a_client_has_its_time_anew_after_each_answer():
+    async def play():
+        connection, _ = make_connection(Listener(PENDING))
+        feed(connection, pack_frame(b"step"))
+        connection.last_heard -= 60
+        connection.send_answer(b"actions")
+        connection._server._sweep_once()
+        assert connection.open
+
+    asyncio.run(play())
+
+
+def test_nothing_is_sent_before_ready():
+    async def play():
+        session = Listener(PENDING, ("ping",))
+        session.greeted = False
+        connection, transport = make_connection(session)
+        feed(connection, pack_frame(b"hello"))
+        session.greeted = True  # in its thread; the answer is on its way
+        connection.last_heard -= 6
+        connection._server._sweep_once()
+        assert transport.written == b""
+
+    asyncio.run(play())
 
 
 @pytest.mark.parametrize("features", [("ping",), ()], ids=["on", "off"])
