@@ -887,12 +887,13 @@ def start_c_client(cluster: Cluster, program: Path, *flags: object) -> Program:
 def test_it_trains_and_finds_a_server_again_that_was_killed(
     cluster: Cluster, program: Path
 ) -> None:
-    _, rlx_server = cluster.start_both_servers("algorithm.max_global_step=6000")
+    sets = ("algorithm.max_global_step=6000", "relaax-rlx-server.score_lines=true")
+    _, rlx_server = cluster.start_both_servers(*sets)
     client = start_c_client(cluster, program, "--retry-sleep", 0.2, 0.5)
     rlx_server.wait_for(r"cc slot 0: episode 3, score \d+")
     assert rlx_server.stop(signal.SIGKILL) == -signal.SIGKILL
     client.wait_for("lost the rlx server .*; trying again in")
-    again = cluster.start_rlx_server("algorithm.max_global_step=6000")
+    again = cluster.start_rlx_server(*sets)
     client.wait_for(f"connected to localhost:{cluster.rlx_port} again")
     again.wait_for(r"cc slot 0: episode 1, score \d+")
     assert client.wait() == 0
@@ -904,6 +905,7 @@ def test_relaax_run_starts_it(cluster: Cluster, program: Path) -> None:
     section = f"environment: {{path: {program.parent}, clients: 2}}\n"
     cluster.config.write_text(text[: text.index("environment:")] + section)
     sets = ("--set", "algorithm.max_global_step=3000")
+    sets += ("--set", "relaax-rlx-server.score_lines=true")
     run = cluster.start("run", [find_command("relaax"), "run", cluster.config, *sets])
     assert run.wait() == 0
     run.wait_for(r"rlx +\| .*c_cartpole-1 slot 0: episode 1, score ")

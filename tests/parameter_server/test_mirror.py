@@ -364,7 +364,8 @@ def test_hanging_mirror_holds_nobody_up_and_newer_ones_replace_the_one_that_wait
         mirror = Mirror(s3_url, keep=9, file_timeout_sec=1.5)
         mirror.offer(save(snapshots, 1))
         wait_newest(mirror, 1)
-        caplog.clear()  # the first one may have been slow
+        # The first one may have been slow, and so a failure that was made good.
+        wait_until(lambda: mirror.status.error == "", "a copy without a failure")
         line.hang()
         for version in range(2, 8):  # nobody would come here if one of these waited
             mirror.offer(save(snapshots, version))
@@ -376,7 +377,7 @@ def test_hanging_mirror_holds_nobody_up_and_newer_ones_replace_the_one_that_wait
     found = set(Store(s3_url).versions())
     assert {1, 7} <= found
     assert len(found) <= 3
-    assert ["was not copied" in text for text in messages(caplog)] == [True, False]
+    assert ["was not copied" in text for text in messages(caplog)][-2:] == [True, False]
 
 
 @pytest.mark.parametrize("sent_bytes", [0, 5_000, 900_000, 1_404_000, 1_410_000])
