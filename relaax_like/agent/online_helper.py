@@ -23,6 +23,8 @@ Arrays = Mapping[str, np.ndarray]
 _WAIT_SEC, _LONG_WAIT_SEC = 2.0, 50.0
 # A client so many of whose rollouts are refused, one after another, has to look at its simulator.
 _MAX_REFUSED = 3
+# Shortest time between two lines about them.
+_REFUSED_LINE_SEC = 1.0
 _names = itertools.count(1)
 
 
@@ -78,6 +80,7 @@ class OnlineHelper:
         self._max_wait_sec = max_wait_sec
         self._client = client
         self._refused_in_a_row = 0
+        self._next_refused_line = 0.0
         self._name = f"agent-{next(_names)}"
         self._buffer = RolloutBuffer(steps, slots)
         self._episodes: list[Episode] = []
@@ -240,7 +243,15 @@ class OnlineHelper:
                 "what the simulator does there, or scale its numbers",
                 error.field,
             )
-        logger.warning("%s: a rollout is not learned from: %s", self._client or self._name, error)
+        now = time.monotonic()
+        if now >= self._next_refused_line:
+            self._next_refused_line = now + _REFUSED_LINE_SEC
+            logger.warning(
+                "%s: a rollout is not learned from (%d so far): %s",
+                self._client or self._name,
+                self.refused_rollouts,
+                error,
+            )
 
     def _make_for_slot(self) -> "OnlineHelper":
         helper = OnlineHelper(

@@ -71,7 +71,9 @@ class ClientLog:
         self._budget = budget
         self._address = address
 
-    def write(self, level: int, message: str, *arguments: object, trace: str = "") -> None:
+    def write(
+        self, level: int, message: str, *arguments: object, trace: str = "", budget: str = ""
+    ) -> None:
         """Writes one line.
 
         Args:
@@ -79,10 +81,12 @@ class ClientLog:
           message: with the placeholders of `logging`.
           arguments: for them.
           trace: a stack trace to follow it.
+          budget: what has one of its own beside the address's.
         """
         if not self._logger.isEnabledFor(level):
             return
-        if self._budget is not None and not self._budget.take(self._address):
+        key = f"{self._address} {budget}" if budget else self._address
+        if self._budget is not None and not self._budget.take(key):
             return
         line = shorten(message % arguments)
         self._logger.log(level, "%s", f"{line}\n{trace}" if trace else line)

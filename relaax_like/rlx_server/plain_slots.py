@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.bridge.service import ParameterServerClient
-from relaax_like.experience.magnitudes import EXPECTED, find_too_large
+from relaax_like.experience.magnitudes import EXPECTED, MAX_MAGNITUDE, find_too_large
 from relaax_like.rlx_server.slot_agents import AgentFailure, Decision, PlainAgents
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
@@ -55,6 +55,8 @@ class PlainSlots(PlainAgents):
             _validate_magnitudes(transition)
         # First, so that they travel with the push that an agent makes at an episode's end.
         for episode in transition.episodes:
+            if abs(episode.episode_return) > MAX_MAGNITUDE:
+                continue  # it would spoil the mean
             client = self._parameter_servers[episode.slot]
             client.add_episode(episode.episode_return, episode.length)
         actions = []
@@ -141,6 +143,11 @@ def _validate_magnitudes(transition: Transition) -> None:
     arrays = {} if transition.rewards is None else {"rewards": transition.rewards}
     for name, array in (transition.observations or {}).items():
         arrays[f"observations[{name}]"] = array
+    if transition.final_observations is not None and transition.ended is not None:
+        for name, array in transition.final_observations.items():
+            rows = array.copy()
+            rows[~transition.ended] = 0  # may be anything
+            arrays[f"final_observations[{name}]"] = rows
     for field, array in arrays.items():
         index = find_too_large(array)
         if index is not None:

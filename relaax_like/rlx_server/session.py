@@ -437,13 +437,15 @@ class Session:
     def _log_episode(self, episode: SlotEpisode) -> None:
         self._episodes += 1
         if self._score_lines:
-            logger.info(
+            self.log.write(
+                logging.INFO,
                 "%s slot %d: episode %d, score %g, %d steps",
                 self.client_name,
                 episode.slot,
                 self._episodes,
                 episode.episode_return,
                 episode.length,
+                budget=self.client_name,
             )
 
     def _check_time_limit(self) -> None:
@@ -493,9 +495,10 @@ class Session:
     def _store_scalars(self, scalars: Sequence[metrics_pb2.Scalar]) -> None:
         """Takes as many points as the budgets allow; what is wrong with one costs that one."""
         assert self._greeting is not None
-        if self._greeting.exploit:
-            return
         taken = self._points.take(min(len(scalars), _MAX_POINTS))
+        if self._greeting.exploit:  # ignored, but as many of them cost as much to read
+            self.dropped_points = len(scalars) - taken
+            return
         if self.shared_points is not None:
             taken = self.shared_points.take(taken)
         points, mistake = select_valid(

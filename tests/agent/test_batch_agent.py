@@ -192,6 +192,17 @@ def test_an_agent_may_act_on_for_as_many_rollouts_as_it_was_told():
     assert agent.discarded_rollouts == 0
 
 
+def test_refused_rollouts_cause_one_line_per_second_at_most(caplog):
+    agent = make_agent(RecordingProcessor(), 1, ahead=9)
+    agent.observe(observe(0))
+    for step in range(6):
+        predict(agent, step)
+        rewards = np.full((SLOTS, 1), 1e18 if step % 2 else 1.0)
+        agent.observe(observe(step), **{**end(), "rewards": rewards})
+    assert agent.helpers[TASK].refused_rollouts == 3
+    assert 1 <= caplog.text.count("is not learned from") <= 2
+
+
 @pytest.mark.parametrize("steps", [1, 4])
 def test_unfinished_steps_are_counted(steps):
     agent = make_agent(RecordingProcessor(), 9)

@@ -33,6 +33,15 @@ def test_lines_are_cut_and_traces_follow(caplog) -> None:
     assert caplog.messages[0].endswith("...")
 
 
+def test_what_has_a_budget_of_its_own_does_not_use_up_the_address_budget(caplog) -> None:
+    caplog.set_level(logging.INFO)
+    log = ClientLog(logging.getLogger("a client"), LogBudget(2, Clock()), "a")
+    for episode in range(5):
+        log.write(logging.INFO, "score of %d", episode, budget="name")
+    log.write(logging.WARNING, "failed")
+    assert caplog.messages == ["score of 0", "score of 1", "failed"]
+
+
 def test_a_short_text_stays_as_it_is() -> None:
     assert shorten("abc", 3) == "abc"
     assert shorten("abcd", 3) == "..."

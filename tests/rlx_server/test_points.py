@@ -1,6 +1,7 @@
 """Points of curves: a budget for each client and for all, and a bad point costs itself alone."""
 
 import pytest
+from support.cluster import wait_until
 from support.rlx import RawClient, make_next, make_start, serve_rlx
 
 from relaax_like.bridge.service import Metrics
@@ -71,6 +72,21 @@ def test_what_is_above_the_budget_is_dropped_and_counted(backend, recorder, monk
         assert client.ask(make_start()).WhichOneof("body") == "actions"
     assert recorder.get("curve") == [*map(float, range(20)), *map(float, range(10))]
     assert sum(recorder.get("dropped points")) == 30
+
+
+def test_an_exploit_client_has_a_budget_too_though_its_points_are_ignored(backend, recorder):
+    servers = []
+    with serve_rlx(backend, metrics=recorder, prepare=servers.append) as port:
+        with RawClient(port) as client:
+            client.greet(mode=rlx_pb2.EXPLOIT)
+            client.send(make_points(10_000))
+            client.send(make_points(10_000))
+            wait_until(lambda: dropped(servers[0]) > 0, "the client is to rest")
+    assert recorder.get("curve") == []
+
+
+def dropped(server):
+    return sum(connection.session.dropped_points for connection in server.connections)
 
 
 def test_all_clients_together_have_a_budget(backend, recorder):

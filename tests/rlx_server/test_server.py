@@ -133,11 +133,15 @@ def test_two_clients_at_once_have_agents_of_their_own(port):
     [
         {"rewards": array([1e18], "float64")},
         {"observations": {"observation": array([[3e38, 0.0]])}},
+        {
+            "final_observations": {"observation": array([[3e38, 0.0]])},
+            "truncated": array([True], "bool"),
+        },
     ],
-    ids=["rewards", "observations"],
+    ids=["rewards", "observations", "final observations"],
 )
 def test_numbers_too_large_to_learn_from_do_not_reach_a_plain_agent(port, fields):
-    (name,) = fields
+    name = next(iter(fields))
     for mode in (rlx_pb2.EXPLOIT, rlx_pb2.TRAIN):
         with RawClient(port) as client:
             client.greet(mode=mode)
@@ -150,6 +154,18 @@ def test_numbers_too_large_to_learn_from_do_not_reach_a_plain_agent(port, fields
             assert answer.error.field.startswith(name)
             assert "in slot 0; expected finite numbers of at most 1e+12" in answer.error.message
             assert len(RecordingAgent.instances[-1].calls) == 1
+
+
+def test_a_return_too_large_to_learn_from_is_not_counted(backend, port):
+    with RawClient(port) as client:
+        client.greet()
+        client.ask(make_start())
+        client.ask(make_next(rewards=array([1e12], "float64")))
+        ends = {"rewards": array([1e12], "float64"), "terminated": array([True], "bool")}
+        (episode,) = client.ask(make_next(**ends)).actions.episodes
+        assert episode.score == 2e12
+        RecordingAgent.instances[-1].parameter_server.push_pull()
+        assert backend.status().episodes == 0
 
 
 class StumblingAgent(RecordingAgent):
