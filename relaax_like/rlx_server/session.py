@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import functools
+import itertools
 import logging
 import re
 import time
@@ -56,9 +57,10 @@ _MAX_SCALARS_BYTES = _MAX_POINTS * 225
 # The first byte of each point and of its name: fewer of them are no more points than that.
 _POINT_BYTE = b"\x0a"
 # A longer hello or step is looked at in all its depth: beside the data of its arrays, each of its
-# fields may weigh so much; a name and 32 axes, each written as a field, are 2.5 KB.
+# fields may weigh so much (a leaf with bounds and a long name 1.2 KB), and numbers n so much more.
 _LONG_MESSAGE_BYTES = 1 << 18
-_FIELD_WEIGHT = 3 << 10
+_FIELD_WEIGHT = 3 << 9
+_MORE_WEIGHT = 1 << 19
 _MIN_MESSAGE_BYTES = 4 << 20
 _MAX_ERROR_FIELD_LENGTH = 300
 
@@ -478,14 +480,15 @@ class Session:
     ) -> None:
         leaves = MAX_LEAVES if self._greeting is None else len(self._greeting.observation_spaces)
         limit = 2 * leaves + _OTHER_FIELDS
-        if has_more_fields(body, start, stop, limit):
+        fields = sum(1 for _ in itertools.islice(walk_fields(body, start, stop), limit + 1))
+        if fields > limit:
             raise InvalidInputError(
                 f"a message of more than {limit} fields, expected at most {leaves} leaves in each "
                 "of its parts"
             )
         if stop - start > _LONG_MESSAGE_BYTES:
             descriptor = _FIELDS_BY_NUMBER[number].message_type
-            most = limit * _FIELD_WEIGHT
+            most = fields * _FIELD_WEIGHT + _MORE_WEIGHT
             if weigh(body, descriptor, start, stop, most) > most:
                 raise InvalidInputError(
                     f"a message of {len(body)} bytes that has too much beside the data of its "

@@ -30,7 +30,7 @@ MAX_LEAVES = 1000
 MAX_LEAF_BYTES = 64 << 20
 _LEAF_NAME = re.compile(r"[A-Za-z0-9_\-./]{1,200}")
 _MAX_VALUES = 1 << 31
-# Most components of a MultiDiscrete.
+# Most components of all MultiDiscrete leaves.
 MAX_COMPONENTS = 1 << 16
 
 
@@ -297,12 +297,6 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
                 raise InvalidInputError(f"DISCRETE needs one n, {len(message.n)} came", "n")
             return Discrete(n=message.n[0], start=message.start, **common)
         if message.kind == rlx_pb2.MULTI_DISCRETE:
-            if len(message.n) > MAX_COMPONENTS:
-                raise InvalidInputError(
-                    f"MULTI_DISCRETE with {len(message.n)} numbers n, expected at most "
-                    f"{MAX_COMPONENTS}",
-                    "n",
-                )
             if not _has_components(shape, len(message.n)):
                 raise InvalidInputError(
                     f"MULTI_DISCRETE of shape {list(shape)} with {len(message.n)} numbers n, "
@@ -330,12 +324,18 @@ def messages_to_spaces(messages: Mapping[str, rlx_pb2.Space], field: str, slots:
       slots: k.
 
     Raises:
-      InvalidInputError: no leaf, more than `MAX_LEAVES`, a bad name, a leaf that is not a valid
-        space, or one whose array for all slots is longer than `MAX_LEAF_BYTES`.
+      InvalidInputError: no leaf, more than `MAX_LEAVES` or `MAX_COMPONENTS`, a bad name, a leaf
+        that is not a valid space, or one whose array for all slots is longer than `MAX_LEAF_BYTES`.
     """
     if not 1 <= len(messages) <= MAX_LEAVES:
         raise InvalidInputError(
             f"{field}: {len(messages)} leaves, expected 1 to {MAX_LEAVES}", field
+        )
+    components = sum(len(message.n) for message in messages.values())
+    if components > MAX_COMPONENTS:
+        raise InvalidInputError(
+            f"{field}: {components} numbers n in all leaves, expected at most {MAX_COMPONENTS}",
+            field,
         )
     spaces = {}
     for name in sorted(messages):

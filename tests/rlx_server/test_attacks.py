@@ -98,6 +98,7 @@ def put(number, data):
 HELLO = make_hello().hello.SerializeToString()
 LEAVES = b"".join(put(4, put(1, b"%d" % leaf)) for leaf in range(3000))
 MANY_LOWS = put(4, put(1, b"x") + put(2, put(4, b"") * 4_000_000))
+MANY_N = put(4, put(1, b"x") + put(2, put(6, b"\x02" * 5_000_000)))
 POINT = rlx_pb2.ClientMessage.DESCRIPTOR.fields_by_name["scalars"].number
 BODIES = {
     "many parts": (b"\x78\x00" * (1 << 20), "parts"),
@@ -105,6 +106,7 @@ BODIES = {
     "a group within": (put(1, b"\x7b\x7c" + HELLO + LEAVES), "no rlx protocol message"),
     "leaves in many parts": (put(1, LEAVES[:16_000]) * 9, "parts"),
     "a heavy leaf": (put(1, HELLO + MANY_LOWS), "beside the data"),
+    "a leaf of many numbers": (put(1, HELLO + MANY_N), "beside the data"),
     "many points": (put(POINT, put(1, b"") * 1_100_000), "more than 20000 points"),
 }
 
@@ -121,10 +123,12 @@ def test_a_message_that_is_dear_to_parse_is_refused_before_that(backend, monkeyp
     assert words in answer.error.message
 
 
-def test_a_multi_discrete_space_has_a_bounded_number_of_components(client):
-    space = rlx_pb2.Space(kind=rlx_pb2.MULTI_DISCRETE, dtype="int8", shape=[70_000])
-    space.n.extend([2] * 70_000)
-    answer = client.ask(make_hello(action_spaces={"action": space}))
+@pytest.mark.parametrize("leaves", [1, 2])
+def test_multi_discrete_leaves_have_a_bounded_number_of_components(client, leaves):
+    components = 70_000 // leaves
+    space = rlx_pb2.Space(kind=rlx_pb2.MULTI_DISCRETE, dtype="int8", shape=[components])
+    space.n.extend([2] * components)
+    answer = client.ask(make_hello(action_spaces={str(leaf): space for leaf in range(leaves)}))
     assert answer.error.code == rlx_pb2.INVALID_FIELD
     assert "at most 65536" in answer.error.message
 
