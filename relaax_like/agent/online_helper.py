@@ -12,7 +12,7 @@ import numpy as np
 from relaax_like.bridge.service import MAX_EPISODES, Episode, Metrics
 from relaax_like.computation.data_processor import ComputationDataProcessor
 from relaax_like.computation.prediction import Prediction, Request
-from relaax_like.experience.magnitudes import MAX_MAGNITUDE, validate_rollout
+from relaax_like.experience.magnitudes import MAX_RETURN, validate_rollout
 from relaax_like.experience.rollout import Rollout, RolloutBuffer
 from relaax_like.wire.errors import InvalidInputError
 
@@ -199,7 +199,7 @@ class OnlineHelper:
 
         Those whose return is too large to learn from are left out: they would spoil the mean.
         """
-        self._episodes.extend(e for e in episodes if abs(e.episode_return) <= MAX_MAGNITUDE)
+        self._episodes.extend(e for e in episodes if abs(e.episode_return) <= MAX_RETURN)
 
     def take_state(self) -> dict[str, Any]:
         """Takes the unfinished rollout away, to be given to `set_state` of another helper."""

@@ -5,18 +5,21 @@ import numpy as np
 from relaax_like.experience.rollout import Rollout
 from relaax_like.wire.errors import InvalidInputError
 
-# Costs are squares of returns, and norms of gradients are sums of squares of those; float32 holds
-# 3.4e38. Beyond this size a single reward can make a gradient infinite.
-MAX_MAGNITUDE = 1e12
+# Costs are squares of returns, gradients of relu layers products of observations, and norms of
+# gradients sums of squares of those; float32 holds 3.4e38. Two relu layers of 64 make the gradients
+# of a2c and ppo infinite from 1e10 on, at their initial weights, and leave them finite at 1e9.
+MAX_MAGNITUDE = 1e8
+# Of an episode's return, which nobody squares.
+MAX_RETURN = 1e12
 EXPECTED = f"expected finite numbers of at most {MAX_MAGNITUDE:g} in size"
 
 
 def find_too_large(array: np.ndarray) -> tuple[int, ...] | None:
     """Returns the index of the first number that nothing can be learned from; None: there is none.
 
-    That is NaN, infinity, and all beyond `MAX_MAGNITUDE`. Integers of up to 32 bits have none.
+    That is NaN, infinity, and all beyond `MAX_MAGNITUDE`. Integers of 8 and 16 bits have none.
     """
-    if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
+    if array.dtype.kind in "iu" and array.dtype.itemsize >= 4:
         array = array.astype(np.float64)
     elif array.dtype.kind not in "fV":
         return None

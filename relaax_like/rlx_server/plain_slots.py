@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.bridge.service import ParameterServerClient
-from relaax_like.experience.magnitudes import EXPECTED, MAX_MAGNITUDE, find_too_large
+from relaax_like.experience.magnitudes import EXPECTED, find_too_large
 from relaax_like.rlx_server.slot_agents import AgentFailure, Decision, PlainAgents
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
@@ -55,8 +55,6 @@ class PlainSlots(PlainAgents):
             _validate_magnitudes(transition)
         # First, so that they travel with the push that an agent makes at an episode's end.
         for episode in transition.episodes:
-            if abs(episode.episode_return) > MAX_MAGNITUDE:
-                continue  # it would spoil the mean
             client = self._parameter_servers[episode.slot]
             client.add_episode(episode.episode_return, episode.length)
         actions = []

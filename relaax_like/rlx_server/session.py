@@ -47,6 +47,7 @@ _FEATURE_NAME = re.compile(r"[a-z0-9_]{1,50}")
 _FIELDS = rlx_pb2.ClientMessage.DESCRIPTOR.fields_by_name
 _FIELDS_BY_NUMBER = rlx_pb2.ClientMessage.DESCRIPTOR.fields_by_number
 _HELLO, _STEP, _SCALARS = (_FIELDS[name].number for name in ("hello", "step", "scalars"))
+_TOKEN = rlx_pb2.Hello.DESCRIPTOR.fields_by_name["token"].number
 # A message has one body, and perhaps something that a newer client adds.
 _MAX_PARTS = 4
 # Fields of a hello or a step beside its leaves.
@@ -253,6 +254,8 @@ class Session:
                 if transition is not None:
                     return self._take(transition)
             self._validate_outline(body)
+            if self._tokens is not None and self._greeting is None:
+                self._validate_token(body)
             message = _parse(body)
             kind = message.WhichOneof("body")
             if kind == "hello":
@@ -341,7 +344,6 @@ class Session:
     def _greet(self, hello: rlx_pb2.Hello) -> bytes:
         if self._greeting is not None:
             raise ProtocolError("a second hello", "OUT_OF_ORDER", "hello")
-        self._validate_token(hello.token)
         greeting = Greeting(hello, self._max_slots)
         self.admit()
         self._agents = self._make_agents(greeting)
@@ -368,9 +370,12 @@ class Session:
         )
         return rlx_pb2.ServerMessage(ready=ready).SerializeToString()
 
-    def _validate_token(self, token: str) -> None:
-        if self._tokens is None:
-            return
+    def _validate_token(self, body: bytes | memoryview) -> None:
+        """Refuses a hello without a right token before it is parsed, which costs more."""
+        assert self._tokens is not None
+        token = _find_token(body)
+        if token is None:
+            return  # not a hello
         missing = describe_missing_role(self._tokens, token, Role.ENVIRONMENT)
         if missing:
             raise ProtocolError(missing, "UNAUTHENTICATED", "token")
@@ -607,6 +612,18 @@ def _validate_points(body: bytes | memoryview, start: int, stop: int) -> None:
     raise InvalidInputError(
         f"scalars: {came}; send at most {_MAX_POINTS} points in a message", "scalars"
     )
+
+
+def _find_token(body: bytes | memoryview) -> str | None:
+    """Returns the token of a serialised hello, "" without one; None: it is not a hello."""
+    token = None
+    for number, kind, start, stop in walk_fields(body, 0, len(body)):
+        if number == _HELLO and kind == BYTES:
+            token = token or ""
+            for inner, inner_kind, begin, end in walk_fields(body, start, stop):
+                if inner == _TOKEN and inner_kind == BYTES:
+                    token = bytes(body[begin:end]).decode(errors="replace")  # the last one counts
+    return token
 
 
 def _parse(body: bytes | memoryview) -> rlx_pb2.ClientMessage:

@@ -21,7 +21,7 @@ def test_a_number_that_is_not_finite_is_found_in_any_dtype(dtype: str, bad: floa
     assert find_too_large(array) == (1, 1)
 
 
-@pytest.mark.parametrize("number", [3e38, -1e18, 1.1e12])
+@pytest.mark.parametrize("number", [3e38, -1e18, 1.1e8])
 def test_a_large_number_is_found_though_its_square_overflows(number: float) -> None:
     array = np.zeros((3, 2), np.float32)
     array[2, 0] = number
@@ -29,13 +29,13 @@ def test_a_large_number_is_found_though_its_square_overflows(number: float) -> N
 
 
 def test_many_allowed_numbers_are_allowed_whatever_their_sum() -> None:
-    assert find_too_large(np.full((100, 100), 1e12, np.float32)) is None
-    assert find_too_large(np.full(3, np.iinfo(np.int32).min)) is None
+    assert find_too_large(np.full((100, 100), 1e8, np.float32)) is None
+    assert find_too_large(np.full(3, np.iinfo(np.int16).min, np.int16)) is None
 
 
-@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint64"])
 def test_a_large_integer_is_found(dtype: str) -> None:
-    array = np.full((2, 2), 10**12, dtype)
+    array = np.full((2, 2), 10**8, dtype)
     assert find_too_large(array) is None
     array[1, 0] = np.iinfo(dtype).max
     assert find_too_large(array) == (1, 0)
@@ -59,5 +59,5 @@ def test_a_rollout_is_refused_by_array_step_and_slot(field: str, name: str) -> N
     with pytest.raises(InvalidInputError) as caught:
         validate_rollout(replace(rollout, **changed))
     assert str(caught.value) == (
-        f"{name}: 3e+38 at step 4 of slot 2; expected finite numbers of at most 1e+12 in size"
+        f"{name}: 3e+38 at step 4 of slot 2; expected finite numbers of at most 1e+08 in size"
     )

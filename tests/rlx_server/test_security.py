@@ -118,6 +118,14 @@ def test_a_client_reads_its_token_anew_when_it_reconnects(tokens, tmp_path):
             assert play(client) == 3
 
 
+def test_a_hello_without_a_token_is_refused_before_it_is_parsed(tokens, monkeypatch):
+    from relaax_like.rlx_server import session
+
+    monkeypatch.setattr(session, "_parse", None)
+    with serve(tokens=tokens) as address, pytest.raises(NotAllowedError, match="no token came"):
+        connect(address)
+
+
 def test_a_server_without_tokens_asks_for_none():
     with serve() as address, connect(address, ClientSecurity(token=AGENT)) as client:
         assert play(client) == 3
