@@ -316,8 +316,8 @@ def test_a_single_rollout_that_explodes_ends_no_session(backend, port):
             for _ in range(CONFIG.rollout_steps):
                 rewards = array([1e18 if rollout % 2 else 1.0], "float64")
                 read_actions(step(client, rewards=rewards))
-        assert wait_for(lambda: backend.version == 3)
-        assert backend.global_t == 6 * CONFIG.rollout_steps
+        assert wait_for(lambda: backend.global_t == 6 * CONFIG.rollout_steps)
+        assert backend.version == 3
 
 
 def wait_for(condition, timeout_sec=20.0):
