@@ -132,7 +132,8 @@ class Gate:
         print("gate: the first time with", self._seed, *about, flush=True)
         path = FOLDER / f"{_make_file_name(test)}.txt"
         head = [time.strftime("%Y-%m-%d %H:%M:%S"), test, self._seed, *about]
-        path.write_text("\n".join([*head, "", text]))
+        # A test can print what is not valid Unicode, such as a damaged file name.
+        path.write_text("\n".join([*head, "", text]), errors="backslashreplace")
         command = [sys.executable, "-P", "-m", "pytest", self._seed, test]
         done = subprocess.run(
             command,

@@ -90,6 +90,7 @@ def run_gate(folder: Path, *arguments: str, **modules: str) -> subprocess.Comple
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        errors="replace",
         timeout=100,
         check=False,
     )
@@ -143,6 +144,17 @@ def test_a_module_that_cannot_be_collected_is_not_run_again(tmp_path: Path, work
     assert "nothing is run again" in done.stdout
     assert "FLAKY" not in done.stdout
     assert "1 passed" not in done.stdout
+
+
+def test_a_failure_that_is_not_unicode_is_kept(tmp_path: Path) -> None:
+    text = """
+def test_name():
+    assert not is_first("name"), os.fsdecode(b"caf\\xe9")
+"""
+    done = run_gate(tmp_path, "test_name.py", test_name=text)
+    assert done.returncode == 0, done.stdout
+    kept = (tmp_path / "build" / "flaky" / "test_name.py.test_name.txt").read_text()
+    assert "caf\\udce9" in kept
 
 
 def test_many_failures_are_not_run_again(tmp_path: Path) -> None:
