@@ -36,7 +36,10 @@ def main() -> int:
     experiment = load_experiment(file)
     setup_logging(experiment.parameter_server.log_level)
     with open_slots(experiment, f"worker {name}") as slots:
-        service.serve(make_sampler(experiment, slots, name))
+        try:
+            service.serve(make_sampler(experiment, slots, name))
+        except InvalidInputError as error:  # a wrong value of the environment ends the run
+            raise ConfigError(str(error)) from error
     return 0
 
 

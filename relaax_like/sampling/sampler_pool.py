@@ -220,7 +220,9 @@ class SamplerPool:
         status = worker.process.wait()
         self._deaths += 1
         message = f"sampling worker {worker.place} ended with status {status}"
-        if status == _EXIT_USAGE or self._deaths >= _MAX_DEATHS:
+        if status == _EXIT_USAGE:
+            raise RelaaxError(f"{message}; its error is above")
+        if self._deaths >= _MAX_DEATHS:
             raise RelaaxError(
                 f"{message}, the {self._deaths}. to end without a trajectory; what it said stands "
                 "above"

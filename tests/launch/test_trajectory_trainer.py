@@ -21,7 +21,7 @@ from relaax_like.launch.trainer import Trainer
 from relaax_like.launch.trajectory_trainer import find_episodes
 from relaax_like.metrics.curves import read_curves
 from relaax_like.parameter_server.snapshots import read_latest
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, RelaaxError
 
 ARGUMENTS = (
     *("--workers", 2, "--max-traj-len", 300, "--num-steps", 2000, "--rollout-steps", 200),
@@ -127,6 +127,18 @@ def test_spaces_that_the_policy_cannot_use_are_refused(tmp_path):
         pytest.raises(ConfigError, match=r"shape \[4\].*state_size"),
     ):
         make_sampler(experiment, slots, "0")
+
+
+def test_a_wrong_value_of_an_environment_ends_the_run(tmp_path, capfd):
+    file = write(tmp_path, layers="[4]", env="'support.broken_envs:Broken-v0'")
+    with pytest.raises(RelaaxError, match=r"worker 0 ended with status 2; its error is above"):
+        train_here(
+            file,
+            f"run_dir={tmp_path / 'run'}",
+            "learner.workers=1",
+            "environment.args={wrong: NaN reward}",
+        )
+    assert "rewards: NaN or infinity in slot" in capfd.readouterr().out
 
 
 def test_an_algorithm_of_single_gradients_is_refused(tmp_path):
