@@ -1,5 +1,8 @@
 """Libraries that only extras bring."""
 
+import signal
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -49,3 +52,20 @@ def test_a_folder_s_missing_library_is_named_without_a_place(tmp_path: Path) -> 
         (folder / "model.py").write_text(text.format(name))
         with pytest.raises(ConfigError, match=want):
             load_algorithm_module(folder, "model")
+
+
+def test_ctrl_c_while_libraries_are_loaded_is_no_stack_trace() -> None:
+    code = (
+        "import sys\n"
+        "from relaax_like.cli import entry\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'relaax_like.cli.main':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "entry.relaax()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")

@@ -1,6 +1,7 @@
-"""The installed commands: a missing library is one line, not a stack trace."""
+"""The installed commands: a missing library is one line, and an early Ctrl-C none."""
 
 import importlib
+import signal
 import sys
 
 from relaax_like.extras import describe_missing
@@ -35,4 +36,6 @@ def _run(name: str) -> None:
             raise
         print(f"error: {line}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:  # while libraries are being loaded
+        sys.exit(128 + signal.SIGINT)
     module.main()
