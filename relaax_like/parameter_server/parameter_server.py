@@ -540,7 +540,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             push = record.push
             plan = self._combiner.replan(record.action, push, record.reason)
             prepared = self._prepare(plan, push, record)
-            # The journal has seen to that.
+            # Checked when the records were read.
             assert (prepared.version, prepared.global_t) == (record.version, record.global_t)
             self._commit(prepared, push, plan)
             count += 1

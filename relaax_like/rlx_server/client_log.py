@@ -17,7 +17,7 @@ def shorten(text: str, length: int = MAX_LINE_LENGTH) -> str:
 
 
 class LogBudget:
-    """Lets so many lines per address and second pass, and counts the others. Thread-safe.
+    """Limits the log lines of each address per second, and counts those left out. Thread-safe.
 
     Args:
       lines_per_second: for each address.
