@@ -129,7 +129,8 @@ def test_spaces_that_the_policy_cannot_use_are_refused(tmp_path):
         make_sampler(experiment, slots, "0")
 
 
-def test_a_wrong_value_of_an_environment_ends_the_run(tmp_path, capfd):
+def test_a_wrong_value_of_an_environment_ends_the_run(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))  # the workers look there for `support`
     file = write(tmp_path, layers="[4]", env="'support.broken_envs:Broken-v0'")
     with pytest.raises(RelaaxError, match=r"worker 0 ended with status 2; its error is above"):
         train_here(
