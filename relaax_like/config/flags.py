@@ -12,8 +12,8 @@ from relaax_like.config.shipped import find_experiment_file
 from relaax_like.config.yaml_document import read_yaml
 from relaax_like.wire.errors import ConfigError
 
-# Sections whose keys are flags for every file, and "" for the keys in no section; those of the
-# file's algorithm are flags as well, and come first where two sections have a key.
+# The keys of these sections are flags for every file; "" stands for the keys outside of sections.
+# The keys of the file's algorithm are flags, too; they win where two sections have the same key.
 FLAG_SECTIONS: dict[str, type[Settings]] = {
     "": TopConfig,
     "environment": EnvironmentConfig,

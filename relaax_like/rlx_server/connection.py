@@ -370,7 +370,7 @@ class Connection(asyncio.BufferedProtocol):
         return max(took_sec * _REST_FACTOR, _MIN_REST_SEC)
 
     def _go_on(self, rest_sec: float = 0.0) -> None:
-        """Has the next message handled in the loop's next turn, or after a rest."""
+        """Schedules the next message for the loop's next turn, or for after a rest."""
         self._busy = False
         if self._closing:
             return

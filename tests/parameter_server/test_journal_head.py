@@ -161,7 +161,7 @@ def test_what_it_claims_and_is_missing_is_damage(tmp_path: Path, head: JournalHe
 def test_a_snapshot_ahead_of_the_journal_is_lawful_wherever_the_new_start_is_killed(
     tmp_path: Path, head: JournalHead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut took records that the snapshot contains; then the journal begins anew behind."""
+    """A power cut took records that the snapshot contains: a new journal starts behind it."""
     directory = tmp_path / "journal"
     with open_journal(directory, head=head) as journal:
         for payload in PAYLOADS:
