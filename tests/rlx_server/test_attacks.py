@@ -301,13 +301,36 @@ def attack_with_errors(client):
     client.ask(make_next(rewards=array([float("nan")])))
 
 
-ATTACKS = [attack_with_axes, attack_with_points, attack_with_half_hellos, attack_with_errors]
+def attack_with_silence(client):
+    """Holds connections that say nothing, more of them than the server keeps of one address."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            for _ in range(40):
+                stack.enter_context(socket.create_connection(client.socket.getpeername(), 1.0))
+        client.receive()
+
+
+def attack_with_exploding_numbers(client):
+    client.greet()
+    client.ask(make_start())
+    client.ask(make_next(rewards=array([3e38])))
+
+
+ATTACKS = [
+    attack_with_axes,
+    attack_with_points,
+    attack_with_half_hellos,
+    attack_with_errors,
+    attack_with_silence,
+    attack_with_exploding_numbers,
+]
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_during_an_attack_the_server_answers_and_stops(backend, attack):
     stop = threading.Event()
-    with serve_rlx(backend, max_clients=64, max_message_bytes=64 << 20) as port:
+    admission = Admission(64, 0, max_unknown=32)
+    with serve_rlx(backend, admission=admission, max_message_bytes=64 << 20) as port:
         attackers = [threading.Thread(target=flood, args=(port, stop, attack)) for _ in range(2)]
         for attacker in attackers:
             attacker.start()
