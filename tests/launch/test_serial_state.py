@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.cluster import TRACE, Cluster, find_command
+from support.compare import compare
 from support.serial import (
     PPO,
     STOP_AT,
     STOPPED,
-    find_differences,
     read_run,
     train,
     write_experiment,
@@ -33,7 +33,7 @@ LINEAR = ("algorithm.lr_schedule=linear", "algorithm.clip_schedule=linear")
 
 def assert_same(one: Path, other: Path) -> None:
     first, second = read_run(one / "run"), read_run(other / "run")
-    assert find_differences(first, second) == []
+    assert compare(first, second, "run") == ""
     assert first["global_t"] >= 768
 
 

@@ -2,11 +2,8 @@
 
 import os
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.process import Shutdown
@@ -72,19 +69,3 @@ def read_run(folder: Path) -> dict[str, Any]:
         "published": state.statistics.get("published"),
         "serial": read_document(folder / "serial.npz"),
     }
-
-
-def find_differences(one: Any, other: Any, name: str = "run") -> list[str]:
-    """Returns the names of all that is not the same, bit for bit."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        if one.keys() != other.keys():
-            return [f"{name}: {sorted(one)}, {sorted(other)}"]
-        return [d for key in one for d in find_differences(one[key], other[key], f"{name}/{key}")]
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        pairs = enumerate(zip(one, other, strict=True))
-        return [d for i, (a, b) in pairs for d in find_differences(a, b, f"{name}/{i}")]
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        same = (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
-    else:
-        same = type(one) is type(other) and one == other
-    return [] if same else [name]

@@ -1,0 +1,71 @@
+"""Compares what this working tree computes with what another commit computes, bit for bit.
+
+    python tests/golden/compare.py COMMIT [CASE ...]
+
+Checks the commit out beside this tree, runs the golden cases in both (each by its own
+tests/golden/cases.py; by ours where the commit has none), and prints the differences of the states.
+Exit status 0: there are none; 1: some differ.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.compare import compare  # noqa: E402
+
+
+def run(tree: Path, folder: Path, cases: list[str]) -> None:
+    """Runs cases with the package of a tree."""
+    program = tree / "tests" / "golden" / "cases.py"
+    environment = {**os.environ, "PYTHONPATH": str(tree), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, str(program), str(folder), *cases]
+    subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+def compare_folders(one: Path, other: Path) -> str:
+    """Returns the differences of two folders of results as text."""
+    names = sorted({path.name for folder in (one, other) for path in folder.glob("*.npz")})
+    parts = []
+    for name in names:
+        if not ((one / name).exists() and (other / name).exists()):
+            parts.append(f"{name}: only in the {'first' if (one / name).exists() else 'second'}")
+            continue
+        with np.load(one / name) as a, np.load(other / name) as b:
+            parts.append(compare(dict(a), dict(b), name.removesuffix(".npz")))
+    return "\n".join(part for part in parts if part)
+
+
+def main() -> int:
+    """Compares; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("commit", metavar="COMMIT", help="what to compare this tree with")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="default: all")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        tree = Path(temporary) / "tree"
+        git = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "add", "--quiet", "--detach", tree, arguments.commit], check=True)
+        try:
+            if not (tree / "tests" / "golden").is_dir():
+                shutil.copytree(ROOT / "tests" / "golden", tree / "tests" / "golden")
+            folders = Path(temporary) / "other", Path(temporary) / "ours"
+            for where, folder in zip((tree, ROOT), folders, strict=True):
+                run(where, folder, arguments.cases)
+        finally:
+            subprocess.run([*git, "remove", "--force", tree], check=True)
+        differences = compare_folders(*folders)
+    print(differences or f"no differences from {arguments.commit}")
+    return 1 if differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""What the shipped algorithms compute stays as it was recorded; see cases.py and compare.py."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from golden.cases import CASES, CHECKPOINTS, run_case
+from golden.compare import compare_folders
+
+EXPECTED = Path(__file__).parent / "expected"
+RUNS = [(name, seed) for name, case in CASES.items() for seed in case.seeds]
+
+
+@pytest.mark.parametrize(("name", "seed"), RUNS, ids=[f"{name}-{seed}" for name, seed in RUNS])
+def test_a_run_computes_what_was_recorded(tmp_path, name, seed):
+    result = run_case(name, seed, tmp_path)
+    with np.load(EXPECTED / f"{name}-{seed}.npz") as arrays:
+        expected = dict(arrays)
+    assert list(result) == list(expected)
+    gradient = np.sqrt(sum(np.sum(g**2) for k, g in expected.items() if k.startswith("gradient/")))
+    for key, want in expected.items():
+        assert (want.dtype, want.shape) == (result[key].dtype, result[key].shape), key
+        tolerance = find_tolerance(key, want, expected, gradient)
+        assert np.linalg.norm(result[key] - want) <= tolerance, key
+
+
+def find_tolerance(key, want, expected, gradient):
+    """XLA generates other code on other processors."""
+    part, _, name = key.partition("/")
+    if part in map(str, CHECKPOINTS):
+        if name.startswith("steps/"):
+            return 0
+        if name.startswith("value/"):
+            return 1e-3 * np.linalg.norm(want - expected[f"initial/{name}"])
+        return 1e-3 * np.linalg.norm(want)
+    if part == "initial":
+        return 1e-6 * np.linalg.norm(want)
+    if part == "cost":
+        return 1e-5 * max(1.0, abs(want))
+    return max(1e-5 * np.linalg.norm(want), 1e-6 * gradient)
+
+
+def test_each_expected_result_has_its_run():
+    assert {path.stem for path in EXPECTED.glob("*.npz")} == {f"{n}-{s}" for n, s in RUNS}
+
+
+def test_a_comparison_names_what_differs(tmp_path):
+    for folder, x in (("one", 1.0), ("other", 2.0)):
+        (tmp_path / folder).mkdir()
+        np.savez(tmp_path / folder / "case-0.npz", x=np.array([0.0, x]), same=np.array(3))
+    (tmp_path / "one" / "case-1.npz").touch()
+    assert compare_folders(tmp_path / "one", tmp_path / "one2").startswith("case-0.npz: only in")
+    (tmp_path / "one" / "case-1.npz").unlink()
+    assert compare_folders(tmp_path / "one", tmp_path / "one") == ""
+    differences = compare_folders(tmp_path / "one", tmp_path / "other")
+    assert differences.startswith("case-0/x: 1 of 2 differ, by at most 1, at [1]:")
