@@ -20,6 +20,7 @@ CODE = [
 GENERATED = re.compile(r"_pb2(_grpc)?\.py$")
 # Where TensorFlow may be imported: Model, Algorithm, the layers, and the border to NumPy.
 TENSORFLOW = (
+    r"relaax_like/algorithm/(algorithm|batch)\.py",
     r"relaax_like/computation/(model|actor_critic|algorithm|computation_task|updates|acting)\.py",
     r"relaax_like/nn/.*\.py",
     r"algorithms/[^/]+/(model|algorithm)\.py",
@@ -81,7 +82,7 @@ def test_tensorflow_stays_in_models_and_algorithms() -> None:
 # What each package must not import. Imports point one way: cli, launch, servers, agent,
 # computation, nn; bridge, config and wire lie below them all and know none of them.
 UPPER = "launch cli"
-ROLES = f"parameter_server rlx_server agent learner computation nn experience sampling {UPPER}"
+ROLES = f"parameter_server rlx_server agent learner algorithm computation nn experience sampling {UPPER}"
 LAYERS = {
     "wire": f"bridge config client metrics {ROLES}",
     "v1": f"wire bridge config client metrics {ROLES}",
@@ -91,6 +92,7 @@ LAYERS = {
     "client": f"bridge config metrics {ROLES}",
     "experience": f"parameter_server rlx_server agent learner computation client sampling {UPPER}",
     "nn": f"parameter_server rlx_server agent learner computation client sampling {UPPER}",
+    "algorithm": f"parameter_server rlx_server agent learner client sampling {UPPER}",
     "computation": f"parameter_server rlx_server agent learner client sampling {UPPER}",
     "learner": f"parameter_server rlx_server agent client sampling {UPPER}",
     "sampling": f"parameter_server rlx_server {UPPER}",

@@ -23,6 +23,7 @@ from relaax_like.nn.normalization import Normalizer
 from relaax_like.wire.spaces import OBSERVATION, MultiDiscrete
 
 if TYPE_CHECKING:
+    from relaax_like.algorithm.batch import Batch
     from relaax_like.nn.distributions import Distribution
 
 POLICY, VALUE, TRUNK = "policy", "value", "trunk"
@@ -43,6 +44,23 @@ class Unrolled:
     parameters: tf.Tensor
     values: tf.Tensor
     states: Tensors
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an actor-critic computes for a batch, whose leading axes `[...]` it has.
+
+    Attributes:
+      policy: the distribution of `action`.
+      parameters: of the distribution, as `make_distribution` takes them, `[..., n] float32`.
+      values: V, `[...] float32`.
+      memory: after each step, name -> `[..., size]`; {} without one.
+    """
+
+    policy: Distribution
+    parameters: tf.Tensor
+    values: tf.Tensor
+    memory: Tensors
 
 
 class ActorCritic(Model):
@@ -119,9 +137,9 @@ class ActorCritic(Model):
         all_states: dict[str, tf.Tensor | None] = {}
         x = self._read(inputs)
         if self.trunk is not None:
-            x, all_states[TRUNK] = self.trunk.unroll(x, states.get(TRUNK), begins)
-        parameters, all_states[POLICY] = self.actor.unroll(x, states.get(POLICY), begins)
-        values, all_states[VALUE] = self.critic.unroll(x, states.get(VALUE), begins)
+            x, all_states[TRUNK] = self.trunk(x, states.get(TRUNK), begins)
+        parameters, all_states[POLICY] = self.actor(x, states.get(POLICY), begins)
+        values, all_states[VALUE] = self.critic(x, states.get(VALUE), begins)
         if self.log_std is not None:
             log_std = tf.broadcast_to(self.log_std(parameters), tf.shape(parameters))
             parameters = tf.concat([parameters, log_std], -1)
@@ -132,8 +150,26 @@ class ActorCritic(Model):
             {name: state for name, state in all_states.items() if state is not None},
         )
 
+    def evaluate(self, batch: Batch) -> Evaluation:
+        """Computes policy and values of all rows of a batch."""
+        memory: dict[str, tf.Tensor | None] = {}
+        x, begins = self._read(batch.inputs), batch.begins
+        if self.trunk is not None:
+            x, memory[TRUNK] = self.trunk(x, batch.memory.get(TRUNK), begins)
+        parameters, memory[POLICY] = self.actor(x, batch.memory.get(POLICY), begins)
+        values, memory[VALUE] = self.critic(x, batch.memory.get(VALUE), begins)
+        if self.log_std is not None:
+            log_std = tf.broadcast_to(self.log_std(parameters), tf.shape(parameters))
+            parameters = tf.concat([parameters, log_std], -1)
+        return Evaluation(
+            self.make_distribution(parameters),
+            parameters,
+            values[..., 0],
+            {name: state for name, state in memory.items() if state is not None},
+        )
+
     def make_distribution(self, parameters: tf.Tensor) -> Distribution:
-        """Returns the distribution of `action` from the parameters of an `Unrolled`, as rows."""
+        """Returns the distribution of `action` from the parameters of an `Evaluation`."""
         return make_distribution(self._space, parameters, bounded=self._bounded)
 
     def compute_means(self, parameters: tf.Tensor) -> tf.Tensor:

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from relaax_like.bridge.manifest import DEFAULT_GROUP, STATISTIC, Variable
+from relaax_like.bridge.manifest import DEFAULT_GROUP, STATISTIC, TARGET, Variable
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import AnyVariable, Module, as_tf_variable, get_name
 from relaax_like.nn.normalization import Normalizer
+from relaax_like.nn.target import Target
 
 if TYPE_CHECKING:
     from relaax_like.nn.distributions import Distribution
@@ -35,6 +36,11 @@ class Model(Module, abc.ABC):
 
     # Whether XLA compiles it: on a processor it is quicker for all but convolutions.
     xla = True
+    # Attributes whose variables `policy` reads: what agents, workers and exports need. Empty: all.
+    acting: Sequence[str] = ()
+    # Variable group -> attributes whose variables it has. Variables of no attribute that is named
+    # are in the group "default".
+    groups: Mapping[str, Sequence[str]] = {}
 
     def __init__(self, name: str | None = None):
         super().__init__(name=name)
@@ -58,16 +64,40 @@ class Model(Module, abc.ABC):
         return [("reward", {"shape": [1]})]
 
     @abc.abstractmethod
-    def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Distribution], Tensors]:
-        """Returns each action's distribution, keyed as the action specs, and the next states."""
+    def policy(
+        self, inputs: Tensors, memory: Tensors, *args: Any, **kwargs: Any
+    ) -> tuple[dict[str, Distribution], Tensors]:
+        """Returns each action's distribution, keyed as the action specs, and the next memory.
+
+        `policy(self, inputs, memory)`, or with exploration `policy(self, inputs, memory, explore)`.
+
+        Args:
+          inputs: observations by name, `[B, ...]`.
+          memory: short-term memory by name, `[B, ...]`.
+          explore: name -> `[B]`: the values of the config's schedules; and "rank", a number in
+            [0, 1) of each agent, the same throughout the run.
+        """
 
     def get_group(self, name: str) -> str:
         """Names the variable group, and thereby the optimizer, of a trainable variable.
 
+        By default as `groups` says.
+
         Args:
           name: the variable's, as in the manifest: `policy.0.W`.
         """
+        for group, attributes in self.groups.items():
+            for attribute in attributes:
+                if name in _find_names(getattr(self, attribute)):
+                    return group
         return DEFAULT_GROUP
+
+
+def _find_names(part: Any) -> set[str]:
+    """Returns the names of the variables of a module, a variable, or a list of them."""
+    holder = Module()
+    holder.part = part  # type: ignore[attr-defined]
+    return {get_name(variable) for variable in holder.find_variables()}
 
 
 def get_trainable_variables(model: Model) -> list[tf.Variable]:
@@ -81,7 +111,7 @@ def get_normalizers(model: Model) -> list[Normalizer]:
 
 
 def order_variables(model: Model) -> list[tf.Variable]:
-    """Returns all variables in manifest order: what is learned, then running statistics."""
+    """Returns all variables in manifest order: trainable ones, running statistics, targets."""
     return [as_tf_variable(variable) for variable in _order(model)]
 
 
@@ -90,12 +120,17 @@ def get_variables(model: Model) -> list[Variable]:
 
     A model of our own layers needs no TensorFlow for it.
     """
-    return [
-        Variable(get_name(v), v.numpy(), model.get_group(get_name(v)))
-        if v.trainable
-        else Variable(get_name(v), v.numpy(), kind=STATISTIC)
-        for v in _order(model)
-    ]
+    targets = {id(variable) for variable in _find_targets(model)}
+    return [_describe(model, variable, id(variable) in targets) for variable in _order(model)]
+
+
+def _describe(model: Model, variable: AnyVariable, is_target: bool) -> Variable:
+    name, value = get_name(variable), variable.numpy()
+    if is_target:
+        return Variable(name, value, kind=TARGET)
+    if variable.trainable:
+        return Variable(name, value, model.get_group(name))
+    return Variable(name, value, kind=STATISTIC)
 
 
 def _order_trainable(model: Model) -> list[AnyVariable]:
@@ -112,4 +147,9 @@ def _order(model: Model) -> list[AnyVariable]:
         for normalizer in get_normalizers(model)
         for part in ("count", "mean", "m2")
     ]
-    return _order_trainable(model) + statistics
+    return _order_trainable(model) + statistics + _find_targets(model)
+
+
+def _find_targets(model: Model) -> list[AnyVariable]:
+    targets = [module for module in model.submodules if isinstance(module, Target)]
+    return [variable for target in targets for variable in target.copies]

@@ -125,6 +125,20 @@ def make_numpy_distribution(
     return _make(numpy_distributions, space, parameters, log_std, bounded)
 
 
+def make_epsilon_greedy(values: Any, epsilon: Any) -> Any:
+    """Returns the policy that takes the action of the largest value, but for a share of epsilon.
+
+    Args:
+      values: `[..., n] float32`, the value of each action; an array or a tensor.
+      epsilon: `[...]` or `[]`, 0 to 1.
+    """
+    if isinstance(values, np.ndarray):
+        return numpy_distributions.EpsilonGreedy(values, epsilon)
+    from relaax_like.nn import distributions
+
+    return distributions.EpsilonGreedy(values, epsilon)
+
+
 def actions_to_wire(space: Space, actions: np.ndarray) -> np.ndarray:
     """Converts a distribution's actions to what the environment takes.
 

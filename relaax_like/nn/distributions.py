@@ -129,6 +129,26 @@ class Categorical(Distribution):
         return tf.reduce_sum(probs * ratios, axis=-1)
 
 
+class EpsilonGreedy(Categorical):
+    """The action of the largest value, or with probability epsilon any action, all alike.
+
+    Args:
+      values: `[B, n] float32`, finite; the value of each action.
+      epsilon: `[B]` or `[]`, 0 to 1.
+    """
+
+    def __init__(self, values: tf.Tensor, epsilon: tf.Tensor):
+        self.values = values
+        actions = values.shape[-1]
+        epsilon = tf.convert_to_tensor(epsilon, tf.float32)[..., None]
+        best = tf.one_hot(tf.argmax(values, axis=-1), actions)
+        super().__init__(tf.math.log(epsilon / actions + (1.0 - epsilon) * best))
+
+    def mode(self) -> tf.Tensor:
+        """Returns the action of the largest value."""
+        return tf.argmax(self.values, axis=-1)
+
+
 class MultiCategorical(Distribution):
     """Several discrete components at once, independent of each other given the parameters.
 

@@ -50,6 +50,13 @@ def merge_steps(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(x, tf.concat([[-1], tf.shape(x)[2:]], 0))
 
 
+def take(values: Values, index: Values) -> Values:
+    """Picks one number of each row: `[..., n]` and `[...]` integers to `[...]`."""
+    if isinstance(values, np.ndarray):
+        return np.take_along_axis(values, index[..., None], -1)[..., 0]
+    return tf.gather(values, index, axis=-1, batch_dims=len(index.shape))
+
+
 def concatenate(parts: Sequence[Values]) -> Values:
     """Joins `[B, n_i]` on the last axis; in NumPy where all are arrays."""
     if all(isinstance(part, np.ndarray) for part in parts):

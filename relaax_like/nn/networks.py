@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, overload
+
+import numpy as np
 
 from relaax_like.config.network import (
     ConvConfig,
@@ -29,6 +31,8 @@ _STACKS = {
     "nature": ([ConvConfig(32, 8, 4), ConvConfig(64, 4, 2), ConvConfig(64, 3, 1)], 512),
 }
 
+_NOT_GIVEN = object()
+
 
 class Branch(NamedTuple):
     """One of several inputs, and the layers that it goes through before all are joined."""
@@ -42,8 +46,9 @@ class Network(Module):
     """Layers one after another, of which one may be recurrent.
 
         network = make_network("policy", config, (84, 84, 4), 6, seed=1)
-        y, states = network(x, states)  # one step, x [B, 84, 84, 4]
-        y, all_states = network.unroll(x, states, begins)  # for learning, x [T, B, 84, 84, 4]
+        y, memory = network(x, memory)  # one step, x [B, 84, 84, 4]
+        y, memories = network(x, memory, begins)  # for learning, x [T, B, 84, 84, 4]
+        y = network(x)  # without a recurrent layer, x [..., 84, 84, 4]
 
     Build it with `make_network`.
 
@@ -52,61 +57,103 @@ class Network(Module):
       state_size: width of the memory, 0 without a recurrent layer.
     """
 
-    def __init__(self, name: str, layers: list[Callable[..., Values]], features: int):
+    def __init__(
+        self, name: str, layers: list[Callable[..., Values]], features: int, input_axes: int = 1
+    ):
         super().__init__(name=name)
         self.layers = tuple(layers)
         self.features = features
         self.state_size = sum(layer.state_size for layer in layers if isinstance(layer, Recurrent))
+        self._input_axes = input_axes
 
-    def __call__(self, x: Values, state: Values | None) -> tuple[Values, Values | None]:
-        """Takes one step: in NumPy for arrays, else in TensorFlow.
+    @overload
+    def __call__(self, x: Values) -> Values: ...
+
+    @overload
+    def __call__(
+        self, x: Values, memory: Values | None, begins: Values | None = None
+    ) -> tuple[Values, Values | None]: ...
+
+    def __call__(
+        self, x: Values, memory: Values | object | None = _NOT_GIVEN, begins: Values | None = None
+    ) -> Values | tuple[Values, Values | None]:
+        """Computes one step for each row, or the steps of rollouts one after another.
+
+        In NumPy for arrays, which have one leading axis; in TensorFlow for tensors.
 
         Args:
-          x: `[B, *input_shape] float32`; before a convolution also uint8, scaled to [0, 1]. With
-            branches one such for each, by name.
-          state: memory before it, `[B, state_size] float32`; None without a recurrent layer.
+          x: `[..., *input_shape] float32`; before a convolution also uint8, scaled to [0, 1]. With
+            branches a mapping with one for each.
+          memory: before the step, `[..., state_size] float32`; with `begins` before the first step,
+            `[B, state_size]`. None without a recurrent layer.
+          begins: whether an episode begins at t, `[T, B]` of bool, or of numbers 0 and 1; there the
+            memory before step t is zero. Then x is `[T, B, *input_shape]`, a tensor. None: each row
+            is a step by itself.
 
         Returns:
-          `[B, outputs]`, or features `[B, features]`; and the memory after the step, or None.
+          `[..., outputs]`, or features `[..., features]`. If `memory` was passed (it can be None)
+          also the memory after each step, `[..., state_size]`, or None.
 
         Raises:
           TypeError: x is an array, and the network has convolutions.
+          ValueError: the network has a memory, and none was passed.
         """
+        if memory is _NOT_GIVEN:
+            if self.state_size:
+                raise ValueError(
+                    f"network {self.name} has a recurrent layer: call it as net(x, memory)"
+                )
+            return self._compute(x, None, begins)[0]
+        return self._compute(x, memory, begins)
+
+    def _compute(
+        self, x: Values, memory: Values | None, begins: Values | None
+    ) -> tuple[Values, Values | None]:
+        first = next(iter(x.values())) if isinstance(x, Mapping) else x
+        if isinstance(first, np.ndarray):
+            return self._step(x, memory)
+        axes = len(first.shape) - self._count_input_axes(x)
+        if axes == 1 and begins is None:
+            return self._step(x, memory)
+        leading = tf.shape(first)[:axes]
+        rows = tf.nest.map_structure(lambda part: tf.reshape(part, [-1, *part.shape[axes:]]), x)
+        if begins is None:
+            before = None if memory is None else tf.reshape(memory, [-1, self.state_size])
+            y, after = self._step(rows, before)
+        else:
+            y, after = self._unroll(rows, memory, begins, leading)
+        if after is not None:
+            after = tf.reshape(after, tf.concat([leading, [self.state_size]], 0))
+        return tf.reshape(y, tf.concat([leading, [y.shape[-1]]], 0)), after
+
+    def _step(self, x: Values, memory: Values | None) -> tuple[Values, Values | None]:
         for layer in self.layers:
             if isinstance(layer, Recurrent):
-                x, state = layer(x, state)
+                x, memory = layer(x, memory)
             else:
                 x = layer(x)
-        return x, state if self.state_size else None
+        return x, memory if self.state_size else None
 
-    def unroll(
-        self, x: Values, state: tf.Tensor | None, begins: tf.Tensor
+    def _unroll(
+        self, x: Values, memory: tf.Tensor | None, begins: tf.Tensor, leading: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Takes T steps; tensors only.
-
-        Without a recurrent layer it is one pass over all T*B rows.
-
-        Args:
-          x: `[T, B, *input_shape]`, as in a call.
-          state: memory before the first step, `[B, state_size] float32`, or None.
-          begins: whether an episode begins at t, `[T, B]` of bool, or of numbers 0 and 1; there the
-            memory before step t is zero.
-
-        Returns:
-          `[T, B, outputs]`, or features; and the memory after each step `[T, B, state_size]`, or
-          None.
-        """
-        steps, batch = tf.unstack(tf.shape(tf.nest.flatten(x)[0])[:2])
+        """Takes T steps; only recurrent layers go through them one by one."""
         states: tf.Tensor | None = None
-        x = tf.nest.map_structure(lambda part: tf.reshape(part, [-1, *part.shape[2:]]), x)
         for layer in self.layers:
             if isinstance(layer, Recurrent):
-                sequences = tf.reshape(x, [steps, batch, x.shape[-1]])
-                y, states = layer.unroll(sequences, state, begins)
+                sequences = tf.reshape(x, tf.concat([leading, [x.shape[-1]]], 0))
+                y, states = layer.unroll(sequences, memory, begins)
                 x = tf.reshape(y, [-1, layer.units])
             else:
                 x = layer(x)
-        return tf.reshape(x, [steps, batch, x.shape[-1]]), states
+        return x, states
+
+    def _count_input_axes(self, x: Values) -> int:
+        if isinstance(x, Mapping):
+            join = self.layers[0]
+            assert isinstance(join, Join)
+            return join.branches[next(iter(x))]._input_axes
+        return self._input_axes
 
 
 class Join(Module):
@@ -126,7 +173,7 @@ class Join(Module):
 
     def __call__(self, x: Mapping[str, Values]) -> Values:
         """Maps name -> `[B, *shape]` to `[B, features]`; see `Network`."""
-        return concatenate([branch(x[name], None)[0] for name, branch in self.branches.items()])
+        return concatenate([branch(x[name]) for name, branch in self.branches.items()])
 
 
 def make_network(
@@ -183,6 +230,7 @@ class _Builder:
     def __init__(self, name: str, input_shape: tuple[int, ...], seeds: Iterator[int]):
         self._name = name
         self._shape = input_shape  # without the batch axis
+        self._input_axes = len(input_shape)
         self._seeds = seeds
         self._layers: list[Callable[..., Values]] = []
 
@@ -256,7 +304,7 @@ class _Builder:
         if outputs is not None:
             # One seed is left out, as ever: results that were published with a seed stay the same.
             self._add_dense("out", outputs, next(self._seeds) + 1, "linear", output_gain)
-        return Network(self._name, self._layers, features)
+        return Network(self._name, self._layers, features, self._input_axes)
 
     def _add_dense(self, part: str, units: int, seed: int, activation: str, gain: float) -> None:
         self._flatten()

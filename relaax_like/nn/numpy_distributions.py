@@ -147,6 +147,28 @@ class Categorical(Distribution):
         return (probs * ratios).sum(axis=-1)
 
 
+class EpsilonGreedy(Categorical):
+    """The action of the largest value, or with probability epsilon any action, all alike.
+
+    Args:
+      values: `[B, n] float32`, finite; the value of each action.
+      epsilon: `[B]` or `[]`, 0 to 1.
+    """
+
+    def __init__(self, values: np.ndarray, epsilon: np.ndarray | float):
+        self.values = values
+        actions = values.shape[-1]
+        epsilon = np.asarray(epsilon, np.float32)[..., None]
+        best = values.argmax(axis=-1)[..., None] == np.arange(actions)
+        with np.errstate(divide="ignore"):  # an action that cannot be taken
+            logits = np.log(epsilon / actions + (1 - epsilon) * best)
+        super().__init__(logits.astype(np.float32))
+
+    def mode(self) -> np.ndarray:
+        """Returns the action of the largest value."""
+        return self.values.argmax(axis=-1)
+
+
 class MultiCategorical(Distribution):
     """Several discrete components at once, independent of each other given the parameters.
 

@@ -224,7 +224,7 @@ def run_case(name: str, seed: int, folder: Path) -> Result:
 
 def read_rollouts(name: str) -> list[Rollout]:
     """Reads the recorded batches."""
-    with np.load(BATCHES / f"{name}.npz") as arrays:
+    with np.load(BATCHES / f"{name}.npz", allow_pickle=False) as arrays:
         recorded = dict(arrays)
     return [
         Rollout(

@@ -31,6 +31,12 @@ def run(tree: Path, folder: Path, cases: list[str]) -> None:
     subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
+def read_result(path: Path) -> dict[str, np.ndarray]:
+    """Reads the arrays of a run."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
 def compare_folders(one: Path, other: Path) -> str:
     """Returns the differences of two folders of results as text."""
     names = sorted({path.name for folder in (one, other) for path in folder.glob("*.npz")})
@@ -39,8 +45,8 @@ def compare_folders(one: Path, other: Path) -> str:
         if not ((one / name).exists() and (other / name).exists()):
             parts.append(f"{name}: only in the {'first' if (one / name).exists() else 'second'}")
             continue
-        with np.load(one / name) as a, np.load(other / name) as b:
-            parts.append(compare(dict(a), dict(b), name.removesuffix(".npz")))
+        a, b = read_result(one / name), read_result(other / name)
+        parts.append(compare(a, b, name.removesuffix(".npz")))
     return "\n".join(part for part in parts if part)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from golden.cases import CASES, CHECKPOINTS, run_case
-from golden.compare import compare_folders
+from golden.compare import compare_folders, read_result
 
 EXPECTED = Path(__file__).parent / "expected"
 RUNS = [(name, seed) for name, case in CASES.items() for seed in case.seeds]
@@ -14,8 +14,7 @@ RUNS = [(name, seed) for name, case in CASES.items() for seed in case.seeds]
 @pytest.mark.parametrize(("name", "seed"), RUNS, ids=[f"{name}-{seed}" for name, seed in RUNS])
 def test_a_run_computes_what_was_recorded(tmp_path, name, seed):
     result = run_case(name, seed, tmp_path)
-    with np.load(EXPECTED / f"{name}-{seed}.npz") as arrays:
-        expected = dict(arrays)
+    expected = read_result(EXPECTED / f"{name}-{seed}.npz")
     assert list(result) == list(expected)
     gradient = np.sqrt(sum(np.sum(g**2) for k, g in expected.items() if k.startswith("gradient/")))
     for key, want in expected.items():

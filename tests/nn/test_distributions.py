@@ -583,3 +583,20 @@ def test_any_mean_draws_inside_the_box_with_finite_log_prob(mean, seed):
 def test_the_numpy_form_does_not_import_tensorflow():
     code = "import relaax_like.nn.numpy_distributions, sys; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("module", [np_form, tf_form], ids=["NumPy", "TensorFlow"])
+def test_epsilon_greedy_by_hand(module):
+    values = np.array([[1.0, 3.0, 2.0], [5.0, 4.0, 3.0]], np.float32)
+    if module is tf_form:
+        values = tf.constant(values)
+    policy = module.EpsilonGreedy(values, np.array([0.3, 1.0], np.float32))
+    actions = np.array([[1, 0], [0, 0]])
+    want = np.log([[0.8, 1 / 3], [0.1, 1 / 3]])
+    for row, log_probs in zip(actions, want, strict=True):
+        np.testing.assert_allclose(policy.log_prob(row), log_probs, rtol=1e-5)
+    # The best action also where all are drawn alike.
+    np.testing.assert_array_equal(policy.mode(), [1, 0])
+    greedy = module.EpsilonGreedy(values, np.float32(0.0))
+    np.testing.assert_array_equal(greedy.mode(), [1, 0])
+    assert np.isneginf(np.asarray(greedy.log_prob(np.array([0, 1])))).all()

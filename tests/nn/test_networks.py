@@ -49,7 +49,7 @@ def make_arrays(network, input_shape=(5,), seed=0):
 
 
 def step_by_step(network, x, state):
-    """A slow reference for `unroll`, in NumPy."""
+    """A slow reference for a call with `begins`, in NumPy."""
     outputs, states = [], []
     for t in range(STEPS):
         state = np.where(BEGINS[t][:, None], np.float32(0), state)
@@ -71,7 +71,7 @@ def test_numpy_and_tensorflow_step_and_unroll_agree(layers):
     assert y.dtype == np.float32
     np.testing.assert_allclose(y, y_tf, atol=1e-5)
     want, want_states = step_by_step(network, x, state)
-    got, states = tf.function(network.unroll, jit_compile=True)(
+    got, states = tf.function(network.__call__, jit_compile=True)(
         tf.constant(x), tf.constant(state), tf.constant(BEGINS)
     )
     np.testing.assert_allclose(got, want, atol=1e-5)
@@ -169,7 +169,7 @@ def test_the_stacks_have_the_sizes_of_their_papers(layers, features, shape):
     assert by_name(network)["net.lstm.W"].shape[0] == features
     images = np.random.default_rng(0).integers(0, 256, (2, 3, 84, 84, 4), np.uint8)
     state = tf.zeros((3, 64))
-    unroll = tf.function(network.unroll, jit_compile=True)
+    unroll = tf.function(network.__call__, jit_compile=True)
     y, states = unroll(tf.constant(images), state, tf.zeros((2, 3)))
     assert (y.shape, states.shape) == ((2, 3, 32), (2, 3, 64))
     step, _ = network(tf.constant(images[0]), state)  # not compiled by XLA
@@ -293,3 +293,19 @@ def test_one_model_acts_in_the_form_that_its_layers_allow(arguments, form):
     for name in states:
         got, want = prediction.next_states[name], compiled.next_states[name]
         np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_a_call_takes_any_leading_axes_and_memory_where_there_is_one():
+    plain, recurrent = make([8], (3,), 2), make([{"lstm": 4}], (3,), 2)
+    x = np.random.default_rng(0).random((5, 2, 3)).astype(np.float32)
+    y = plain(tf.constant(x))
+    np.testing.assert_array_equal(y, plain(tf.constant(x), None)[0])
+    np.testing.assert_allclose(y[2], plain(tf.constant(x[2])), rtol=1e-6)
+    memory = np.random.default_rng(1).random((5, 2, 8)).astype(np.float32)
+    y, after = recurrent(tf.constant(x), tf.constant(memory))
+    for t in range(5):
+        want, want_after = recurrent(tf.constant(x[t]), tf.constant(memory[t]))
+        np.testing.assert_allclose(y[t], want, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(after[t], want_after, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="net has a recurrent layer: call it as net"):
+        recurrent(tf.constant(x))

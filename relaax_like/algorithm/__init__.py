@@ -1,0 +1,36 @@
+"""What an algorithm is written with: `from relaax_like.algorithm import Algorithm, Batch, ...`.
+
+Nothing here imports TensorFlow before it is used.
+"""
+
+from relaax_like.algorithm.algorithm import Algorithm
+from relaax_like.algorithm.batch import Batch, Losses
+from relaax_like.algorithm.phases import Phase
+from relaax_like.computation.model import Model, Specs
+from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay
+from relaax_like.config.schedule import Constant, Exponential, Linear, Schedule, Tunable
+from relaax_like.nn.networks import Network, make_network
+from relaax_like.nn.target import Target
+
+__all__ = [
+    "Algorithm",
+    "AlgorithmConfig",
+    "Batch",
+    "Constant",
+    "Episodes",
+    "Exponential",
+    "Linear",
+    "Losses",
+    "Model",
+    "Network",
+    "Offline",
+    "OnPolicy",
+    "Phase",
+    "Replay",
+    "Schedule",
+    "Specs",
+    "Target",
+    "Tunable",
+    "make_network",
+]

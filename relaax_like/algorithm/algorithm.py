@@ -1,0 +1,91 @@
+"""Algorithm: what to learn from a batch. An algorithm is written once and runs everywhere."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from relaax_like.algorithm.batch import Batch, Losses, Tensors
+from relaax_like.algorithm.phases import Phase
+from relaax_like.computation.model import Model
+from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.nn.lazy_tensorflow import tf
+
+
+class Algorithm(abc.ABC):
+    """Owns a model and decides which costs it learns from.
+
+        class Cloning(Algorithm):
+            def learn(self, batch):
+                policies, _ = self.model.policy(batch.inputs, batch.memory)
+                log_prob = policies["action"].log_prob(batch.actions["action"])
+                return Losses({"default": -batch.mean(log_prob)})
+
+    The methods are traced by TensorFlow, so they must not have side effects in Python.
+
+    Attributes:
+      model: the network.
+      config: the settings. While a method is traced, `Tunable` settings and schedules are tensors.
+      global_t: environment steps of the whole run, `[] int64`, while a method is traced.
+      random: source of random numbers for `learn` and `prepare`; draws depend on the run's seed,
+        the variable group and the step alone.
+      phases: optimizer steps of one update, in order; empty: one step of all groups.
+      frozen: variable groups that are not trained.
+      autograph: whether its methods, or those of its model, have an `if` or a loop that depends on
+        the value of a tensor. False halves the time of tracing.
+
+    Args:
+      model: the network.
+      config: the settings.
+      seed: of the draws.
+    """
+
+    phases: Sequence[Phase] = ()
+    frozen: Sequence[str] = ()
+    autograph: bool = True
+    global_t: tf.Tensor | int = 0
+    random: Any
+
+    def __init__(self, model: Model, config: AlgorithmConfig, seed: int = 0):
+        self.model = model
+        self.config = config
+        self.seed = seed
+
+    @property
+    def max_gradient_norm(self) -> float | Mapping[str, float | None] | None:
+        """Global norm that gradients are scaled down to; None: they are left as they are.
+
+        By variable group: each group's gradient to a norm of its own. By default the setting of
+        that name. Pascanu et al. 2013, https://arxiv.org/abs/1211.5063.
+        """
+        return getattr(self.config, "max_gradient_norm", None)
+
+    def prepare(self, batch: Batch) -> Tensors:
+        """Computes what all minibatches of a batch share, such as advantages; nothing by default.
+
+        Called once per batch, before its first update. No gradient flows through it.
+
+        Returns:
+          Tensors with the leading axes of the batch. They are cut into minibatches with it and are
+          `batch.extras` in `learn`.
+        """
+        return {}
+
+    @abc.abstractmethod
+    def learn(self, batch: Batch) -> Losses:
+        """Returns the costs of a minibatch.
+
+        Each variable group that is not `frozen` needs a cost; a cost reaches the group of its name
+        alone.
+        """
+
+    def stop(self, metrics: Tensors) -> tf.Tensor | bool:
+        """Returns whether to skip the remaining updates of this batch, `[] bool`; never by default.
+
+        Called after each update, which stays.
+
+        Args:
+          metrics: what `learn` returned for the update's minibatch.
+        """
+        return False

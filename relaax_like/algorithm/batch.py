@@ -1,0 +1,87 @@
+"""Batch: what an algorithm learns from. Losses: what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from relaax_like.nn.lazy_tensorflow import tf
+
+# By name: a tensor each.
+Tensors = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Steps to learn from, as tensors: rollouts `[T, B, ...]`, or single steps `[B, ...]`.
+
+    `[...]` below stands for the leading axes, `[T, B]` or `[B]`. Networks, distributions and the
+    functions of `relaax_like.nn.returns` take both forms.
+
+    Attributes:
+      inputs: observations x_t by name, `[..., *shape]`.
+      next_inputs: observations after the action; where an episode ended, its last one.
+      actions: by name.
+      rewards: by name, as the model's reward specs say, `[..., *shape]`.
+      returns: `[...]`, the sum of the discounted rewards of n steps; with n = 1 the reward itself.
+        Where there are several rewards, there is no single one: read `rewards`.
+      discount: `[...]`, the factor of the value of `next_inputs`: gamma to the n-th power, and 0
+        after a termination (not after a truncation).
+      continues: `[...]`, 1 where the next row in time is of the same episode, 0 after any end; cuts
+        recursions such as those of advantages.
+      valid: `[...]`, 1, or 0 for rows that do not count: padding, and steps that are not known.
+      weights: `[...]`, importance of each row; 1 unless a replay table says otherwise.
+      log_prob: `[...]`, of the actions under the policy that acted.
+      memory: the network's memory before the first step, name -> `[B, size]`; {} without one.
+      begins: `[T, B] bool`, whether an episode begins at t; None for single steps.
+      next_actions: actions at t + 1, by name; {} unless the plan has `next_actions`.
+      versions: `[...]`, of the values that acted.
+      extras: what `prepare` returned, and what a data handler added.
+    """
+
+    inputs: Tensors
+    next_inputs: Tensors
+    actions: Tensors
+    rewards: Tensors
+    returns: tf.Tensor
+    discount: tf.Tensor
+    continues: tf.Tensor
+    valid: tf.Tensor
+    weights: tf.Tensor
+    log_prob: tf.Tensor
+    memory: Tensors = field(default_factory=dict)
+    begins: tf.Tensor | None = None
+    next_actions: Tensors = field(default_factory=dict)
+    versions: tf.Tensor | None = None
+    extras: Tensors = field(default_factory=dict)
+
+    def mean(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns sum(valid * weights * x) / sum(valid), a scalar.
+
+        Args:
+          x: `[...]`.
+        """
+        return tf.reduce_sum(self.valid * self.weights * x) / tf.reduce_sum(self.valid)
+
+    def normalize(self, x: tf.Tensor) -> tf.Tensor:
+        """Shifts and scales valid rows of `x`, `[...]`, to mean 0 and standard deviation 1."""
+        rows = tf.reduce_sum(self.valid)
+        x = (x - tf.reduce_sum(self.valid * x) / rows) * self.valid
+        return x / (tf.sqrt(tf.reduce_sum(self.valid * x * x) / rows) + 1e-8)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What `Algorithm.learn` returns.
+
+    Attributes:
+      costs: variable group -> scalar that is minimised by the group's variables alone.
+      rows: per-row results by name, `[...]` as the batch, such as TD errors; they go to the data
+        handler, and as priorities to a replay table.
+      metrics: scalars by name that are recorded; no gradient flows from them.
+    """
+
+    costs: Mapping[str, tf.Tensor]
+    rows: Tensors = field(default_factory=dict)
+    metrics: Tensors = field(default_factory=dict)

@@ -1,0 +1,119 @@
+"""Plans: how an algorithm uses experience. Each algorithm declares one.
+
+| plan | what an update is made of |
+|---|---|
+| `OnPolicy` | rollouts of the newest policies, used for some epochs, then dropped |
+| `Episodes` | complete episodes, padded to one length |
+| `Offline` | recorded files |
+| `Replay` | minibatches drawn from a table of past steps |
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+# What a minibatch is made of: steps, or rollouts of one slot with all their steps in order.
+Unit = Literal["steps", "rollouts"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicy:
+    """An iteration is `rollouts` rollouts of one slot each.
+
+    Attributes:
+      rollout_steps: T, steps of each rollout.
+      rollouts: of one iteration; None: whatever arrives together, for algorithms that make one
+        gradient of each batch.
+      epochs: passes over an iteration.
+      minibatch_size: steps or rollouts of one update; None: all.
+      minibatch_of: which of the two.
+      discount: per step, of `Batch.discount`.
+      gae_lambda: of the advantages of complete trajectories.
+      next_actions: whether the algorithm reads `Batch.next_actions`; the last step of a rollout,
+        whose next action is not known, is then not valid.
+      prenormalize_steps: environment steps at the start of a run that only feed the running
+        statistics of the inputs; nothing is learned from them.
+      update_norm: whether each iteration feeds those statistics, too, after its updates.
+      reward_discount: rewards are divided by the running deviation of their sums with this
+        discount; None: they are taken as they are.
+    """
+
+    rollout_steps: int
+    rollouts: int | None = None
+    epochs: int = 1
+    minibatch_size: int | None = None
+    minibatch_of: Unit = "steps"
+    discount: float = 0.99
+    gae_lambda: float = 1.0
+    next_actions: bool = False
+    prenormalize_steps: int = 0
+    update_norm: bool = False
+    reward_discount: float | None = None
+
+    @property
+    def env_steps(self) -> int:
+        """Of one iteration; of one rollout where `rollouts` is None."""
+        return self.rollout_steps * (self.rollouts or 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episodes:
+    """An update is made of complete episodes.
+
+    Attributes:
+      episodes: of one update.
+      discount: per step, of `Batch.discount`.
+      next_actions: whether the algorithm reads `Batch.next_actions`.
+    """
+
+    episodes: int = 1
+    discount: float = 0.99
+    next_actions: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offline:
+    """Recorded files, each read once per pass over all of them, in a new order each time.
+
+    Attributes:
+      minibatch_size: steps, or rollouts of one slot, of one update.
+      minibatch_of: which of the two.
+      discount: per step, of `Batch.discount`.
+      next_actions: whether the algorithm reads `Batch.next_actions`.
+      update_norm: whether each file feeds the running statistics of the inputs.
+    """
+
+    minibatch_size: int
+    minibatch_of: Unit = "steps"
+    discount: float = 0.99
+    next_actions: bool = False
+    update_norm: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """Minibatches drawn from a table of past steps.
+
+    Attributes:
+      capacity: steps that the table holds.
+      minibatch_size: steps, or sequences, of one update.
+      updates_per_step: updates per environment step.
+      warm_up_steps: steps in the table before the first update.
+      n_step: rewards that `Batch.returns` adds up.
+      sequence_steps: steps of one sequence; None: minibatches are of single steps.
+      burn_in_steps: first steps of each sequence that only fill the memory; they are not valid.
+      discount: per step; `Batch.discount` is its n-th power.
+      next_actions: whether the algorithm reads `Batch.next_actions`.
+    """
+
+    capacity: int
+    minibatch_size: int
+    updates_per_step: float = 1.0
+    warm_up_steps: int = 0
+    n_step: int = 1
+    sequence_steps: int | None = None
+    burn_in_steps: int = 0
+    discount: float = 0.99
+    next_actions: bool = False
+
+
+Plan = OnPolicy | Episodes | Offline | Replay

@@ -1,0 +1,114 @@
+"""Settings that change with the environment steps of a run, and settings that may change live."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import core_schema
+
+
+@dataclass(frozen=True)
+class TunableMark:
+    """Marks a field of a `Config` as `Tunable`."""
+
+
+# A float that changes neither a shape nor a branch of the algorithm: compiled functions take it as
+# an input, so that another value needs no other function.
+Tunable = Annotated[float, TunableMark()]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A number that depends on the environment steps of the whole run.
+
+        epsilon: Schedule = Linear(1.0, 0.05, steps=10_000)
+
+    In YAML: a number, or `{kind: linear, start: 1.0, end: 0.05, steps: 10000}`.
+
+    Attributes:
+      kind: "linear", or "exponential": start * (end / start) ** done.
+      start: its value at step 0.
+      end: its value from `steps` on.
+      steps: environment steps from start to end.
+    """
+
+    kind: Literal["linear", "exponential"]
+    start: float
+    end: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("linear", "exponential"):
+            raise ValueError(f"kind: {self.kind!r}, expected linear or exponential")
+        if not (math.isfinite(self.start) and math.isfinite(self.end)):
+            raise ValueError(f"start {self.start}, end {self.end}: expected finite numbers")
+        if self.steps < 1:
+            raise ValueError(f"steps: {self.steps}, expected 1 or more")
+        if self.kind == "exponential" and not self.start * self.end > 0:
+            raise ValueError(
+                f"start {self.start}, end {self.end}: an exponential schedule needs two positive "
+                "or two negative numbers; use kind: linear"
+            )
+
+    def compute(self, global_t: float) -> float:
+        """Computes the value after `global_t` environment steps."""
+        return self.interpolate(min(global_t / self.steps, 1.0))
+
+    def interpolate(self, done: Any) -> Any:
+        """Computes the value at a share of the way, 0 at the start to 1: a number or a tensor."""
+        if self.kind == "exponential":
+            return self.start * (self.end / self.start) ** done
+        return self.start + done * (self.end - self.start)
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            _parse, serialization=core_schema.plain_serializer_function_ser_schema(_dump)
+        )
+
+
+def Linear(start: float, end: float, *, steps: int) -> Schedule:
+    """Goes from `start` to `end` in a straight line."""
+    return Schedule("linear", start, end, steps)
+
+
+def Exponential(start: float, end: float, *, steps: int) -> Schedule:
+    """Goes from `start` to `end` by the same factor in each step."""
+    return Schedule("exponential", start, end, steps)
+
+
+def Constant(value: float) -> Schedule:
+    """Stays as it is."""
+    return Schedule("linear", value, value, 1)
+
+
+def _parse(value: Any) -> Schedule:
+    if isinstance(value, Schedule):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Constant(float(value))
+    keys = ("kind", "start", "end", "steps")
+    if isinstance(value, Mapping) and set(value) <= set(keys) and {"start", "end"} <= set(value):
+        numbers = [value["start"], value["end"], value.get("steps", 1)]
+        if all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
+            start, end, steps = numbers
+            if steps == int(steps):
+                return Schedule(value.get("kind", "linear"), float(start), float(end), int(steps))
+    raise ValueError(
+        "expected a number, or {kind: linear or exponential, start: NUMBER, end: NUMBER, steps: N}"
+    )
+
+
+def _dump(schedule: Schedule) -> Any:
+    if schedule.start == schedule.end:
+        return schedule.start
+    return {
+        "kind": schedule.kind,
+        "start": schedule.start,
+        "end": schedule.end,
+        "steps": schedule.steps,
+    }

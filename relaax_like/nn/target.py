@@ -1,0 +1,77 @@
+"""Target: a slowly moving copy of a module, as off-policy algorithms bootstrap from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+from relaax_like.nn.lazy_tensorflow import tf
+from relaax_like.nn.module import LayerVariable, Module, get_name
+from relaax_like.nn.normalization import Normalizer
+
+_PREFIX = "target/"
+Source = TypeVar("Source", bound=Module)
+
+
+class Target(Module, Generic[Source]):
+    """A copy of a module that follows it: every `every` optimizer steps, or by a share of `tau`.
+
+        self.online = make_network("q", config.network, shape, actions, seed=seed)
+        self.target = Target(self.online, every=500)
+        ...
+        values = self.model.target.module(batch.next_inputs["observation"])
+
+    The copy is made at once, so make it when the source is complete. Its variables are named
+    `target/NAME`; they are not trained, and they are part of publishes, snapshots and resumes.
+    Normalizers are not copied: both use the same running statistics.
+
+    Mnih et al. 2015 (https://doi.org/10.1038/nature14236) copy, Lillicrap et al. 2016
+    (https://arxiv.org/abs/1509.02971) mix: target <- tau source + (1 - tau) target.
+
+    Attributes:
+      module: the copy, used as the source is.
+      every: optimizer steps of the source's variable group between two copies; None with `tau`.
+      tau: share of the source in each mix, after each optimizer step; None with `every`.
+
+    Args:
+      source: what is copied.
+      every: see above; exactly one of the two.
+      tau: see above.
+    """
+
+    module: Source
+
+    def __init__(self, source: Source, *, every: int | None = None, tau: float | None = None):
+        super().__init__()
+        if (every is None) == (tau is None):
+            raise ValueError("Target: set exactly one of every (copy) and tau (mix)")
+        if every is not None and every < 1:
+            raise ValueError(f"Target: every is {every}, expected 1 or more optimizer steps")
+        if tau is not None and not 0 < tau <= 1:
+            raise ValueError(f"Target: tau is {tau}, expected more than 0 and at most 1")
+        self.every = every
+        self.tau = tau
+        shared = [m for m in source.submodules if isinstance(m, Normalizer)]
+        normalized = {id(v) for module in shared for v in module.find_variables()}
+        self._sources = [v for v in source.find_variables() if id(v) not in normalized]
+        self.copies = [_copy(variable) for variable in self._sources]
+        memo: dict[int, Any] = {id(module): module for module in shared}
+        memo.update({id(v): c for v, c in zip(self._sources, self.copies, strict=True)})
+        self.module = copy.deepcopy(source, memo)
+
+    @property
+    def sources(self) -> list[Any]:
+        """Variables of the source, in the order of `copies`."""
+        return list(self._sources)
+
+    def get_attributes(self) -> Mapping[str, Any]:
+        """Returns what is searched for variables: the copy, and not its source."""
+        return {"module": self.module}
+
+
+def _copy(variable: Any) -> Any:
+    name = f"{_PREFIX}{get_name(variable)}"
+    if isinstance(variable, LayerVariable):
+        return LayerVariable(name, variable.numpy(), trainable=False)
+    return tf.Variable(variable.numpy(), trainable=False, name=name)

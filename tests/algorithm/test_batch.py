@@ -1,0 +1,41 @@
+"""Means over the rows that count."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from relaax_like.algorithm import Batch, Phase
+
+X = np.array([[1.0, 2.0], [3.0, 100.0]], np.float32)
+VALID = np.array([[1.0, 1.0], [1.0, 0.0]], np.float32)
+
+
+def make_batch(**fields):
+    ones = tf.ones((2, 2))
+    names = ("returns", "discount", "continues", "valid", "weights", "log_prob")
+    tensors = dict.fromkeys(names, ones)
+    named = dict.fromkeys(("inputs", "next_inputs", "actions", "rewards"), {})
+    return Batch(**{**named, **tensors, **fields})
+
+
+def test_means_leave_out_what_is_not_valid_and_weigh_the_rest():
+    assert float(make_batch().mean(tf.constant(X))) == pytest.approx(26.5)
+    assert float(make_batch(valid=tf.constant(VALID)).mean(tf.constant(X))) == pytest.approx(2.0)
+    weights = tf.constant([[0.5, 1.0], [2.0, 9.0]])
+    batch = make_batch(valid=tf.constant(VALID), weights=weights)
+    assert float(batch.mean(tf.constant(X))) == pytest.approx((0.5 + 2.0 + 6.0) / 3)
+
+
+def test_valid_rows_are_brought_to_mean_0_and_deviation_1():
+    got = make_batch(valid=tf.constant(VALID)).normalize(tf.constant(X)).numpy()
+    assert got[VALID > 0] == pytest.approx([-(1.5**0.5), 0.0, 1.5**0.5])
+    assert got[1, 1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("groups", "every", "words"),
+    [((), 1, "no variable group"), (("a", "a"), 1, "named twice"), (("a",), 0, "every is 0")],
+)
+def test_a_phase_that_steps_nothing_is_refused(groups, every, words):
+    with pytest.raises(ValueError, match=words):
+        Phase(*groups, every=every)
