@@ -67,10 +67,10 @@ algorithm:
   rollout_steps: 64
   batch_size: 128
   epochs: 6
-  a_lr: 3e-3
-  c_lr: 3e-3
-  entropy_coeff: 0.05
-  discount: 0.5
+  learning_rate: 3e-3
+  critic_learning_rate: 3e-3
+  entropy_coefficient: 0.05
+  gamma: 0.5
   max_global_step: 200_000
 environment: {program: OpenAI_Gym, env: "signs:Signs-v0", slots: 8}
 """

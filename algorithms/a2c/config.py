@@ -3,6 +3,14 @@
 from pydantic import Field
 
 from relaax_like.config.actor_critic import ActorCriticConfig
+from relaax_like.config.aliases import (
+    ADAM_EPSILON,
+    ENTROPY_COEFFICIENT,
+    GAMMA,
+    LEARNING_RATE,
+    MAX_GRADIENT_NORM,
+    VALUE_COEFFICIENT,
+)
 from relaax_like.config.optimizer import OptimizerConfig
 
 
@@ -11,27 +19,27 @@ class Config(ActorCriticConfig):
 
     rollout_steps: int = Field(default=16, ge=1)
     """Steps of every slot in one rollout, and so in one gradient."""
-    gamma: float = Field(default=0.99, ge=0, le=1)
+    gamma: float = Field(default=0.99, ge=0, le=1, validation_alias=GAMMA)
     """Discount per step."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
     """Lambda of the generalised advantages; 1: all of the rollout's rewards; 0: one step and the
     value."""
     reward_scale: float = Field(default=1.0, gt=0)
     """Factor of the rewards; values and costs are then of that scale."""
-    entropy_coefficient: float = Field(default=0.0, ge=0)
+    entropy_coefficient: float = Field(default=0.0, ge=0, validation_alias=ENTROPY_COEFFICIENT)
     """Weight of the policy's entropy in the cost."""
-    value_coefficient: float = Field(default=0.5, ge=0)
+    value_coefficient: float = Field(default=0.5, ge=0, validation_alias=VALUE_COEFFICIENT)
     """Weight of the value function's squared error in the cost."""
-    max_gradient_norm: float | None = Field(default=0.5, gt=0)
+    max_gradient_norm: float | None = Field(default=0.5, gt=0, validation_alias=MAX_GRADIENT_NORM)
     """Global norm to which a gradient is scaled down; null: never."""
     normalize_advantage: bool = False
     """Shift and scale the advantages of a gradient to mean 0 and deviation 1."""
-    learning_rate: float = Field(default=7e-4, ge=0)
+    learning_rate: float = Field(default=7e-4, ge=0, validation_alias=LEARNING_RATE)
     """Learning rate of Adam."""
     learning_rate_end: float | None = Field(default=None, ge=0)
     """Learning rate at the end of max_global_step, to which it falls in a straight line; null:
     constant."""
-    epsilon: float = Field(default=1e-5, gt=0)
+    adam_epsilon: float = Field(default=1e-5, gt=0, validation_alias=ADAM_EPSILON)
     """Epsilon of Adam."""
 
     @property
@@ -39,12 +47,14 @@ class Config(ActorCriticConfig):
         """Adam for all variables."""
         if self.learning_rate_end is None:
             return {
-                "default": OptimizerConfig(learning_rate=self.learning_rate, epsilon=self.epsilon)
+                "default": OptimizerConfig(
+                    learning_rate=self.learning_rate, epsilon=self.adam_epsilon
+                )
             }
         return {
             "default": OptimizerConfig(
                 learning_rate=self.learning_rate,
-                epsilon=self.epsilon,
+                epsilon=self.adam_epsilon,
                 schedule="linear",
                 learning_rate_end=self.learning_rate_end,
                 schedule_env_steps=self.max_global_step,

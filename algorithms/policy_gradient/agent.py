@@ -67,7 +67,7 @@ class Agent(BaseAgent):
             self.task.set_values(self.parameter_server.get_values())
             return
         rewards = np.array(self._rewards, np.float64)
-        returns = normalize(compute_discounted_returns(rewards, self.config.rewards_gamma))
+        returns = normalize(compute_discounted_returns(rewards, self.config.gamma))
         observations = np.array(self._observations)
         next_alive = np.ones((len(returns), 1), np.float32)
         next_alive[-1] = 0.0

@@ -81,4 +81,4 @@ class Agent:
 
     def discounted_reward(self, rewards: np.ndarray) -> np.ndarray:
         """Returns the discounted returns of `[T]` rewards, shifted and scaled to unit normal."""
-        return normalize(compute_discounted_returns(rewards, self.config.GAMMA))
+        return normalize(compute_discounted_returns(rewards, self.config.gamma))

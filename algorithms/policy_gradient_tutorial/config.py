@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.aliases import GAMMA, LEARNING_RATE
 from relaax_like.config.spaces import validate_discrete, validate_vector
 from relaax_like.wire.spaces import Spaces
 
@@ -16,10 +17,15 @@ class Config(AlgorithmConfig):
     """Numbers that the network puts out: 1, the probability of action 0 out of two."""
     layer_size: int = Field(default=200, ge=1, alias="hidden_layer_size")
     """Width of the one hidden layer."""
-    GAMMA: float = Field(default=0.99, ge=0, le=1, alias="rewards_gamma")
+    gamma: float = Field(default=0.99, ge=0, le=1, validation_alias=GAMMA)
     """Discount per step."""
-    learning_rate: float = Field(default=1e-2, ge=0)
+    learning_rate: float = Field(default=1e-2, ge=0, validation_alias=LEARNING_RATE)
     """Learning rate of Adam."""
+
+    @property
+    def GAMMA(self) -> float:
+        """The tutorial's name for gamma."""
+        return self.gamma
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
         """Refuses environments that this network does not fit."""

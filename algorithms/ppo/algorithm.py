@@ -27,7 +27,7 @@ class PPO(Algorithm):
     model: PPOModel
 
     def __init__(self, model: PPOModel, config: Config, seed: int = 0):
-        clip: Any = config.grad_clip
+        clip: Any = config.max_gradient_norm
         if not config.shared_network:
             clip = {ACTOR: clip, CRITIC: clip}
         super().__init__(model, seed, clip)
@@ -61,7 +61,7 @@ class PPO(Algorithm):
             seen.values,
             tf.reshape(next_values, tf.shape(alive)),
             alive,
-            config.discount,
+            config.gamma,
             config.gae_lambda,
         )
         prepared = {
@@ -119,13 +119,13 @@ class PPO(Algorithm):
         values = tf.reshape(seen.values, shape)
         critic = _mean(self._compute_value_cost(values, extras), mask)
         clipped = tf.cast(tf.abs(ratios - 1.0) > clip, tf.float32)
-        actor = policy - config.entropy_coeff * entropy
+        actor = policy - config.entropy_coefficient * entropy
         mirrored = self._compare_with_mirror(seen, inputs, states, alive, mask)
         if config.mirror:
             actor += config.mirror * mirrored["mirror"]
         return {
             ACTOR: actor,
-            CRITIC: config.value_coeff * critic,
+            CRITIC: config.value_coefficient * critic,
             **{name: tf.stop_gradient(metric) for name, metric in mirrored.items()},
             "entropy": tf.stop_gradient(entropy),
             "KL": tf.stop_gradient(_mean(kl, mask)),

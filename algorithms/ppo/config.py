@@ -5,6 +5,15 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from relaax_like.config.actor_critic import ActorCriticConfig
+from relaax_like.config.aliases import (
+    ADAM_EPSILON,
+    CRITIC_LEARNING_RATE,
+    ENTROPY_COEFFICIENT,
+    GAMMA,
+    LEARNING_RATE,
+    MAX_GRADIENT_NORM,
+    VALUE_COEFFICIENT,
+)
 from relaax_like.config.mirror import Mirror, parse_mirror
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.update_plan import UpdatePlan
@@ -24,18 +33,18 @@ class Config(ActorCriticConfig):
     """Times that an iteration goes through its steps."""
     batch_size: int = Field(default=64, ge=1)
     """Steps in one update; with a recurrent network, rollouts in one update."""
-    discount: float = Field(default=0.99, ge=0, le=1)
+    gamma: float = Field(default=0.99, ge=0, le=1, validation_alias=GAMMA)
     """Discount per step."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
     """Lambda of the generalised advantages; 1: all of the rollout's rewards; 0: one step and the
     value."""
-    a_lr: float = Field(default=3e-4, ge=0)
+    learning_rate: float = Field(default=3e-4, ge=0, validation_alias=LEARNING_RATE)
     """Learning rate of the actor, and of both where they share layers."""
-    c_lr: float = Field(default=3e-4, ge=0)
+    critic_learning_rate: float = Field(default=3e-4, ge=0, validation_alias=CRITIC_LEARNING_RATE)
     """Learning rate of the critic."""
     lr_schedule: Literal["constant", "linear"] = "constant"
     """Schedule of the learning rates; linear: they fall to 0 at max_global_step."""
-    eps: float = Field(default=1e-5, gt=0)
+    adam_epsilon: float = Field(default=1e-5, gt=0, validation_alias=ADAM_EPSILON)
     """Epsilon of Adam."""
     kl: float | None = Field(default=None, gt=0)
     """Divergence from the policy that the iteration began with above which the rest of its updates
@@ -46,12 +55,12 @@ class Config(ActorCriticConfig):
     """Schedule of clip; linear: it falls to 0 at max_global_step."""
     clip_value: float | None = Field(default=None, gt=0)
     """Values count up to so far from those that the iteration began with; null: all the way."""
-    grad_clip: float | None = Field(default=0.5, gt=0)
+    max_gradient_norm: float | None = Field(default=0.5, gt=0, validation_alias=MAX_GRADIENT_NORM)
     """Norm to which the gradients of the actor and of the critic are scaled down, each by itself
     (together where they share layers); null: never."""
-    entropy_coeff: float = Field(default=0.0, ge=0)
+    entropy_coefficient: float = Field(default=0.0, ge=0, validation_alias=ENTROPY_COEFFICIENT)
     """Weight of the policy's entropy in the actor's cost."""
-    value_coeff: float = Field(default=0.5, ge=0)
+    value_coefficient: float = Field(default=0.5, ge=0, validation_alias=VALUE_COEFFICIENT)
     """Weight of the squared error in the critic's cost."""
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
     """Shift and scale advantages to mean 0 and deviation 1: within each update, over the whole
@@ -77,13 +86,9 @@ class Config(ActorCriticConfig):
     probabilities of all choices."""
     normalize_observations: bool = Field(default=False, exclude=True)
     """Not for ppo, which has prenorm and update_norm instead."""
-    learning_rate: float = Field(default=3e-4, ge=0, exclude=True)
-    """Not for ppo, which has a_lr and c_lr instead."""
 
     @model_validator(mode="after")
     def _validate_sizes(self) -> Self:
-        if "learning_rate" in self.model_fields_set:
-            raise ValueError("learning_rate: ppo has a_lr (actor) and c_lr (critic) instead")
         if "normalize_observations" in self.model_fields_set:
             raise ValueError(
                 "normalize_observations: ppo has prenorm (measured before training) and "
@@ -189,8 +194,8 @@ class Config(ActorCriticConfig):
             axis="slots" if self.network.is_recurrent else "rows",
             prenormalize_steps=self.prenormalize_steps if self.prenorm else 0,
             update_norm=self.update_norm,
-            reward_discount=self.discount if self.normalize_rewards else None,
-            discount=self.discount,
+            reward_discount=self.gamma if self.normalize_rewards else None,
+            discount=self.gamma,
             gae_lambda=self.gae_lambda,
         )
 
@@ -198,15 +203,18 @@ class Config(ActorCriticConfig):
     def optimizers(self) -> dict[str, OptimizerConfig]:
         """Adam for actor and critic, or for all variables where they share layers."""
         if self.shared_network:
-            return {SHARED: self._make_optimizer(self.a_lr)}
-        return {ACTOR: self._make_optimizer(self.a_lr), CRITIC: self._make_optimizer(self.c_lr)}
+            return {SHARED: self._make_optimizer(self.learning_rate)}
+        return {
+            ACTOR: self._make_optimizer(self.learning_rate),
+            CRITIC: self._make_optimizer(self.critic_learning_rate),
+        }
 
     def _make_optimizer(self, learning_rate: float) -> OptimizerConfig:
         if self.lr_schedule == "constant":
-            return OptimizerConfig(learning_rate=learning_rate, epsilon=self.eps)
+            return OptimizerConfig(learning_rate=learning_rate, epsilon=self.adam_epsilon)
         return OptimizerConfig(
             learning_rate=learning_rate,
-            epsilon=self.eps,
+            epsilon=self.adam_epsilon,
             schedule="linear",
             learning_rate_end=0.0,
             schedule_env_steps=self.max_global_step,

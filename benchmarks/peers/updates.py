@@ -57,14 +57,14 @@ def make_ours(case: Case) -> Callable[[], Any]:
         rollout_steps=case.steps,
         epochs=EPOCHS,
         batch_size=case.minibatch,
-        a_lr=LEARNING_RATE,
-        c_lr=LEARNING_RATE,
-        eps=EPSILON,
-        discount=DISCOUNT,
+        learning_rate=LEARNING_RATE,
+        critic_learning_rate=LEARNING_RATE,
+        adam_epsilon=EPSILON,
+        gamma=DISCOUNT,
         gae_lambda=GAE_LAMBDA,
         clip=CLIP,
-        value_coeff=VALUE_COEFF,
-        grad_clip=GRAD_CLIP,
+        value_coefficient=VALUE_COEFF,
+        max_gradient_norm=GRAD_CLIP,
     )
     model = load_algorithm_module(folder, "model").make_model(config, 0)
     algorithm = load_algorithm_module(folder, "algorithm").make_algorithm(config, model, 0)

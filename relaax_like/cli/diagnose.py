@@ -24,9 +24,10 @@ _CAUSES = {
     "batch/next_inputs/": "The environment sent it: look there, at the step named above.",
     "batch/rewards/": "The environment sent it: look for a division by zero or a log of 0 there.",
     "batch/actions/": "The policy that acted had run away: a deviation near 0, or weights that are "
-    "not finite. Lower the learning rates, or set entropy_coeff.",
-    "value/": "An earlier update has spoiled the weights: lower the learning rates, set grad_clip.",
-    "slots/": "An earlier gradient was too large for the optimizer: set grad_clip.",
+    "not finite. Lower the learning rates, or set entropy_coefficient.",
+    "value/": "An earlier update has spoiled the weights: lower the learning rates, "
+    "set max_gradient_norm.",
+    "slots/": "An earlier gradient was too large for the optimizer: set max_gradient_norm.",
 }
 # Above these an array is worth a word, though it is finite.
 _LARGE_INPUT, _LARGE_REWARD, _LARGE_WEIGHT = 1e3, 1e3, 1e3
@@ -71,14 +72,14 @@ def find_causes(arrays: Mapping[str, np.ndarray]) -> list[str]:
         elif name == "value/log_std" and array.min() < _SMALL_LOG_STD:
             lines.append(
                 f"log_std is down at {array.min():g}: the policy hardly explores, and ratios of "
-                "probabilities overflow; raise entropy_coeff, or lower a_lr."
+                "probabilities overflow; raise entropy_coefficient, or lower learning_rate."
             )
         elif name.startswith("value/") and not _is_statistic(name) and largest > _LARGE_WEIGHT:
             lines.append(f"{name} goes up to {largest:g}: lower the learning rates.")
     if not lines:
         lines.append(
             "All that went in is finite and of ordinary size; the update itself overflowed: lower "
-            "the learning rates, set grad_clip, or set kl, which ends an iteration early."
+            "the learning rates, set max_gradient_norm, or set kl, which ends an iteration early."
         )
     return lines
 

@@ -90,7 +90,7 @@ def run(
     """Run the experiment as processes; those that die are restarted.
 
     Ends with the training: at its target, at its budget, or with Ctrl-C.
-    `relaax resume` continues it. Keys of the file are flags, too: --a-lr 3e-4.
+    `relaax resume` continues it. Keys of the file are flags, too: --learning-rate 3e-4.
     """
 
     def start() -> int:
@@ -115,7 +115,7 @@ def train(
 
     After Ctrl-C `relaax resume` continues as if it had never stopped.
     With --workers it begins new trajectories.
-    Keys of the file are flags, too: --a-lr 3e-4.
+    Keys of the file are flags, too: --learning-rate 3e-4.
     """
 
     def start() -> int:

@@ -4,6 +4,7 @@ from typing import Self
 
 from pydantic import Field, PrivateAttr
 
+from relaax_like.config.aliases import LEARNING_RATE
 from relaax_like.config.base import Settings
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.update_plan import UpdatePlan
@@ -17,7 +18,8 @@ class AlgorithmConfig(Settings):
             layer_size: int = Field(default=200, ge=1, alias="hidden_layer_size")
             '''Units of the hidden layer.'''
 
-    The YAML file, messages and the saved config use a field's alias where it has one.
+    The YAML file, messages and the saved config use a field's alias where it has one. A
+    `validation_alias` adds spellings that are accepted on input only (`config.aliases`).
     Import no TensorFlow in `config.py`: the parameter server loads it too.
     """
 
@@ -29,7 +31,7 @@ class AlgorithmConfig(Settings):
     """Training ends when all clients together have taken this many environment steps."""
     observation_history: int = Field(default=1, ge=1, le=1000)
     """Newest observations that the network sees at once."""
-    learning_rate: float = Field(default=1e-3, ge=0)
+    learning_rate: float = Field(default=1e-3, ge=0, validation_alias=LEARNING_RATE)
     """Learning rate of the default optimizer."""
     # The experiment's; it is no key of this section.
     _seed: int = PrivateAttr(default=0)

@@ -1,4 +1,4 @@
-"""Keys of an experiment as flags: `--a-lr 3e-4` is `--set algorithm.a_lr=3e-4`."""
+"""Keys of an experiment as flags: `--kl 0.02` is `--set algorithm.kl=0.02`."""
 
 import difflib
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from relaax_like.config.algorithm_folder import find_algorithm, load_config_class
+from relaax_like.config.aliases import get_aliases, get_key
 from relaax_like.config.base import Settings
 from relaax_like.config.models import EnvironmentConfig, LearnerConfig, TopConfig, WandbConfig
 from relaax_like.config.shipped import find_experiment_file
@@ -40,6 +41,7 @@ def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
         return []
     known = _find_keys(file)
     overrides = []
+    used: dict[str, str] = {}
     for flag, value in _pair(arguments):
         name = flag.removeprefix("--").replace("-", "_")
         if name not in known:
@@ -49,6 +51,9 @@ def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
                 f"{flag}: no flag of this command, and no key of the file's algorithm, learner or "
                 f"environment{hint}"
             )
+        if used.setdefault(known[name], name) != name:
+            first = used[known[name]].replace("_", "-")
+            raise ConfigError(f"{flag}: another spelling of --{first}, also set; keep one of them")
         overrides.append(f"{known[name]}={value}")
     return overrides
 
@@ -78,9 +83,10 @@ def _find_keys(file: Path) -> dict[str, str]:
     keys = {}
     for section, model in {**FLAG_SECTIONS, "algorithm": find_config_class(file)}.items():
         for name, field in model.model_fields.items():
-            for spelling in {name, field.alias or name}:
+            key = get_key(name, field)
+            for spelling in (key, *get_aliases(name, field)):
                 flag = get_flag(section, spelling).removeprefix("--").replace("-", "_")
-                keys[flag] = f"{section}.{field.alias or name}".removeprefix(".")
+                keys[flag] = f"{section}.{key}".removeprefix(".")
     return keys
 
 

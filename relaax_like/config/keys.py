@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from relaax_like.config.address import Address
+from relaax_like.config.aliases import get_key
 from relaax_like.config.base import Settings
 from relaax_like.config.network import LayerConfig
 
@@ -58,7 +59,7 @@ def _list_keys(model: type[BaseModel], prefix: str) -> Iterator[Key]:
     for field_name, field in model.model_fields.items():
         if field.exclude:
             continue
-        name = field.alias or field_name
+        name = get_key(field_name, field)
         inner, place = _find_section(field.annotation)
         default = None if field.is_required() or inner else _to_yaml(defaults.get(name))
         yield Key(

@@ -15,6 +15,7 @@ from relaax_like.config.algorithm_folder import (
     find_environment,
     load_config_class,
 )
+from relaax_like.config.aliases import get_aliases, get_key
 from relaax_like.config.base import Settings
 from relaax_like.config.models import (
     EnvironmentConfig,
@@ -30,7 +31,7 @@ from relaax_like.config.models import (
 from relaax_like.config.problems import Problems, describe_value
 from relaax_like.config.run_folder import find_run_dir, fix_run_dir
 from relaax_like.config.shipped import find_experiment_file
-from relaax_like.config.yaml_document import Loc, YamlDocument, read_yaml, write_yaml
+from relaax_like.config.yaml_document import Loc, YamlDocument, is_flag, read_yaml, write_yaml
 from relaax_like.wire.errors import ConfigError
 
 PARAMETER_SERVER = "relaax-parameter-server"
@@ -121,7 +122,7 @@ def _dump_section(section: Settings) -> dict[str, Any]:
     for name, field in type(section).model_fields.items():
         # A null that only repeats the default says nothing.
         if field.default is None and getattr(section, name) is None:
-            del data[field.alias or name]
+            del data[get_key(name, field)]
     return data
 
 
@@ -425,10 +426,10 @@ class _ExperimentLoader:
         return None
 
     def _use_aliases(self, section: str, model: type[Settings], data: dict[str, Any]) -> None:
-        """Renames keys that name a field to the field's alias, which the YAML file uses."""
+        """Replaces each accepted spelling of a key by the canonical one."""
         for name, field in model.model_fields.items():
-            if field.alias not in (None, name) and name in data:
-                self._rename(section, data, name, str(field.alias))
+            spellings = [get_key(name, field), *get_aliases(name, field)]
+            self._merge_spellings(section, data, spellings)
 
     def _rename_keys(self) -> None:
         for (section, old), new in _RENAMED.items():
@@ -436,13 +437,20 @@ class _ExperimentLoader:
             if old in data:
                 place = self._document.place((section, old))
                 _log.warning("%s: %s.%s is an older form, write %s", place, section, old, new)
-                self._rename(section, data, old, new)
+                self._merge_spellings(section, data, [new, old])
 
-    def _rename(self, section: str, data: dict[str, Any], old: str, new: str) -> None:
-        places = self._document.places
-        place = self._document.place((section, old))
-        if new in data and not place.startswith("--set "):
-            self._problems.add((section, old), f"means the same as {new}, which also stands here")
+    def _merge_spellings(self, section: str, data: dict[str, Any], spellings: list[str]) -> None:
+        """Moves the value of a key to the first of its spellings; a flag overrides the file."""
+        given = {name: self._document.place((section, name)) for name in spellings if name in data}
+        if not given:
             return
-        data[new] = data.pop(old)
-        places[(section, new)] = place
+        kept, *others = [name for name in given if is_flag(given[name])] or given
+        for other in others:
+            self._problems.add(
+                (section, other), f"another spelling of {kept}, which is also set; keep one of them"
+            )
+        value = data[kept]
+        for name in given:
+            del data[name]
+        data[spellings[0]] = value
+        self._document.places[(section, spellings[0])] = given[kept]

@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from relaax_like.config.yaml_document import Loc, YamlDocument
+from relaax_like.config.aliases import get_aliases, get_key
+from relaax_like.config.yaml_document import Loc, YamlDocument, is_flag
 from relaax_like.wire.errors import ConfigError
 
 _EXPECTED = {
@@ -102,7 +103,7 @@ def known_keys(model: type[BaseModel], loc: Loc) -> list[str]:
         found = _member(found, key)
     if not (isinstance(found, type) and issubclass(found, BaseModel)):
         return []
-    return [field.alias or name for name, field in found.model_fields.items()]
+    return [get_key(name, field) for name, field in found.model_fields.items()]
 
 
 def describe_value(value: Any) -> str:
@@ -122,7 +123,7 @@ def _member(annotation: Any, key: str | int) -> Any:
     """Returns the model or type that lies under `key`, looking through Optional, dict and list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         for name, field in annotation.model_fields.items():
-            if key in (name, field.alias):
+            if key in (get_key(name, field), *get_aliases(name, field)):
                 return _without_none(field.annotation)
         return None
     arguments = typing.get_args(annotation)
@@ -160,7 +161,7 @@ def _join_alternatives(texts: list[str]) -> str:
 
 def _line_order(line: str) -> tuple[int, int]:
     """Problems without a line first, then in the order of lines, then those of flags."""
-    if line.startswith("--set "):
+    if is_flag(line):
         return 2, 0
     parts = line.split(":", 2)
     return (1, int(parts[1])) if len(parts) == 3 and parts[1].isdigit() else (0, 0)

@@ -25,6 +25,7 @@ from relaax_like.wire.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 _MAX_FILE_BYTES = 1 << 20
+_FLAG = "--set"
 # Aliases can blow a small file up to any size.
 _MAX_NODES = 100_000
 # Up to here a float holds every integer.
@@ -132,7 +133,7 @@ class YamlDocument:
         Raises:
           ConfigError: it is no such assignment.
         """
-        place = f"--set {flag}"
+        place = f"{_FLAG} {flag}"
         key, equals, text = flag.partition("=")
         loc = tuple(key.strip().split("."))
         if not equals or not all(loc):
@@ -242,6 +243,11 @@ class _NodeReader:
     def _report(self, place: str, loc: Loc, what: str) -> None:
         prefix = f"{'.'.join(map(str, loc))}: " if loc else ""
         self.document.problems.append((place, prefix + what))
+
+
+def is_flag(place: str) -> bool:
+    """Tells whether a place is a `--set` flag, not a line of the file."""
+    return place.startswith(f"{_FLAG} ")
 
 
 def read_yaml(path: Path) -> YamlDocument:

@@ -33,7 +33,7 @@ _BRIGHT = (
 )
 _PPO = (
     "name: ppo, num_actions: 2, num_steps: 512, rollout_steps: 64, batch_size: 128, epochs: 6, "
-    "a_lr: 3e-3, c_lr: 3e-3, discount: 0.5, max_global_step: 200000"
+    "learning_rate: 3e-3, critic_learning_rate: 3e-3, gamma: 0.5, max_global_step: 200000"
 )
 _LEARN = "placement: server, target_return: 9.5, target_episodes: 50"
 

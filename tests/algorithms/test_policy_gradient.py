@@ -139,7 +139,8 @@ def test_initial_values_depend_on_the_seed_alone():
 
 def test_config_keys_of_the_seed_become_its_fields():
     config = load(TUTORIAL.name, "config").Config(rewards_gamma=0.5, state_size=3)
-    assert (config.layer_size, config.GAMMA, config.state_size) == (200, 0.5, 3)
+    assert (config.layer_size, config.gamma, config.state_size) == (200, 0.5, 3)
+    assert config.gamma == config.GAMMA
     assert config.optimizers["default"].learning_rate == 0.01
 
 

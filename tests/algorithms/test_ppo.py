@@ -69,11 +69,11 @@ def compute_reference(config, values, batch, clip_value=None, old_values=None):
             factor = 1.0
             for s in range(t, steps):
                 goes_on = abs(alive[s, slot])
-                delta = rewards[s, slot] + config.discount * goes_on * next_v[s, slot] - v[s, slot]
+                delta = rewards[s, slot] + config.gamma * goes_on * next_v[s, slot] - v[s, slot]
                 advantages[t, slot] += factor * delta
                 if alive[s, slot] != 1:
                     break
-                factor *= config.discount * config.gae_lambda
+                factor *= config.gamma * config.gae_lambda
     returns = advantages + v
     normalised = (advantages - advantages.mean()) / advantages.std()
     gains, entropy, error = [], [], []
@@ -85,8 +85,8 @@ def compute_reference(config, values, batch, clip_value=None, old_values=None):
         entropy.append(-(np.exp(log_probs[index]) * log_probs[index]).sum())
         error.append((returns[index] - v[index]) ** 2)
     return {
-        "actor": -np.mean(gains) - config.entropy_coeff * np.mean(entropy),
-        "critic": config.value_coeff * np.mean(error),
+        "actor": -np.mean(gains) - config.entropy_coefficient * np.mean(entropy),
+        "critic": config.value_coefficient * np.mean(error),
         "entropy": np.mean(entropy),
         "KL": 0.0,
     }
@@ -97,7 +97,7 @@ def values_of(task):
 
 
 def test_costs_of_the_first_update_equal_the_papers_formulas():
-    config = make_config(entropy_coeff=0.02, grad_clip=None)
+    config = make_config(entropy_coefficient=0.02, max_gradient_norm=None)
     task, batch = make_task(config), make_batch()
     want = compute_reference(config, values_of(task), batch)
     costs = task.update(**batch)
@@ -106,7 +106,7 @@ def test_costs_of_the_first_update_equal_the_papers_formulas():
 
 def test_each_network_is_moved_by_its_own_optimizer_alone():
     before = values_of(make_task(make_config()))
-    task = make_task(make_config(a_lr=0.0))
+    task = make_task(make_config(learning_rate=0.0))
     task.update(**make_batch())
     moved = {name for name, value in values_of(task).items() if (value != before[name]).any()}
     assert moved == {name for name in before if name.startswith("value.")}
@@ -114,7 +114,7 @@ def test_each_network_is_moved_by_its_own_optimizer_alone():
 
 def test_actor_and_critic_are_clipped_each_to_its_own_norm():
     # With momentum-free steps of rate 1 a change of the weights is the clipped gradient.
-    config = make_config(grad_clip=0.01)
+    config = make_config(max_gradient_norm=0.01)
     task, batch = make_task(config), make_batch()
     gradients, costs = task.compute_gradients(**batch)
     names = list(values_of(task))
@@ -126,15 +126,15 @@ def test_actor_and_critic_are_clipped_each_to_its_own_norm():
 
 def test_the_divergence_of_a_minibatch_above_kl_skips_all_later_ones():
     batch = make_batch()
-    free = make_task(make_config(a_lr=0.1, epochs=5))
+    free = make_task(make_config(learning_rate=0.1, epochs=5))
     costs, updates = free.update_epochs(epochs=5, minibatch=6, seed=1, **batch)
     assert updates == 15
     assert costs["KL"] > 0.001
-    bound = make_task(make_config(a_lr=0.1, epochs=5, kl=0.001))
+    bound = make_task(make_config(learning_rate=0.1, epochs=5, kl=0.001))
     _, updates = bound.update_epochs(epochs=5, minibatch=6, seed=1, **batch)
     assert 1 < updates < 15  # the first sees the policy that the iteration began with
     # What was done until then is what the free one had done.
-    short = make_task(make_config(a_lr=0.1))
+    short = make_task(make_config(learning_rate=0.1))
     for name, value in values_of(bound).items():
         assert np.isfinite(value).all(), name
     assert updates <= short.update_epochs(epochs=5, minibatch=6, seed=1, **batch)[1]
@@ -152,7 +152,7 @@ def compute_divergence(before, after, observations):
 
 def test_the_update_that_sees_a_larger_divergence_is_the_last_one_worked_out_in_numpy():
     """Each epoch is one minibatch of all steps: what an update does, no draw decides."""
-    batch, settings = make_batch(), {"a_lr": 0.02, "clip": 0.9}
+    batch, settings = make_batch(), {"learning_rate": 0.02, "clip": 0.9}
     free = [make_task(make_config(**settings)) for _ in range(7)]
     start = values_of(free[0])
     for epochs, task in enumerate(free[1:], 1):
@@ -173,7 +173,7 @@ def test_the_update_that_sees_a_larger_divergence_is_the_last_one_worked_out_in_
 
 @pytest.mark.parametrize("settings", [{}, {"normalize_advantage": "batch"}], ids=str)
 def test_padding_that_is_masked_changes_nothing(settings):
-    config = make_config(entropy_coeff=0.01, **settings)
+    config = make_config(entropy_coefficient=0.01, **settings)
     batch = make_batch()
     padded = {
         part: {name: _pad(array) for name, array in arrays.items()}
@@ -241,7 +241,6 @@ def test_rows_and_whole_rollouts_give_the_same_update():
 
 def test_settings_that_cannot_be_are_refused_by_name():
     for settings, words in (
-        ({"learning_rate": 1e-3}, "a_lr"),
         ({"num_steps": 20, "rollout_steps": 6}, "num_steps: 20 is no multiple"),
         ({"batch_size": 19}, "batch_size: 19 is more"),
         ({"batch_size": 4, "layers": [{"lstm": 4}]}, "batch_size: 4 is more"),
@@ -278,7 +277,10 @@ def act(task, observations, seed=3):
 
 @pytest.mark.parametrize("settings", ACTIONS.values(), ids=ACTIONS)
 def test_in_the_first_update_all_ratios_are_1_whatever_the_actions(settings):
-    task, batch = make_task(make_config(clip=1e-4, entropy_coeff=0.01, **settings)), make_batch()
+    task, batch = (
+        make_task(make_config(clip=1e-4, entropy_coefficient=0.01, **settings)),
+        make_batch(),
+    )
     batch["actions"] = act(task, batch["inputs"]["observation"])
     costs = task.update(**batch)
     assert costs["KL"] == pytest.approx(0, abs=1e-6)
@@ -317,7 +319,7 @@ def compute_gradient_of_mirror(batch, weight, values, **settings):
     """The gradient with the mirror loss minus that without it, by name; and the costs with it."""
     found = []
     for mirror in (weight, 0.0):
-        task = make_task(make_config(mirror=mirror, grad_clip=None, **settings))
+        task = make_task(make_config(mirror=mirror, max_gradient_norm=None, **settings))
         set_values(task, **values)
         gradients, costs = task.compute_gradients(**batch)
         found.append((gradients, costs))
@@ -456,7 +458,7 @@ def train_on_the_point(mirror, seed, iterations=15):
         num_steps=256,
         rollout_steps=256,
         batch_size=64,
-        a_lr=3e-3,
+        learning_rate=3e-3,
         log_std_init=-1.0,
         mirror=mirror,
         mirror_observation=(-0.1, 1),

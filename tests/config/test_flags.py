@@ -23,8 +23,12 @@ def file(tmp_path):
     ("arguments", "want"),
     [
         ([], []),
-        (["--a-lr", "1e-4"], ["algorithm.a_lr=1e-4"]),
-        (["--a_lr=1e-4", "--eval-freq", "5"], ["algorithm.a_lr=1e-4", "learner.eval_freq=5"]),
+        (["--learning-rate", "1e-4"], ["algorithm.learning_rate=1e-4"]),
+        (["--a-lr", "1e-4"], ["algorithm.learning_rate=1e-4"]),
+        (
+            ["--a_lr=1e-4", "--eval-freq", "5"],
+            ["algorithm.learning_rate=1e-4", "learner.eval_freq=5"],
+        ),
         (
             ["--wandb-project", "p", "--wandb-name=first"],
             ["wandb.project=p", "wandb.name=first"],
@@ -46,7 +50,11 @@ def test_flags_become_overrides_of_the_section_that_has_the_key(file, arguments,
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--a-lrr", "1"], "did you mean --a-lr?"),
+        (["--learning-rte", "1"], "did you mean --learning-rate?"),
+        (
+            ["--a-lr", "1", "--learning-rate", "2"],
+            "--learning-rate: another spelling of --a-lr, also set; keep one of them",
+        ),
         (["--bogus"], "--bogus: no flag of this command"),
         (["stray"], "'stray': unexpected"),
         (["--"], "'--': unexpected"),

@@ -51,6 +51,6 @@ def test_keys_are_what_the_file_has() -> None:
     assert find("", "run_dir")[1] is None
     # An alias is the key, and what only other algorithms have is left out.
     names = {key.name for key in list_keys(MODELS["policy_gradient_tutorial"])}
-    assert "rewards_gamma" in names
-    assert "GAMMA" not in names
-    assert "learning_rate" not in {key.name for key in list_keys(MODELS["ppo"])}
+    assert {"hidden_layer_size", "gamma"} <= names
+    assert not {"layer_size", "rewards_gamma", "GAMMA"} & names
+    assert "normalize_observations" not in {key.name for key in list_keys(MODELS["ppo"])}

@@ -167,7 +167,7 @@ _BAD_VALUES = {
     ),
     "field name and alias": (
         "layer_size: 1\n  hidden_layer_size: 2",
-        "layer_size: means the same as hidden_layer_size, which also stands here",
+        "layer_size: another spelling of hidden_layer_size, which is also set; keep one of them",
     ),
 }
 

@@ -120,7 +120,11 @@ def test_what_ppo_has_done_is_cloned_and_ppo_starts_from_the_clone(tmp_path: Pat
     assert train(BC, f"run_dir={clone}", f"learner.offline={recorded}", *sets) == 0
     cloned = read_state(clone)
     assert (cloned.global_t, cloned.version) == (2560, 20)
-    still = ("algorithm.a_lr=0", "algorithm.c_lr=0", "algorithm.max_global_step=128")
+    still = (
+        "algorithm.learning_rate=0",
+        "algorithm.critic_learning_rate=0",
+        "algorithm.max_global_step=128",
+    )
     second = write_experiment(tmp_path / "second", **PPO)
     assert train(second, f"learner.previous={clone}", *still) == 0
     np.testing.assert_array_equal(read_state(tmp_path / "second" / "run").values, cloned.values)

@@ -96,10 +96,19 @@ def test_a_run_starts_from_another_ones_weights_and_tells_what_differs(
     before = read_latest(previous / "checkpoints")
     assert before is not None
     # With rates of zero the weights stay what they were at the start.
-    still = ("--a-lr", "0", "--c-lr", "0", "--max-global-step", "256", "--seed", "3")
+    still = (
+        "--learning-rate",
+        "0",
+        "--critic-learning-rate",
+        "0",
+        "--max-global-step",
+        "256",
+        "--seed",
+        "3",
+    )
     status, output = train(previous.parent, "second", "--previous", "run", *still)
     assert status == 0, output
-    assert "algorithm.a_lr is 0.0, in the previous run it was 0.001" in output
+    assert "algorithm.learning_rate is 0.0, in the previous run it was 0.001" in output
     assert f"starting from {previous}, its step 1,024" in output
     after = read_latest(previous.parent / "second" / "checkpoints")
     assert after is not None

@@ -25,7 +25,7 @@ from relaax_like.wire.errors import ConfigError, RelaaxError
 
 ARGUMENTS = (
     *("--workers", 2, "--max-traj-len", 300, "--num-steps", 2000, "--rollout-steps", 200),
-    *("--batch-size", 125, "--epochs", 5, "--a-lr", 1e-3, "--c-lr", 1e-3),
+    *("--batch-size", 125, "--epochs", 5, "--learning-rate", 1e-3, "--critic-learning-rate", 1e-3),
     *("--target-return", 100, "--target-episodes", 50),
 )
 CONFIG = """

@@ -153,14 +153,14 @@ def test_a_run_that_goes_on_measures_only_what_is_missing(global_t, updates, cou
 
 def test_rewards_are_scaled_by_what_the_run_has_seen_and_a_saved_run_goes_on():
     rewards = np.array([[1.0, 2.0], [0.0, 2.0], [1.0, 2.0], [0.0, 2.0]])
-    policy = make_policy(normalize_rewards=True, discount=0.5)
+    policy = make_policy(normalize_rewards=True, gamma=0.5)
     arguments = policy.data_preprocess(make_data(0, rewards))
     # R: 1, 0.5, 1.25, 0.625 and 2, 3, 3.5, 3.75.
     sums = [1, 0.5, 1.25, 0.625, 2, 3, 3.5, 3.75]
     want = rewards / np.sqrt(np.var(sums) + 1e-8)
     np.testing.assert_allclose(arguments["rewards"]["reward"][..., 0], want, rtol=1e-6)
     policy.forward(arguments)
-    resumed = make_policy(normalize_rewards=True, discount=0.5)
+    resumed = make_policy(normalize_rewards=True, gamma=0.5)
     resumed.load_state_dict(policy.state_dict())
     assert get_statistic(resumed, "return") == pytest.approx(
         (8, np.mean(sums), 8 * np.var(sums)), rel=1e-6

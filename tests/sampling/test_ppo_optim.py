@@ -37,7 +37,7 @@ def make_optim(config, max_traj_len=10, **changes):
 def sample(config, lengths=(3, 7, 5), cut=(1,)):
     """Plays one trajectory of each length with the values that every run starts from."""
     sampler = make_sampler(
-        CountingSlots(lengths, cut), config, discount=config.discount, gae_lambda=config.gae_lambda
+        CountingSlots(lengths, cut), config, discount=config.gamma, gae_lambda=config.gae_lambda
     )
     return sampler.sample_traj(100)[0]
 
@@ -172,7 +172,7 @@ def test_statistics_see_each_step_once_and_no_padding():
 
 
 def test_rewards_are_scaled_by_sums_that_begin_with_each_trajectory():
-    config = make_config(normalize_rewards=True, discount=0.5)
+    config = make_config(normalize_rewards=True, gamma=0.5)
     buffer = Buffer(0.5, 0.95)
     observations = np.zeros((2, SIZE), np.float32)
     for terminal_value in (0.0, 3.0):

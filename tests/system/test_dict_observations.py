@@ -18,10 +18,10 @@ SETTINGS = (
     "algorithm.rollout_steps=64",  # of one client's eight slots
     "algorithm.batch_size=128",
     "algorithm.epochs=6",
-    "algorithm.entropy_coeff=0.05",  # without it, a run may stay at 7.5: three of four cases
-    "algorithm.a_lr=3e-3",
-    "algorithm.c_lr=3e-3",
-    "algorithm.discount=0.5",
+    "algorithm.entropy_coefficient=0.05",  # without it, a run may stay at 7.5: three of four cases
+    "algorithm.learning_rate=3e-3",
+    "algorithm.critic_learning_rate=3e-3",
+    "algorithm.gamma=0.5",
 )
 
 

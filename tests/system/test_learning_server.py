@@ -22,9 +22,9 @@ SETTINGS = (
     "algorithm.rollout_steps=16",  # of eight slots: two clients of four
     "algorithm.batch_size=64",
     "algorithm.epochs=8",
-    "algorithm.a_lr=3e-3",
-    "algorithm.c_lr=3e-3",
-    "algorithm.discount=0.98",
+    "algorithm.learning_rate=3e-3",
+    "algorithm.critic_learning_rate=3e-3",
+    "algorithm.gamma=0.98",
     "algorithm.gae_lambda=0.8",
 )
 
@@ -131,7 +131,9 @@ def test_a_killed_parameter_server_takes_up_its_newest_publish_and_agents_act_on
 
 def test_a_learner_that_fails_ends_its_server_with_a_line(cluster: Cluster) -> None:
     # Steps so large that the second one is not finite.
-    ps, rlx = cluster.start_both_servers("algorithm.a_lr=1e30", "algorithm.c_lr=1e30")
+    ps, rlx = cluster.start_both_servers(
+        "algorithm.learning_rate=1e30", "algorithm.critic_learning_rate=1e30"
+    )
     client = start_client(cluster, "one")
     assert ps.wait() == 1
     ps.wait_for("learning has failed: .* (not finite|NaN or infinity)")

@@ -1,0 +1,31 @@
+"""Older and foreign spellings of hyperparameters, accepted wherever the canonical name is.
+
+    gamma: float = Field(default=0.99, ge=0, le=1, validation_alias=GAMMA)
+
+Messages, `relaax keys` and the saved config use the canonical name, which stands first.
+"""
+
+from pydantic import AliasChoices
+from pydantic.fields import FieldInfo
+
+GAMMA = AliasChoices("gamma", "discount", "rewards_gamma", "GAMMA")
+MAX_GRADIENT_NORM = AliasChoices("max_gradient_norm", "grad_clip")
+ENTROPY_COEFFICIENT = AliasChoices("entropy_coefficient", "entropy_coeff")
+VALUE_COEFFICIENT = AliasChoices("value_coefficient", "value_coeff")
+LEARNING_RATE = AliasChoices("learning_rate", "a_lr")
+CRITIC_LEARNING_RATE = AliasChoices("critic_learning_rate", "c_lr")
+ADAM_EPSILON = AliasChoices("adam_epsilon", "eps", "epsilon")
+
+
+def get_key(name: str, field: FieldInfo) -> str:
+    """Returns the canonical key of the field `name`: its `alias`, or its own name."""
+    return field.alias or name
+
+
+def get_aliases(name: str, field: FieldInfo) -> list[str]:
+    """Returns the other spellings of the field `name` that are accepted on input."""
+    choices = field.validation_alias
+    spellings = choices.choices if isinstance(choices, AliasChoices) else []
+    spelled = [name, *(spelling for spelling in spellings if isinstance(spelling, str))]
+    key = get_key(name, field)
+    return [spelling for spelling in dict.fromkeys(spelled) if spelling != key]
