@@ -34,34 +34,35 @@ class ActorCriticConfig(AlgorithmConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
     state_size: int = Field(default=4, ge=1)
-    """Numbers in one observation, flattened."""
+    """Number of values in one observation, flattened."""
     image: tuple[int, int, int] | None = None
-    """Observations are images of this [height, width, channels], uint8; instead of state_size."""
+    """Shape [height, width, channels] of uint8 image observations; replaces state_size."""
     observations: dict[str, ObservationConfig] | None = Field(default=None, min_length=1)
-    """Observations have several leaves, as those of a Dict space: leaf -> its size or image, and
-    the layers of its branch (config/observations.py); instead of state_size and image. It names all
-    leaves of the environment: any other is refused, as it may be one that was misspelt."""
+    """For observations with several leaves, such as a Dict space: maps each leaf to its size or
+    image and to the layers of its branch (config/observations.py). Replaces state_size and image.
+    It must name every leaf of the environment; an unlisted leaf is an error, because it may be a
+    misspelt one."""
     num_actions: int | tuple[int, ...] | None = None
-    """Discrete actions to choose from; a list: several choices at once, of so many actions each
-    (MultiDiscrete). Exactly one of num_actions and action_size is set."""
+    """Number of discrete actions; a list for several choices at once, with the number of actions of
+    each (MultiDiscrete). Set exactly one of num_actions and action_size."""
     action_size: int | None = Field(default=None, ge=1)
-    """Components of a continuous action."""
+    """Number of components of a continuous action."""
     network: NetworkConfig = NetworkConfig()
     """Layers of the policy, and of the value function."""
     shared_network: bool = False
-    """The policy and the value function share all layers but the last one."""
+    """Share all layers except the last between the policy and the value function."""
     log_std_init: float = 0.0
-    """Continuous actions: logarithm of the standard deviation at the start."""
+    """Continuous actions: initial logarithm of the standard deviation."""
     bounded: bool = False
-    """Continuous actions: squash them into action_low .. action_high, by tanh. Otherwise they may
-    be any numbers, and are clipped on their way to the environment."""
+    """Continuous actions: squash them into action_low .. action_high with tanh. Otherwise actions
+    are unbounded, and are clipped before they reach the environment."""
     action_low: Bound | None = None
-    """Lowest actions of the environment, with bounded: a number, or one for each component."""
+    """With bounded: lowest action of the environment, as one number or one per component."""
     action_high: Bound | None = None
-    """Highest actions of the environment, with bounded: a number, or one for each component."""
+    """With bounded: highest action of the environment, as one number or one per component."""
     normalize_observations: bool = False
-    """Bring observations to mean 0 and deviation 1, by what all agents have seen; of several leaves
-    each by itself, but for images."""
+    """Normalise observations to mean 0 and standard deviation 1, from statistics of all agents.
+    With several leaves, each is normalised separately; images are not."""
 
     @field_validator("num_actions", mode="before")
     @classmethod
@@ -72,8 +73,8 @@ class ActorCriticConfig(AlgorithmConfig):
         if value is None or (sizes and whole and min(sizes) >= least):
             return tuple(value) if several else value
         raise ValueError(
-            f"{value if several else describe_value(value)} came, expected a number of 2 or more, "
-            "or a list: for each of several choices a number of 1 or more"
+            "expected a number of 2 or more, or a list of numbers of 1 or more (one per "
+            f"choice), got {value if several else describe_value(value)}"
         )
 
     @model_validator(mode="after")
@@ -88,19 +89,20 @@ class ActorCriticConfig(AlgorithmConfig):
             return self
         if self.image is not None and (min(self.image) < 1 or self.has_normalizer):
             raise ValueError(
-                f"image: {list(self.image)}, observations normalised: {self.has_normalizer}; "
-                "expected [height, width, channels] of 1 or more, without normalisation (images "
-                "are scaled to [0, 1])"
+                f"image: {list(self.image)} with observation normalisation "
+                f"{'on' if self.has_normalizer else 'off'}; expected [height, width, "
+                "channels], each 1 or more, and no normalisation (images are scaled to [0, "
+                "1])"
             )
         if self.network.begins_with_convolution and self.image is None:
             raise ValueError(
-                "network: its first layer is a convolution, but observations are no images; set "
-                "image: [height, width, channels], or use dense layers"
+                "network: the first layer is a convolution, but the observations are not "
+                "images; set image: [height, width, channels], or use dense layers"
             )
         if self.image is not None and not self.network.begins_with_convolution:
             raise ValueError(
-                "image: the network's first layer is no convolution; begin layers with nature, "
-                "a3c, impala or {conv: ...}"
+                "image: the first layer of the network is not a convolution; start layers "
+                "with nature, a3c, impala or {conv: ...}"
             )
         return self
 
@@ -108,23 +110,25 @@ class ActorCriticConfig(AlgorithmConfig):
         if self.image is not None or "state_size" in self.model_fields_set:
             other = "state_size" if self.image is None else "image"
             raise ValueError(
-                f"observations and {other}: set one of the two; with observations each leaf has "
-                "its own size or image"
+                f"observations and {other} are both set; set only one of them (observations "
+                "gives each leaf its own size or image)"
             )
         if self.network.begins_with_convolution:
             raise ValueError(
-                "network: its first layer is a convolution, but what comes out of the branches of "
-                "observations is no image; put it into the layers of an image's branch"
+                "network: the first layer is a convolution, but the joined branches of "
+                "observations are not an image; move the convolution into the layers of an "
+                "image's branch"
             )
         if self.has_normalizer and len(self.images) == len(observations):
             raise ValueError(
-                "observations: nothing to normalise, as all leaves are images (which are scaled to "
-                "[0, 1]); leave out the normalisation"
+                "observations: nothing to normalise, because all leaves are images (which are "
+                "scaled to [0, 1]); turn the normalisation off"
             )
         if self.has_normalizer and RETURN_STATISTIC in observations:
             raise ValueError(
-                f"observations: a leaf named {RETURN_STATISTIC!r} cannot be normalised, as the "
-                "statistic of returns has that name; rename it in the environment"
+                f"observations: a leaf named {RETURN_STATISTIC!r} cannot be normalised, "
+                "because the statistic of returns has the same name; rename the leaf in the "
+                "environment"
             )
 
     @model_serializer(mode="wrap")
@@ -139,18 +143,21 @@ class ActorCriticConfig(AlgorithmConfig):
         given = [name for name in ("action_low", "action_high") if getattr(self, name) is not None]
         if not self.bounded:
             if given:
-                raise ValueError(f"{given[0]} means nothing without bounded: true")
+                raise ValueError(
+                    f"{given[0]} has no effect without bounded: true; set bounded, or remove "
+                    f"{given[0]}"
+                )
             return
         if self.action_size is None or len(given) < 2:
             raise ValueError(
-                "bounded: true needs action_size, action_low and action_high (continuous actions "
-                "and their bounds)"
+                "bounded: true also needs action_size, action_low and action_high (continuous "
+                "actions and their bounds)"
             )
         low, high = self._get_bound("action_low"), self._get_bound("action_high")
         if not (low < high).all():
             raise ValueError(
                 f"action_low: {low.tolist()}, expected less than action_high {high.tolist()} "
-                "everywhere"
+                "in every component"
             )
 
     def _get_bound(self, name: str) -> np.ndarray:
@@ -159,8 +166,8 @@ class ActorCriticConfig(AlgorithmConfig):
         bound = np.asarray(getattr(self, name), np.float32)
         if bound.shape not in ((), (self.action_size,)):
             raise ValueError(
-                f"{name}: {len(bound)} numbers, expected one, or one for each of the "
-                f"{self.action_size} components (action_size)"
+                f"{name}: {len(bound)} numbers, expected one number, or {self.action_size} "
+                "(one per component, action_size)"
             )
         return np.broadcast_to(bound, (self.action_size,)).copy()
 

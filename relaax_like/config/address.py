@@ -9,7 +9,7 @@ from relaax_like.wire.errors import ConfigError
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _HOST = re.compile(r"[A-Za-z0-9_.\-]{1,253}")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9_.\-]+)?")
-_EXPECTED = "expected host:port, as localhost:7001 or [::1]:7001 (port 0: any free one)"
+_EXPECTED = "expected host:port, such as localhost:7001 or [::1]:7001 (port 0: any free port)"
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ def parse_address(text: str, default_port: int | None = None) -> Address:
     """
     host, bracket, rest = _split(text.strip())
     if not (_IPV6.fullmatch(host) and ":" in host if bracket else _HOST.fullmatch(host)):
-        raise ConfigError(f"{text[:80]!r} is no address, {_EXPECTED}")
+        raise ConfigError(f"{text[:80]!r} is not an address, {_EXPECTED}")
     if not rest and default_port is not None:
         return Address(host, default_port)
     port = rest[1:]
     if rest in ("", ":"):
         raise ConfigError(f"{text[:80]!r}: port missing, {_EXPECTED}")
     if not (rest.startswith(":") and port.isascii() and port.isdigit() and len(port) <= 5):
-        raise ConfigError(f"{text[:80]!r} has no port number, {_EXPECTED}")
+        raise ConfigError(f"{text[:80]!r}: the port is not a number, {_EXPECTED}")
     if int(port) > 65535:
         raise ConfigError(f"{text[:80]!r}: port {port} is above 65535, {_EXPECTED}")
     return Address(host, int(port))

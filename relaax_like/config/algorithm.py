@@ -24,13 +24,13 @@ class AlgorithmConfig(Settings):
     """
 
     name: str | None = None
-    """Name of a shipped algorithm, a folder of algorithms/; exactly one of name and path is set."""
+    """Name of a shipped algorithm (a folder in algorithms/); set exactly one of name and path."""
     path: str | None = None
-    """The user's own folder; relative to the YAML file."""
+    """Folder of your own algorithm, relative to the YAML file."""
     max_global_step: int = Field(default=10**8, ge=1)
     """Training ends when all clients together have taken this many environment steps."""
     observation_history: int = Field(default=1, ge=1, le=1000)
-    """Newest observations that the network sees at once."""
+    """Number of most recent observations that the network sees at once."""
     learning_rate: float = Field(default=1e-3, ge=0, validation_alias=LEARNING_RATE)
     """Learning rate of the default optimizer."""
     # The experiment's; it is no key of this section.

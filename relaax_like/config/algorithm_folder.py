@@ -47,9 +47,11 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
         )
     folder = (base_dir / name_or_path).resolve()
     if not folder.is_dir():
-        raise ConfigError(f"no folder {folder}; expected an algorithm's folder with a config.py")
+        raise ConfigError(
+            f"{folder}: no such folder; expected an algorithm folder with a config.py"
+        )
     if not (folder / "config.py").is_file():
-        raise ConfigError(f"{folder} has no config.py, so it is no algorithm's folder")
+        raise ConfigError(f"{folder}: not an algorithm folder, because it has no config.py")
     return folder
 
 
@@ -72,11 +74,14 @@ def find_environment(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
         for name in (MAIN, SLOTS):
             if (program / name).is_file():
                 return program / name
-        raise ConfigError(f"{program} has neither {MAIN} (a program) nor {SLOTS} (make_slots)")
+        raise ConfigError(
+            f"{program}: not an environment folder; expected a file {MAIN} (a program) or {SLOTS} "
+            "(with make_slots) in it"
+        )
     if not program.is_file():
         raise ConfigError(
-            f"no file {program}; expected an environment's program, or a folder with {MAIN} or "
-            f"{SLOTS}"
+            f"{program}: no such file; expected an environment's program, or a folder with "
+            f"{MAIN} or {SLOTS}"
         )
     return program
 
@@ -92,7 +97,7 @@ def load_folder_module(folder: Path, module: str) -> ModuleType:
     """
     file = folder / f"{module}.py"
     if not _NAME.fullmatch(module) or not file.is_file():
-        raise ConfigError(f"folder {folder} has no {module}.py")
+        raise ConfigError(f"{folder}: this folder has no {module}.py")
     try:
         with _lock:
             package = _make_package(folder.resolve())
@@ -117,8 +122,8 @@ def load_config_class(folder: Path) -> type[AlgorithmConfig]:
     config = getattr(load_algorithm_module(folder, "config"), "Config", None)
     if not (isinstance(config, type) and issubclass(config, AlgorithmConfig)):
         raise ConfigError(
-            f"{folder / 'config.py'} exports no class Config(AlgorithmConfig); "
-            "derive it from relaax_like.config.algorithm.AlgorithmConfig"
+            f"{folder / 'config.py'}: no class Config found; define one that derives from "
+            "relaax_like.config.algorithm.AlgorithmConfig"
         )
     return config
 
@@ -135,8 +140,8 @@ def _find_built_in(kind: str, root: Path, name: str | Path, must_have: str) -> P
     near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ConfigError(
-        f"no {kind} {str(name)[:80]!r}{hint} (known: {', '.join(known) or 'none'}; "
-        "for a folder of your own use path)"
+        f"unknown {kind} {str(name)[:80]!r}{hint} (known: {', '.join(known) or 'none'}; to use "
+        "a folder of your own, set path)"
     )
 
 

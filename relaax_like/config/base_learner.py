@@ -39,18 +39,18 @@ class DataloaderConfig(Settings):
     """Key `dataloader`: how `start` gets its data."""
 
     batch_size: int = Field(default=64, ge=1)
-    """Items in a batch."""
+    """Items per batch."""
     chunk_size: int | None = Field(default=None, ge=1)
-    """Items that are asked for at once; null: batch_size."""
+    """Items requested at once; null: batch_size."""
     num_workers: int = Field(default=1, ge=1)
-    """Threads, each of which loads one chunk at a time."""
+    """Loader threads; each loads one chunk at a time."""
 
     @model_validator(mode="after")
     def _validate_chunks(self) -> Self:
         if self.chunk_size is not None and self.batch_size % self.chunk_size:
             raise ValueError(
-                f"batch_size {self.batch_size} is no multiple of chunk_size {self.chunk_size}; "
-                "a batch is made of whole chunks"
+                f"batch_size {self.batch_size} is not a multiple of chunk_size "
+                f"{self.chunk_size}; a batch consists of complete chunks"
             )
         return self
 
@@ -59,12 +59,11 @@ class HookConfig(Settings):
     """The full form of a hook; its name is the key that it stands under."""
 
     type: str
-    """A type that is registered: load_ckpt, save_ckpt, log_show, log_reduce, or one of the
-    user's."""
+    """A registered type: load_ckpt, save_ckpt, log_show, log_reduce, or one of your own."""
     position: Position
-    """When it is called."""
+    """When the hook is called."""
     priority: float = Field(default=20.0, ge=0)
-    """Hooks of one position run in the order of their priorities, the lowest first."""
+    """Hooks at the same position run in ascending order of priority."""
     ext_args: dict[str, JsonValue] = Field(default_factory=dict)
     """Further arguments of the hook's class."""
 
@@ -92,7 +91,7 @@ class _Shorthand(NamedTuple):
         return {**form, "ext_args": arguments}
 
 
-_FREQ = "iterations between two calls, 1 or more, or null"
+_FREQ = "the iterations between two calls (1 or more), or null"
 _FLAG = "true or false"
 _SHORTHANDS = {
     "load_ckpt_before_run": _Shorthand(
@@ -116,18 +115,18 @@ class BaseLearnerConfig(Settings):
     """Settings of a `BaseLearner`; `make_base_learner_config` makes them from a dict."""
 
     max_iterations: int | None = Field(default=None, ge=1)
-    """Iterations after which `start` ends, with those before a loaded checkpoint; null: no
-    limit."""
+    """`start` returns after this many iterations, including those before a loaded checkpoint; null:
+    no limit."""
     load_path: str = ""
-    """Checkpoint to start from, an .npz; "": none."""
+    """Checkpoint (.npz) to start from; "": none."""
     use_cuda: bool = False
-    """Tells the policy to use a GPU: number rank mod 8."""
+    """Tell the policy to use a GPU, with the index rank mod 8."""
     use_distributed: bool = False
-    """Several learners train together; needed where world_size is above 1."""
+    """Several learners train together; required if world_size is above 1."""
     dataloader: DataloaderConfig = DataloaderConfig()
-    """How `start` gets its data."""
+    """How `start` loads its data."""
     hook: dict[str, HookConfig | None] = Field(default_factory=dict, validate_default=True)
-    """Name -> full form; null: no hook of that name."""
+    """Name -> full form; null disables the hook of that name."""
 
     @field_validator("hook", mode="before")
     @classmethod
@@ -144,13 +143,15 @@ class BaseLearnerConfig(Settings):
         }
         if self.load_path and not hooks:
             raise ValueError(
-                f"load_path is {self.load_path!r}, but there is no hook of type load_ckpt"
+                f"load_path is {self.load_path!r}, but there is no hook of type load_ckpt to "
+                "load it; add one, or remove load_path"
             )
         for name, hook in hooks.items():
             path = hook.ext_args.get("load_path")
             if self.load_path and path and path != self.load_path:
                 raise ValueError(
-                    f"load_path is {self.load_path!r}, but hook.{name} loads {path!r}; give one"
+                    f"load_path is {self.load_path!r}, but hook.{name} loads {path!r}; set "
+                    "only one of them"
                 )
         return self
 
@@ -193,11 +194,11 @@ def _to_full_form(name: str, given: Any) -> Any:
         near = difflib.get_close_matches(str(name), _SHORTHANDS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise ValueError(
-            f"{name}: {describe_value(given)} came; {hint}Shorthands are "
+            f"{name}: {describe_value(given)} is not a known hook; {hint}Shorthands are "
             f"{', '.join(_SHORTHANDS)}; any other hook is a section with type and position"
         )
     if not shorthand.accepts(given):
-        raise ValueError(f"{name}: {describe_value(given)} came, expected {shorthand.expected}")
+        raise ValueError(f"{name}: expected {shorthand.expected}, got {describe_value(given)}")
     return None if given is False else shorthand.to_full_form(given)
 
 

@@ -14,20 +14,21 @@ class CombineConfig(Settings):
     """
 
     method: Literal["fifo", "avg", "dc"] = "fifo"
-    """fifo: a gradient is applied at once; avg: held back until several have come, and applied as
-    their mean, stale ones dropped; dc: applied at once, with delay compensation (arXiv
-    1609.08326)."""
+    """How gradients are applied: fifo, each one immediately; avg, held back until several have
+    arrived and then applied as their mean, without stale ones; dc, immediately, with delay
+    compensation (arXiv 1609.08326)."""
     num_gradients: int = Field(default=4, ge=1, le=10_000)
-    """Gradients in a mean of avg; fewer when fewer clients push."""
+    """avg: number of gradients in a mean; fewer if fewer clients push."""
     max_wait_sec: float = Field(default=1.0, gt=0, le=1e9)
-    """Seconds after which the next gradient to come has all that wait for avg applied with it."""
+    """avg: seconds after which pending gradients are applied together with the next one that
+    arrives."""
     dc_lambda: float = Field(default=0.05, ge=0, le=1e6)
     """Strength of the delay compensation."""
     dc_history: int = Field(default=20, ge=1, le=10_000)
-    """Versions of the weights that are kept for delay compensation, each of which takes their size
-    in memory. A gradient of an older version is applied as it is."""
+    """Weight versions kept for delay compensation; each one uses as much memory as the weights. A
+    gradient computed with an older version is applied unchanged."""
     max_staleness: int | None = Field(default=None, ge=0, le=1_000_000)
-    """Staleness above which a gradient meets when_stale; null: none does."""
+    """Staleness above which when_stale applies to a gradient; null: no limit."""
     when_stale: Literal["apply", "compensate", "drop"] = "drop"
-    """What happens to a staler gradient: apply, as any other; compensate, with delay compensation;
-    drop: only its environment steps, episodes and statistics count."""
+    """What happens to a gradient that is too stale: apply it like any other; compensate for the
+    delay; or drop it, and count only its environment steps, episodes and statistics."""

@@ -48,12 +48,14 @@ def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean --{near[0].replace('_', '-')}?" if near else ""
             raise ConfigError(
-                f"{flag}: no flag of this command, and no key of the file's algorithm, learner or "
-                f"environment{hint}"
+                f"{flag}: neither an option of this command nor a key of the file's algorithm, "
+                f"learner or environment section{hint}"
             )
         if used.setdefault(known[name], name) != name:
             first = used[known[name]].replace("_", "-")
-            raise ConfigError(f"{flag}: another spelling of --{first}, also set; keep one of them")
+            raise ConfigError(
+                f"{flag}: another spelling of --{first}, which is also set; keep one of them"
+            )
         overrides.append(f"{known[name]}={value}")
     return overrides
 
@@ -64,7 +66,7 @@ def _pair(arguments: Sequence[str]) -> list[tuple[str, str]]:
     while rest:
         flag = rest.pop(0)
         if not flag.startswith("--") or flag == "--":
-            raise ConfigError(f"{flag!r}: unexpected; flags are --KEY VALUE")
+            raise ConfigError(f"{flag!r}: unexpected argument; expected --KEY VALUE")
         flag, equals, value = flag.partition("=")
         if not equals:
             value = "true" if not rest or rest[0].startswith("--") else rest.pop(0)

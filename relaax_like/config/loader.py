@@ -184,11 +184,14 @@ class _ExperimentLoader:
         if "logdir" in data and "run_dir" in data:
             self._problems.add(
                 ("logdir",),
-                "run_dir stands here, too; expected one of them: `--set run_dir=null` or "
-                "`--set logdir=null` takes the other",
+                "run_dir is set as well; set only one of them, or select one with `--set "
+                "run_dir=null` or `--set logdir=null`",
             )
         if "run_name" in data and "logdir" not in data:
-            self._problems.add(("run_name",), "names a folder in logdir, which is missing")
+            self._problems.add(
+                ("run_name",),
+                "names a folder inside logdir, but logdir is not set; set it, or remove run_name",
+            )
         return self._validate((), TopConfig, {"run_dir": str(self._default_run_dir()), **data})
 
     def _load_parameter_server(self, run_dir: Path) -> ParameterServerConfig | None:
@@ -199,7 +202,7 @@ class _ExperimentLoader:
         given = self._section_data(PARAMETER_SERVER).get("initial_values")
         file = (self._base_dir / given).resolve() if isinstance(given, str) else None
         if file is not None and not file.is_file():
-            self._problems.add((PARAMETER_SERVER, "initial_values"), f"no file {file}")
+            self._problems.add((PARAMETER_SERVER, "initial_values"), f"{file}: no such file")
         section = self._load_section(PARAMETER_SERVER, ParameterServerConfig, defaults)
         return section and section.model_copy(update={"initial_values": file})
 
@@ -226,12 +229,12 @@ class _ExperimentLoader:
             if key not in given:
                 self._problems.add(
                     (SECURITY, key),
-                    f"missing, but {given[0]} stands here: TLS needs {', '.join(_TLS_KEYS)}",
+                    f"missing, but {given[0]} is set; TLS needs all of {', '.join(_TLS_KEYS)}",
                 )
         if section.tls_client_cert_required and not given:
             self._problems.add(
                 (SECURITY, "tls_client_cert_required"),
-                f"true, but there is no TLS: it needs {', '.join(_TLS_KEYS)}",
+                f"true, but TLS is off; set {', '.join(_TLS_KEYS)} as well",
             )
         paths = {
             key: (self._base_dir / path).resolve()
@@ -273,19 +276,19 @@ class _ExperimentLoader:
         data = self._section_data(section)
         given = [key for key in (name_key, "path") if data.get(key) is not None]
         if len(given) != 1:
-            what = "both stand here" if given else "missing"
-            built_in = f"{name_key} (a folder of {section}s/)"
+            what = "both are set" if given else "missing"
+            built_in = f"{name_key} (a folder in {section}s/)"
             loc: Loc = (section, *given[1:])
-            self._problems.add(loc, f"{what}: expected either {built_in} or path (your own)")
+            self._problems.add(loc, f"{what}; set either {built_in} or path (your own)")
             return None
         value = data[given[0]]
         if not isinstance(value, str) or not value:
             what = describe_value(value)
-            self._problems.add((section, given[0]), f"{what} came, expected text")
+            self._problems.add((section, given[0]), f"expected text, got {what}")
             return None
         try:
             if given[0] == name_key and ("/" in value or value.startswith(".")):
-                raise ConfigError(f"{value!r} is a path; write it as path: {value}")
+                raise ConfigError(f"{value!r} is a path, not a name; set path: {value} instead")
             return find(Path(value) if given[0] == "path" else value, self._base_dir)
         except ConfigError as error:
             self._problems.add((section, given[0]), str(error))
@@ -304,29 +307,29 @@ class _ExperimentLoader:
         if plan is not None:
             possible = "server"
         if learner.placement not in (None, possible):
-            what = "makes whole updates" if possible == "server" else "makes single gradients"
+            what = "makes complete updates" if possible == "server" else "makes single gradients"
             self._problems.add(
                 (LEARNER, "placement"),
-                f"{learner.placement!r}, but this algorithm {what}: expected {possible!r}",
+                f"{learner.placement!r}, but this algorithm {what}; set it to {possible!r}",
             )
         if learner.workers and (plan is None or plan.discount is None):
             self._problems.add(
                 (LEARNER, "workers"),
-                f"{learner.workers}, but this algorithm does not learn from whole trajectories: "
-                "expected 0",
+                f"{learner.workers}, but this algorithm does not learn from complete "
+                "trajectories; set it to 0",
             )
         if learner.collect_traj and (possible != "server" or learner.workers):
             self._problems.add(
                 (LEARNER, "collect_traj"),
-                "true, but only a learner in the server (placement: server), without workers, "
-                "keeps what it learns from: expected false",
+                "true, but only a learner in the server (placement: server) without workers "
+                "can write what it learns from; set it to false",
             )
         for name, off in (("eval_freq", 0), ("save_freq", -1), ("hook", {})):
             if possible != "server" and (came := getattr(learner, name)) != off:
                 self._problems.add(
                     (LEARNER, name),
-                    f"{came!r}, but only a learner in the server (placement: server) looks at it: "
-                    f"expected {off!r}",
+                    f"{came!r}, but only a learner in the server (placement: server) uses this "
+                    f"key; set it to {off!r}",
                 )
         self._validate_offline(learner, algorithm)
         # Kept in the run's config.yaml, which may be read from anywhere.
@@ -341,32 +344,32 @@ class _ExperimentLoader:
             if not algorithm.learns_online:
                 self._problems.add(
                     (LEARNER, "offline"),
-                    "missing, but this algorithm learns from what others did, and not from what it "
-                    "does: name a folder of trajectories, as runs with learner.collect_traj "
-                    "leave it: relaax train FILE --offline RUN/trajectories",
+                    "missing, but this algorithm only learns from recorded trajectories; name "
+                    "a folder of them, as written by a run with learner.collect_traj: relaax "
+                    "train FILE --offline RUN/trajectories",
                 )
             return
         if not algorithm.learns_offline:
             self._problems.add(
                 (LEARNER, "offline"),
-                f"{str(learner.offline)!r}, but this algorithm can only learn from what its own "
-                "policy does: leave it out, or use an algorithm that learns from what others did, "
-                "such as behaviour cloning",
+                f"{str(learner.offline)!r}, but this algorithm only learns from its own "
+                "policy's experience; remove the key, or use an algorithm that learns from "
+                "recorded trajectories, such as bc",
             )
         for key, none in (("workers", 0), ("collect_traj", False), ("target_return", None)):
             value = getattr(learner, key)
             if value != none:
                 self._problems.add(
                     (LEARNER, key),
-                    f"{json.dumps(value)}, but nothing is played in a run that learns from files "
-                    f"(offline): expected {json.dumps(none)}",
+                    f"{json.dumps(value)}, but a run that learns from files (offline) does not "
+                    f"play; set it to {json.dumps(none)}",
                 )
 
     def _validate_optimizers(self, algorithm: AlgorithmConfig) -> None:
         try:
             _ = algorithm.optimizers
         except ValueError as error:
-            self._problems.add((ALGORITHM,), f"these keys give no valid optimizers: {error}")
+            self._problems.add((ALGORITHM,), f"these keys do not make valid optimizers: {error}")
 
     def _validate_binds(self, binds: Sequence[Address | None]) -> None:
         servers = zip(SECTIONS, binds, strict=False)
@@ -376,7 +379,7 @@ class _ExperimentLoader:
                 if bind.collides_with(taken):
                     self._problems.add(
                         (section, "bind"),
-                        f"{bind} is also where {other} binds ({taken}); choose another port",
+                        f"{bind} is already used by {other} ({taken}); choose another port",
                     )
 
     def _validate_clients(
@@ -391,8 +394,8 @@ class _ExperimentLoader:
             if wanted > limit:
                 self._problems.add(
                     (ENVIRONMENT, key),
-                    f"{wanted} is above {RLX_SERVER}.{limit_key} {limit}; lower one or raise the "
-                    "other",
+                    f"{wanted} is above {RLX_SERVER}.{limit_key} {limit}; lower {key}, or "
+                    f"raise {limit_key}",
                 )
 
     # Parts.
@@ -411,7 +414,9 @@ class _ExperimentLoader:
         if data is None:
             data = {}
         if not isinstance(data, dict):
-            self._problems.add((section,), f"{describe_value(data)} came, expected keys under it")
+            self._problems.add(
+                (section,), f"expected a section of keys, got {describe_value(data)}"
+            )
             return None
         self._use_aliases(section, model, data)
         return self._validate((section,), model, {**defaults, **data})
@@ -436,7 +441,7 @@ class _ExperimentLoader:
             data = self._section_data(section)
             if old in data:
                 place = self._document.place((section, old))
-                _log.warning("%s: %s.%s is an older form, write %s", place, section, old, new)
+                _log.warning("%s: %s.%s is deprecated; use %s", place, section, old, new)
                 self._merge_spellings(section, data, [new, old])
 
     def _merge_spellings(self, section: str, data: dict[str, Any], spellings: list[str]) -> None:

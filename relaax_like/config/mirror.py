@@ -42,26 +42,26 @@ def parse_mirror(name: str, numbers: Sequence[float], size: int, what: str) -> M
       ValueError: they are no such permutation; names the entry.
     """
     if len(numbers) != size:
-        raise ValueError(f"{name}: {len(numbers)} numbers, expected {size}, one for each {what}")
+        raise ValueError(f"{name}: {len(numbers)} numbers, expected {size} (one for each {what})")
     indices: list[int] = []
     for place, number in enumerate(numbers):
         index = 0 if abs(number) == _FIRST else int(abs(number))
         if (index == 0 or index != abs(number)) and abs(number) != _FIRST:
             raise ValueError(
-                f"{name}: {number:g} at place {place}, expected a whole number, or 0.1 or -0.1 "
-                "for index 0, which has no sign otherwise"
+                f"{name}: {number:g} at position {place}, expected an integer, or 0.1 or -0.1 "
+                "for index 0 (0 has no sign)"
             )
         if index >= size:
             raise ValueError(
-                f"{name}: {number:g} at place {place}, the largest index is {size - 1}"
+                f"{name}: {number:g} at position {place}, but the largest index is {size - 1}"
             )
         indices.append(index)
     signs = [1 if number > 0 else -1 for number in numbers]
     for place, index in enumerate(indices):
         if indices[index] != place or signs[index] != signs[place]:
             raise ValueError(
-                f"{name}: place {place} takes {numbers[place]:g}, but place {index} takes "
-                f"{numbers[index]:g}; expected a mirror, which is its own inverse: what is "
-                "mirrored twice is as it was"
+                f"{name}: position {place} takes {numbers[place]:g}, but position {index} "
+                f"takes {numbers[index]:g}; expected a mirror, which is its own inverse: "
+                "mirroring twice must restore the original"
             )
     return Mirror(tuple(indices), tuple(signs))

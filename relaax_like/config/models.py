@@ -30,9 +30,7 @@ def _make_address_validator(default_port: int) -> PlainValidator:
         if isinstance(value, Address):
             return value
         if not isinstance(value, str):
-            raise ValueError(
-                f"{value!r} came, expected an address such as localhost:{default_port}"
-            )
+            raise ValueError(f"expected an address such as localhost:{default_port}, got {value!r}")
         return parse_address(value, default_port)
 
     return PlainValidator(to_address)
@@ -57,102 +55,102 @@ class TopConfig(Settings):
     """The keys that stand in no section."""
 
     seed: int = Field(default=0, ge=0, lt=2**63)
-    """Seed from which those of all random generators are derived."""
+    """Seed from which the seeds of all random generators are derived."""
     run_dir: Path
-    """Folder of all that the run writes, relative to where the command is started; default: runs/
-    and the name of the YAML file."""
+    """Folder for everything that the run writes, relative to the working directory; default: runs/
+    followed by the name of the YAML file."""
     logdir: Path | None = None
-    """Instead of run_dir: each start of `relaax train` or `relaax run` makes a folder of its own,
+    """Replaces run_dir: each start of `relaax train` or `relaax run` creates a new folder
     LOGDIR/ENVIRONMENT/RUN_NAME/TIMESTAMP."""
     run_name: str | None = Field(default=None, pattern=r"^[^/.][^/]*$")
-    """Name of the run in logdir; null: a hash of all settings but seed, folders and addresses, and
-    the seed."""
+    """Name of the run in logdir; null: a hash of all settings except seed, folders and addresses,
+    followed by the seed."""
 
 
 class ParameterServerConfig(Settings):
     """Section `relaax-parameter-server`."""
 
     bind: ParameterServerAddress = Address("localhost", PARAMETER_SERVER_PORT)
-    """HOST:PORT to listen on; port 0: any free one."""
+    """HOST:PORT to listen on; port 0: any free port."""
     checkpoint_dir: Path
     """Folder of the snapshots; default: RUN_DIR/checkpoints."""
     checkpoint_time_interval: Seconds | None = 60.0
-    """Seconds between snapshots; null: none by time."""
+    """Seconds between snapshots; null: no time-based snapshots."""
     checkpoint_global_step_interval: int | None = Field(default=None, ge=1)
-    """Environment steps between snapshots; null: none by steps."""
+    """Environment steps between snapshots; null: no step-based snapshots."""
     checkpoints_to_keep: int = Field(default=3, ge=1)
-    """Newest snapshots that stay."""
+    """Number of newest snapshots to keep."""
     best_checkpoints_to_keep: int = Field(default=1, ge=0)
-    """Older snapshots that stay as well, those with the largest mean return of a full window of
-    episodes."""
+    """Number of older snapshots to keep in addition: those with the highest mean return over a full
+    window of episodes."""
     mirror_url: str | None = None
-    """A copy of each snapshot elsewhere, as an fsspec URL such as s3://bucket/run; null: none. Keys
-    come from the store's own environment variables. An empty checkpoint_dir is filled from
-    there."""
+    """fsspec URL, such as s3://bucket/run, to which each snapshot is copied; null: no copies.
+    Credentials come from the store's own environment variables. An empty checkpoint_dir is restored
+    from there."""
     durability: Literal["journal", "snapshot"] = "journal"
-    """What a crash costs: journal: nothing acknowledged, as each push is written down first;
-    snapshot: the updates since the newest snapshot."""
+    """What a crash loses: journal, nothing that was acknowledged, because each push is logged
+    first; snapshot, the updates since the newest snapshot."""
     journal_max_mb_per_sec: float = Field(default=100.0, gt=0)
-    """Bound of the journal: more megabytes of gradients per second, and durability is
+    """Limit of the journal in MB/s; if gradients arrive faster, durability falls back to
     "snapshot"."""
     journal_strict: bool = False
-    """Sync each push to the disk before it is acknowledged, so that a power cut costs nothing,
-    either. Otherwise it costs a second at most."""
+    """Sync each push to disk before it is acknowledged, so that a power failure loses nothing
+    either. Otherwise a power failure loses at most one second."""
     metrics_dir: Path
     """Folder of the curves; default: RUN_DIR/metrics."""
     initial_values: Path | None = None
-    """An .npz to start from, instead of the algorithm's make_initial_values; relative to the
-    file."""
+    """An .npz file with the initial values, instead of the algorithm's make_initial_values;
+    relative to the YAML file."""
     optimizers: dict[str, OptimizerConfig] | None = None
-    """Optimizer per variable group; null: the algorithm's."""
+    """Optimizer of each variable group; null: the algorithm's defaults."""
     combine: CombineConfig = CombineConfig()
-    """How gradients of several clients are combined."""
+    """How the gradients of several clients are combined."""
     prometheus_bind: PrometheusAddress | None = None
-    """Where `http://HOST:PORT/metrics` shows the numbers of `relaax status` to Prometheus; null:
-    nowhere. Nothing protects that page."""
+    """Address at which `http://HOST:PORT/metrics` exports the numbers of `relaax status` to
+    Prometheus; null: no export. That page has no access control."""
     progress_interval_sec: Seconds = 5.0
     """Seconds between progress lines."""
     log_level: LogLevel = "INFO"
-    """Lowest level of log lines that are printed."""
+    """Lowest level of log messages that are printed."""
 
 
 class RlxServerConfig(Settings):
     """Section `relaax-rlx-server`."""
 
     bind: RlxServerAddress = Address("localhost", RLX_SERVER_PORT)
-    """HOST:PORT to listen on; port 0: any free one."""
+    """HOST:PORT to listen on; port 0: any free port."""
     parameter_server: ParameterServerAddress = Address("localhost", PARAMETER_SERVER_PORT)
-    """HOST:PORT of the parameter server; default: where it binds."""
+    """HOST:PORT of the parameter server; default: the address it listens on."""
     max_clients: int = Field(default=256, ge=1)
-    """Clients that are connected at a time."""
+    """Maximum number of clients connected at the same time."""
     max_slots_per_client: int = Field(default=64, ge=1)
-    """Environments that one client steps together."""
+    """Maximum number of environments that one client steps together."""
     max_message_bytes: int = Field(default=64 * 1024 * 1024, ge=1024, le=1 << 30)
-    """Longest message that is read, in bytes; 1 KiB to 1 GiB."""
+    """Size limit of a message in bytes, from 1 KiB to 1 GiB."""
     hello_timeout_sec: Seconds = 10.0
-    """Seconds within which a client must say hello, or it is dropped."""
+    """Seconds within which a client must send its hello; otherwise it is disconnected."""
     idle_timeout_sec: Seconds = 600.0
-    """Seconds of silence after which a client is dropped."""
+    """Seconds of silence after which a client is disconnected."""
     session_timeout_sec: Seconds | None = None
-    """Seconds after which a client is dropped at its next episode's end, so that a load balancer
-    can move it; null: never."""
+    """Seconds after which a client is disconnected at its next end of an episode, so that a load
+    balancer can move it; null: never."""
     min_free_memory_mb: int = Field(default=256, ge=0)
-    """New clients are refused while less memory than this is free."""
+    """Refuse new clients while less than this much memory is free."""
     score_lines: bool = False
-    """Log one line per finished episode."""
+    """Log one line for each finished episode."""
     log_level: LogLevel = "INFO"
-    """Lowest level of log lines that are printed."""
+    """Lowest level of log messages that are printed."""
 
 
 class MetricsServerConfig(Settings):
     """Section `relaax-metrics-server`. When it is there, metrics go to that process."""
 
     bind: MetricsServerAddress = Address("localhost", METRICS_SERVER_PORT)
-    """HOST:PORT to listen on; port 0: any free one."""
+    """HOST:PORT to listen on; port 0: any free port."""
     metrics_dir: Path
     """Folder of the curves; default: RUN_DIR/metrics."""
     log_level: LogLevel = "INFO"
-    """Lowest level of log lines that are printed."""
+    """Lowest level of log messages that are printed."""
 
 
 class WandbConfig(Settings):
@@ -163,17 +161,17 @@ class WandbConfig(Settings):
     """
 
     project: str = Field(default="relaax_like", min_length=1, max_length=128)
-    """Project that the run belongs to."""
+    """Project of the run."""
     group: str | None = Field(default=None, min_length=1)
-    """Group within which runs are shown together, such as the seeds of an experiment."""
+    """Group in which runs are shown together, such as the seeds of an experiment."""
     name: str | None = Field(default=None, min_length=1)
-    """Name of the run there; null: the last two names of the run's folder."""
+    """Name of the run in W&B; null: the last two components of the run folder's path."""
 
     @field_validator("project")
     @classmethod
     def _refuse_what_wandb_refuses(cls, value: str) -> str:
         if set(value) & set("/\\#?%:"):
-            raise ValueError(f"{value!r} came, expected a name without / \\ # ? % and :")
+            raise ValueError(f"expected a name without / \\ # ? % and :, got {value!r}")
         return value
 
 
@@ -181,63 +179,68 @@ class SecurityConfig(Settings):
     """Section `security`: what all connections of the run ask for and show. docs/security.md."""
 
     tls_cert: Path | None = None
-    """Certificate of the servers, a PEM file relative to the YAML file. tls_cert, tls_key and
-    tls_ca are set together; without them connections are in the clear."""
+    """Certificate of the servers, as a PEM file relative to the YAML file. Set tls_cert, tls_key
+    and tls_ca together; without them, connections are not encrypted."""
     tls_key: Path | None = None
-    """Key of tls_cert, a PEM file relative to the YAML file."""
+    """Private key of tls_cert, as a PEM file relative to the YAML file."""
     tls_ca: Path | None = None
-    """Certificate that has signed tls_cert, a PEM file relative to the YAML file."""
+    """CA certificate that signed tls_cert, as a PEM file relative to the YAML file."""
     tls_client_cert_required: bool = False
-    """Clients, too, must have a certificate that tls_ca has signed. The run's own show tls_cert."""
+    """Require clients to present a certificate signed by tls_ca. The run's own clients present
+    tls_cert."""
     tokens_file: Path | None = None
-    """File with lines "ROLE TOKEN", the tokens that servers accept; null: they ask for none."""
+    """File with the tokens that servers accept, one "ROLE TOKEN" per line; null: no tokens
+    required."""
     token_file: Path | None = None
-    """File with the token that the run's own clients show: rlx server, learner, environments."""
+    """File with the token that the run's own clients send (rlx server, learner, environments)."""
     insecure: bool = False
-    """Bind beyond this machine without TLS and tokens."""
+    """Allow listening on other machines' addresses without TLS and tokens."""
 
 
 class LearnerConfig(Settings):
     """Section `learner`."""
 
     placement: Literal["agent", "server"] | None = None
-    """Where the learner runs: agent, in the rlx server, beside its agents; server, in the parameter
-    server, which gets experience instead of gradients; null: where the algorithm can learn."""
+    """Where the learner runs: agent, in the rlx server beside its agents; server, in the parameter
+    server, which then receives experience instead of gradients; null: wherever the algorithm can
+    learn."""
     max_rollouts_ahead: int | None = Field(default=None, ge=0, le=16)
-    """Rollouts that an agent may have under way while it acts on, over the network. 0: it waits
-    until each has been learned from, or is known not to complete an iteration; null: 1 with
-    placement agent, 0 with server."""
+    """Number of unacknowledged rollouts with which an agent keeps acting, over the network. 0: it
+    waits until each rollout has been learned from, or is known not to complete an iteration; null:
+    1 with placement agent, 0 with placement server."""
     target_return: float | None = None
-    """Training ends when the mean return of the last target_episodes episodes reaches it."""
+    """Training ends when the mean return of the last target_episodes episodes reaches this
+    value."""
     target_episodes: int = Field(default=100, ge=1)
-    """Newest episodes in the mean return that is compared with target_return."""
+    """Number of most recent episodes whose mean return is compared with target_return."""
     eval_freq: int = Field(default=0, ge=0)
-    """Placement server: iterations between two tests with greedy episodes; 0: none. The best policy
-    so far is kept as a snapshot: by its tests, or without them by its training returns."""
+    """Placement server: iterations between two evaluations with greedy episodes; 0: no evaluations.
+    The best policy so far is kept as a snapshot, judged by its evaluations, or by its training
+    returns if there are none."""
     num_eval_eps: int = Field(default=10, ge=1)
-    """Episodes in one greedy test."""
+    """Episodes per evaluation."""
     workers: int = Field(default=0, ge=0, le=1024)
-    """`relaax train` with placement server: processes that sample whole trajectories, each in
-    environment.slots environments. 0: none, and rollouts of one length."""
+    """`relaax train` with placement server: number of processes that sample complete trajectories,
+    each in environment.slots environments. 0: no such processes, and rollouts of fixed length."""
     max_traj_len: int = Field(default=300, ge=1)
-    """Steps after which a trajectory of a worker is cut off."""
+    """Steps after which a worker truncates a trajectory."""
     backprop_workers: int = Field(default=1, ge=-1, le=1024)
-    """Placement server: threads that compute an update; -1: as many as are quickest, which is
-    measured when the run begins."""
+    """Placement server: threads that compute an update; -1: the fastest number, which is measured
+    when the run starts."""
     save_freq: int = Field(default=-1, ge=-1)
-    """Placement server: iterations between two copies of policy and optimizers in RUN/ckpt; -1:
-    none."""
+    """Placement server: iterations between two copies of policy and optimizers in RUN/ckpt; -1: no
+    copies."""
     collect_traj: bool = False
-    """Placement server: also write what is learned from to RUN/trajectories, one file for each
+    """Placement server: also write the training data to RUN/trajectories, one file per
     iteration."""
     collect_traj_max_mb: float = Field(default=1000.0, gt=0)
-    """Megabytes of trajectory files, above which nothing more is written; a warning tells."""
+    """Megabytes of trajectory files after which no more are written; a warning is logged."""
     offline: Path | None = None
-    """`relaax train`: a folder of trajectory files to learn from, instead of playing; for
-    algorithms that can. Relative to where the command is started."""
+    """`relaax train`: folder of trajectory files to learn from instead of playing, for algorithms
+    that support it. Relative to the working directory."""
     previous: Path | None = None
-    """A run's folder whose newest weights this one starts from; it stays as it is. Relative to
-    where the command is started."""
+    """Folder of the run whose newest weights this run starts from; that run is not changed.
+    Relative to the working directory."""
     hook: dict[str, JsonValue] = Field(default_factory=dict)
     """Hooks of a learner in the server; see config/base_learner.py."""
 
@@ -252,14 +255,14 @@ class LearnerConfig(Settings):
     @classmethod
     def _refuse_none(cls, value: int) -> int:
         if not value:
-            raise ValueError("0 came, expected 1 or more, or -1 (as many as are quickest)")
+            raise ValueError("expected 1 or more, or -1 (the fastest number), got 0")
         return value
 
     @field_validator("placement", mode="before")
     @classmethod
     def _refuse_what_is_not_built(cls, value: Any) -> Any:
         if value == "standalone":
-            raise ValueError(f"{value!r} is not built yet, only agent and server are")
+            raise ValueError(f"{value!r} is not implemented yet; expected agent or server")
         return value
 
 
@@ -267,23 +270,24 @@ class EnvironmentConfig(Settings):
     """Section `environment`: what `relaax run` and `relaax train` start as clients."""
 
     program: str | None = None
-    """Name of a shipped environment, a folder of environments/; exactly one of program and path is
-    set."""
+    """Name of a shipped environment (a folder in environments/); set exactly one of program and
+    path."""
     path: str | None = None
-    """The user's own program, or a folder with main or slots.py; relative to the YAML file."""
+    """Your own program, or a folder with main or slots.py, relative to the YAML file."""
     env: str | None = None
-    """Name of the environment, handed to the program as --env."""
+    """Name of the environment, passed to the program as --env."""
     clients: int = Field(default=1, ge=1)
-    """Processes that `relaax run` starts."""
+    """Number of processes that `relaax run` starts."""
     slots: int = Field(default=1, ge=1)
     """Environments that each process steps together."""
     actrep: int = Field(default=1, ge=1)
-    """Steps of the environment per action, rewards added up. All that is counted in environment
-    steps (global_t, limit, rnd, episode lengths) counts actions."""
+    """Number of times each action is repeated in the environment, with rewards summed. Everything
+    that is counted in environment steps (global_t, limit, rnd, episode lengths) counts actions, not
+    repeats."""
     rnd: int = Field(default=0, ge=0)
-    """Random actions at the start of each episode."""
+    """Number of random actions at the start of each episode."""
     limit: int | None = Field(default=None, ge=1)
-    """Environment steps after which an episode is cut off; null: the environment's own limit."""
+    """Environment steps after which an episode is truncated; null: the environment's own limit."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments of the environment's constructor."""
 

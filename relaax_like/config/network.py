@@ -85,24 +85,24 @@ def _parse_layer(value: Any) -> LayerConfig:
         case {"gru": units} if len(value) == 1:
             return RecurrentConfig("gru", _parse_size(units, "gru"))
         case Mapping():
-            keys = ", ".join(map(str, value)) or "none"
-            raise ValueError(f"a section with the keys {keys} came, {_EXPECTED}")
-    raise ValueError(f"{describe_value(value)} came, {_EXPECTED}")
+            keys = f"the keys {', '.join(map(str, value))}" if value else "no keys"
+            raise ValueError(f"{_EXPECTED}, got a section with {keys}")
+    raise ValueError(f"{_EXPECTED}, got {describe_value(value)}")
 
 
 def _parse_conv(sizes: Any) -> ConvConfig:
     keys = ("filters", "kernel", "stride")
     if not isinstance(sizes, Mapping):
-        raise ValueError(f"conv: {describe_value(sizes)} came, expected {', '.join(keys)}")
+        raise ValueError(f"conv: expected the keys {', '.join(keys)}, got {describe_value(sizes)}")
     if set(sizes) != set(keys):
         came = ", ".join(map(str, sizes)) or "none"
-        raise ValueError(f"conv: the keys {came} came, expected {', '.join(keys)}")
+        raise ValueError(f"conv: expected the keys {', '.join(keys)}, got {came}")
     return ConvConfig(**{key: _parse_size(sizes[key], f"conv.{key}") for key in keys})
 
 
 def _parse_size(value: Any, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}: {describe_value(value)} came, expected an integer, 1 or more")
+        raise ValueError(f"{name}: expected an integer, 1 or more, got {describe_value(value)}")
     return value
 
 
@@ -130,12 +130,13 @@ def _validate_order(layers: tuple[LayerConfig, ...]) -> tuple[LayerConfig, ...]:
         here = f"layer {index} ({_describe_layer(layer)})"
         if flat is not None and isinstance(layer, ConvConfig | ConvStackConfig):
             raise ValueError(
-                f"{here} is a convolution and comes after {flat}, whose output is no image; "
-                "expected convolutions first"
+                f"{here} is a convolution after {flat}, whose output is not an image; put "
+                "convolutions first"
             )
         if recurrent is not None and isinstance(layer, RecurrentConfig):
             raise ValueError(
-                f"{here} is recurrent, as is {recurrent}; expected at most one recurrent layer"
+                f"{here} is recurrent, but so is {recurrent}; at most one recurrent layer is "
+                "supported"
             )
         if isinstance(layer, RecurrentConfig):
             recurrent = here
@@ -168,11 +169,11 @@ class NetworkConfig(Settings):
     """Section `network` of an algorithm's settings."""
 
     layers: Layers = Field(default=(DenseConfig(64), DenseConfig(64)))
-    """Layers, the one next to the input first: UNITS of a dense one, a3c, nature, impala, {conv:
-    {filters: F, kernel: K, stride: S}}, {lstm: UNITS} or {gru: UNITS}."""
+    """Layers from input to output: UNITS of a dense layer, a3c, nature, impala, {conv: {filters: F,
+    kernel: K, stride: S}}, {lstm: UNITS} or {gru: UNITS}."""
     activation: Literal["tanh", "relu"] = "tanh"
-    """Activation of dense and conv layers; a3c, nature and impala have relu inside, lstm and gru
-    their own."""
+    """Activation of dense and conv layers; a3c, nature and impala use relu, lstm and gru their
+    own."""
 
     @property
     def is_recurrent(self) -> bool:

@@ -23,36 +23,36 @@ class ObservationConfig(Settings):
     """One entry of the section `observations`; its key is the leaf's name."""
 
     size: int | None = Field(default=None, ge=1)
-    """Numbers in the leaf, flattened. Exactly one of size and image is set."""
+    """Number of values in the leaf, flattened; set exactly one of size and image."""
     image: tuple[int, int, int] | None = None
-    """The leaf is an image of this [height, width, channels], uint8."""
+    """Shape [height, width, channels] of the leaf, a uint8 image."""
     layers: Layers = ()
-    """The branch, as `network` lists layers; none of them is recurrent. Without layers the leaf
-    itself is joined."""
+    """Layers of the branch, as in `network`, none of them recurrent; without layers the leaf itself
+    is joined."""
 
     @model_validator(mode="after")
     def _validate_branch(self) -> Self:
         if (self.size is None) == (self.image is None):
-            raise ValueError("set exactly one of size (a vector) and image")
+            raise ValueError("set exactly one of size (for a vector) and image")
         if self.image is not None and min(self.image) < 1:
             raise ValueError(
-                f"image: {list(self.image)}, expected [height, width, channels] of 1 or more"
+                f"image: {list(self.image)}, expected [height, width, channels], each 1 or more"
             )
         convolution = begins_with_convolution(self.layers)
         if convolution and self.image is None:
             raise ValueError(
-                "layers: the first one is a convolution, but the leaf is no image; set image: "
-                "[height, width, channels] instead of size, or use dense layers"
+                "layers: the first layer is a convolution, but the leaf is not an image; set "
+                "image: [height, width, channels] instead of size, or use dense layers"
             )
         if self.image is not None and not convolution:
             raise ValueError(
-                "image: the branch's first layer is no convolution; begin its layers with nature, "
-                "a3c, impala or {conv: ...}"
+                "image: the first layer of the branch is not a convolution; start its layers "
+                "with nature, a3c, impala or {conv: ...}"
             )
         if is_recurrent(self.layers):
             raise ValueError(
-                "layers: lstm and gru cannot stand in a branch; put them into network.layers, "
-                "which come after the branches"
+                "layers: a branch cannot contain lstm or gru; put them into network.layers, "
+                "which follow the branches"
             )
         return self
 

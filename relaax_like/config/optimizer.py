@@ -16,12 +16,12 @@ class OptimizerConfig(Settings):
     """
 
     name: Literal["adam", "adamw", "rmsprop", "sgd"] = "adam"
-    """Which optimizer."""
+    """Optimizer algorithm."""
     learning_rate: float = Field(default=1e-3, ge=0)
     """Learning rate at global_t = 0."""
     schedule: Literal["constant", "linear"] = "constant"
-    """constant, or linear: from learning_rate at global_t = 0 down to learning_rate_end at
-    schedule_env_steps."""
+    """Schedule of the learning rate: constant, or linear from learning_rate at global_t = 0 down to
+    learning_rate_end at schedule_env_steps."""
     learning_rate_end: float | None = Field(default=None, ge=0)
     """Learning rate at the end of the linear schedule."""
     schedule_env_steps: int | None = Field(default=None, ge=1)
@@ -33,8 +33,8 @@ class OptimizerConfig(Settings):
     epsilon: float = Field(default=1e-7, gt=0)
     """Added to the denominator of adam, adamw and rmsprop."""
     adam_epsilon: Literal["outside", "inside"] = "outside"
-    """Where adam and adamw add epsilon: outside of the bias correction, TensorFlow's form, or
-    inside, PyTorch's."""
+    """Where adam and adamw add epsilon: outside the bias correction (as TensorFlow does) or inside
+    (as PyTorch does)."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """Momentum of sgd and rmsprop."""
     rho: float = Field(default=0.9, ge=0, lt=1)
@@ -47,17 +47,16 @@ class OptimizerConfig(Settings):
         if self.schedule == "linear":
             if self.learning_rate_end is None or self.schedule_env_steps is None:
                 raise ValueError(
-                    "schedule: linear needs learning_rate_end and schedule_env_steps "
-                    "(where it ends, and when)"
+                    "schedule: linear also needs learning_rate_end and schedule_env_steps"
                 )
             if self.learning_rate_end > self.learning_rate:
                 raise ValueError(
                     f"learning_rate_end {self.learning_rate_end} is above learning_rate "
-                    f"{self.learning_rate}: the linear schedule only goes down"
+                    f"{self.learning_rate}; a linear schedule can only decrease"
                 )
         elif self.learning_rate_end is not None or self.schedule_env_steps is not None:
             raise ValueError(
-                "learning_rate_end and schedule_env_steps mean nothing with schedule: constant; "
-                "set schedule: linear or leave them out"
+                "learning_rate_end and schedule_env_steps have no effect with schedule: "
+                "constant; set schedule: linear, or remove them"
             )
         return self

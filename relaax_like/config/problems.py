@@ -146,16 +146,18 @@ def _describe(detail: dict[str, Any], value: Any) -> str:
         return str(context["error"])
     expected = _EXPECTED.get(detail["type"])
     if expected is None:
-        return f"{describe_value(value)} came: {detail['msg']}"
-    return f"{describe_value(value)} came, expected {expected.format(**context)}"
+        return f"{detail['msg']}, got {describe_value(value)}"
+    return f"expected {expected.format(**context)}, got {describe_value(value)}"
 
 
 def _join_alternatives(texts: list[str]) -> str:
-    """Merges what the members of a union said: "x came, expected an integer or a list"."""
+    """Merges the messages of a union's members: "expected an integer or a list, got 'x'"."""
     unique = list(dict.fromkeys(texts))
-    head = unique[0].partition(", expected ")[0] + ", expected "
-    if len(unique) > 1 and all(text.startswith(head) for text in unique):
-        return head + " or ".join(text.removeprefix(head) for text in unique)
+    head = "expected "
+    tail = ", got " + unique[0].rpartition(", got ")[2]
+    if len(unique) > 1 and all(text.startswith(head) and text.endswith(tail) for text in unique):
+        expected = (text.removeprefix(head).removesuffix(tail) for text in unique)
+        return head + " or ".join(expected) + tail
     return "; ".join(unique)
 
 

@@ -74,8 +74,8 @@ def find_run_dir(
     runs = sorted(path.parent for path in parent.glob(f"*/{CONFIG_NAME}"))
     if not runs:
         raise ConfigError(
-            f"logdir: {parent} holds no run; `relaax train` and `relaax run` begin one. Servers "
-            "that are started by themselves want run_dir instead of logdir"
+            f"logdir: {parent} contains no run; start one with `relaax train` or `relaax run`. "
+            "Servers that are started individually need run_dir instead of logdir"
         )
     return runs[-1]
 

@@ -50,18 +50,18 @@ def find_experiment_file(path: str | Path) -> Path:
     if os.path.exists(given):
         if found:
             raise ConfigError(
-                f"{name}: is a folder here, and the name of a shipped experiment; expected a YAML "
+                f"{name}: both a folder here and the name of a shipped experiment; give a YAML "
                 f"file, or {names} for the shipped one"
             )
         return given
     if len(found) > 1:
-        raise ConfigError(f"{name}: several shipped experiments have this name; expected {names}")
+        raise ConfigError(f"{name}: several shipped experiments have this name; give {names}")
     if not found:
         near = difflib.get_close_matches(name.removesuffix(".yaml"), known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(
-            f"{name[:200]}: no such file, and no shipped experiment has this name{hint} "
-            "(`relaax examples` lists them)"
+            f"{name[:200]}: no such file, and no shipped experiment has that name{hint} (`relaax "
+            "examples` lists them)"
         )
     return found[0]
 

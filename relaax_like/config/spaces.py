@@ -18,16 +18,16 @@ def validate_vector(spaces: Spaces, size: int) -> None:
     space = spaces.get(OBSERVATION)
     if len(spaces) != 1 or not isinstance(space, Box):
         raise InvalidInputError(
-            f"observation_spaces: {_describe(spaces)}; this algorithm reads one Box named "
-            f"{OBSERVATION!r}: wrap the environment to turn its observations into one vector"
-            f"{_name_wrapper(spaces)}, or name its leaves in algorithm.observations, where it has "
-            "that setting",
+            f"observation_spaces: got {_describe(spaces)}; this algorithm reads one Box named "
+            f"{OBSERVATION!r}. Wrap the environment so that its observations are one "
+            f"vector{_name_wrapper(spaces)}, or name its leaves in algorithm.observations, if "
+            "the algorithm has that key",
             "observation_spaces",
         )
     if math.prod(space.shape) != size:
         raise InvalidInputError(
-            f"observation_spaces: shape {list(space.shape)} has {math.prod(space.shape)} numbers, "
-            f"algorithm.state_size is {size}; set it to {math.prod(space.shape)}",
+            f"observation_spaces: shape {list(space.shape)} has {math.prod(space.shape)} "
+            f"numbers, but algorithm.state_size is {size}; set it to {math.prod(space.shape)}",
             "observation_spaces",
         )
 
@@ -41,15 +41,16 @@ def validate_image(spaces: Spaces, shape: tuple[int, int, int]) -> None:
     space = spaces.get(OBSERVATION)
     if len(spaces) != 1 or not isinstance(space, Box) or space.dtype != "uint8":
         raise InvalidInputError(
-            f"observation_spaces: {_describe(spaces)}; this algorithm reads one Box of uint8 named "
-            f"{OBSERVATION!r}, an image: wrap the environment, or set algorithm.state_size instead "
-            "of image, or algorithm.observations for several leaves",
+            f"observation_spaces: got {_describe(spaces)}; this algorithm reads one uint8 Box "
+            f"named {OBSERVATION!r}, an image. Wrap the environment, or set "
+            "algorithm.state_size instead of image, or algorithm.observations for several "
+            "leaves",
             "observation_spaces",
         )
     if space.shape != shape:
         raise InvalidInputError(
-            f"observation_spaces: shape {list(space.shape)}, algorithm.image is {list(shape)}; set "
-            "it to the environment's [height, width, channels]",
+            f"observation_spaces: shape is {list(space.shape)}, but algorithm.image is "
+            f"{list(shape)}; set it to the environment's [height, width, channels]",
             "observation_spaces",
         )
 
@@ -67,30 +68,30 @@ def validate_leaves(spaces: Spaces, leaves: Mapping[str, int | tuple[int, int, i
     field = "observation_spaces"
     if missing := sorted(leaves.keys() - spaces.keys()):
         raise InvalidInputError(
-            f"{field}: no leaf {_join_names(missing)}, which algorithm.observations names; the "
-            f"environment has {_describe(spaces)}",
+            f"{field}: algorithm.observations names {_join_names(missing)}, but the "
+            f"environment only has {_describe(spaces)}; correct the names",
             field,
         )
     if unread := sorted(spaces.keys() - leaves.keys()):
         raise InvalidInputError(
-            f"{field}: leaf {_join_names(unread)} is not named in algorithm.observations, which "
-            f"has {_join_names(sorted(leaves))}; name all leaves there, or wrap the environment to "
-            "leave it out",
+            f"{field}: leaf {_join_names(unread)} is not listed in algorithm.observations, "
+            f"which has {_join_names(sorted(leaves))}; list all leaves there, or wrap the "
+            "environment to remove it",
             field,
         )
     for leaf, extent in leaves.items():
         space, key = spaces[leaf], f"algorithm.observations.{leaf}"
         if isinstance(extent, tuple):
             fits = isinstance(space, Box) and (space.dtype, space.shape) == ("uint8", extent)
-            want = f"{key}.image is {list(extent)}, a Box of uint8"
+            want = f"{key}.image is {list(extent)}, a uint8 Box"
         else:
             fits = isinstance(space, Box) and math.prod(space.shape) == extent
-            want = f"{key}.size is {extent}, the numbers in a Box"
+            want = f"{key}.size is {extent}, the number of values in a Box"
         if not fits:
             raise InvalidInputError(
                 f"{field}: leaf {leaf!r} is a {type(space).__name__} of {space.dtype}, shape "
-                f"{list(space.shape)}; {want}: change the setting, or wrap the environment"
-                f"{_name_wrapper({leaf: space})}",
+                f"{list(space.shape)}, but {want}; change the setting, or wrap the "
+                f"environment{_name_wrapper({leaf: space})}",
                 field,
             )
 
@@ -104,15 +105,16 @@ def validate_discrete(spaces: Spaces, num_actions: int) -> None:
     space = spaces.get(ACTION)
     if len(spaces) != 1 or not isinstance(space, Discrete) or space.start != 0:
         raise InvalidInputError(
-            f"action_spaces: {_describe(spaces)}; this algorithm is set up for one Discrete action "
-            f"named {ACTION!r}, counted from 0 (algorithm.num_actions: a list for MultiDiscrete, "
-            "where it has that setting)",
+            f"action_spaces: got {_describe(spaces)}; this algorithm is configured for one "
+            f"Discrete action named {ACTION!r}, counted from 0 (for MultiDiscrete, make "
+            "algorithm.num_actions a list, if the algorithm supports it)",
             "action_spaces",
         )
     if space.n != num_actions:
         raise InvalidInputError(
-            f"action_spaces: {space.n} actions, this algorithm is set up for {num_actions} "
-            "(algorithm.num_actions, where it has that setting)",
+            f"action_spaces: the environment has {space.n} actions, but this algorithm is "
+            f"configured for {num_actions}; set algorithm.num_actions to {space.n}, if the "
+            "algorithm has that key",
             "action_spaces",
         )
 
@@ -126,15 +128,15 @@ def validate_multi_discrete(spaces: Spaces, num_actions: Sequence[int]) -> None:
     space = spaces.get(ACTION)
     if len(spaces) != 1 or not isinstance(space, MultiDiscrete):
         raise InvalidInputError(
-            f"action_spaces: {_describe(spaces)}; this algorithm is set up for one MultiDiscrete "
-            f"action named {ACTION!r}; for one Discrete action set num_actions to a number, for "
-            "continuous ones set action_size",
+            f"action_spaces: got {_describe(spaces)}; this algorithm is configured for one "
+            f"MultiDiscrete action named {ACTION!r}. For one Discrete action set num_actions "
+            "to a number; for continuous actions set action_size",
             "action_spaces",
         )
     if space.n != tuple(num_actions):
         raise InvalidInputError(
-            f"action_spaces: choices of {list(space.n)} actions, algorithm.num_actions is "
-            f"{list(num_actions)}; set it to {list(space.n)}",
+            f"action_spaces: the choices have {list(space.n)} actions, but "
+            f"algorithm.num_actions is {list(num_actions)}; set it to {list(space.n)}",
             "action_spaces",
         )
 
@@ -148,15 +150,16 @@ def validate_continuous(spaces: Spaces, size: int) -> None:
     space = spaces.get(ACTION)
     if len(spaces) != 1 or not isinstance(space, Box):
         raise InvalidInputError(
-            f"action_spaces: {_describe(spaces)}; this algorithm is set up for one continuous "
-            f"action (a Box) named {ACTION!r}; for discrete actions set num_actions instead of "
-            "action_size",
+            f"action_spaces: got {_describe(spaces)}; this algorithm is configured for one "
+            f"continuous action (a Box) named {ACTION!r}. For discrete actions set num_actions "
+            "instead of action_size",
             "action_spaces",
         )
     if math.prod(space.shape) != size:
         raise InvalidInputError(
-            f"action_spaces: shape {list(space.shape)} has {math.prod(space.shape)} components, "
-            f"algorithm.action_size is {size}; set it to {math.prod(space.shape)}",
+            f"action_spaces: shape {list(space.shape)} has {math.prod(space.shape)} "
+            f"components, but algorithm.action_size is {size}; set it to "
+            f"{math.prod(space.shape)}",
             "action_spaces",
         )
 
@@ -175,8 +178,8 @@ def validate_bounds(spaces: Spaces, low: np.ndarray, high: np.ndarray) -> None:
         flat = own.reshape(-1).astype(np.float32)
         if (np.isfinite(flat) & (flat != bound)).any():
             raise InvalidInputError(
-                f"action_spaces: {name} is {flat.tolist()}, algorithm.action_{name} is "
-                f"{bound.tolist()}; set it to the environment's, or leave out bounded",
+                f"action_spaces: {name} is {flat.tolist()}, but algorithm.action_{name} is "
+                f"{bound.tolist()}; set it to the environment's bound, or set bounded: false",
                 "action_spaces",
             )
 
@@ -185,7 +188,7 @@ def _name_wrapper(spaces: Spaces) -> str:
     """Names the wrapper that makes a vector of what is no Box; "" where all leaves are."""
     if all(isinstance(space, Box) for space in spaces.values()):
         return ""
-    return " (gymnasium.wrappers.FlattenObservation does it, with integers as one-hot)"
+    return " (gymnasium.wrappers.FlattenObservation does that, with integers as one-hot vectors)"
 
 
 def _join_names(names: Sequence[str]) -> str:

@@ -83,7 +83,7 @@ def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
     text = node.value.replace("_", "")
     if len(text) > 100:  # Python refuses to read numbers of thousands of digits.
         raise yaml.constructor.ConstructorError(
-            None, None, f"an integer of {len(text)} digits", node.start_mark
+            None, None, f"an integer of {len(text)} digits is too long", node.start_mark
         )
     return int(text, 0) if text.startswith(("0x", "0o")) else int(text)
 
@@ -150,7 +150,10 @@ class YamlDocument:
                 self.places[loc[:depth]] = place
             parent = parent[name]
             if not isinstance(parent, dict):
-                raise ConfigError(f"{place}: {'.'.join(loc[:depth])} is no section")
+                raise ConfigError(
+                    f"{place}: {'.'.join(loc[:depth])} is not a section, so keys in it cannot be "
+                    "set"
+                )
         parent[loc[-1]] = value
         self._forget(loc)
         self.places[loc] = place
@@ -178,9 +181,9 @@ class _NodeReader:
             raise ConfigError(self._describe(error, text)) from None
         except yaml.YAMLError as error:
             lines = str(error).splitlines()
-            raise ConfigError(f"{self._name}: not YAML: {lines[0]}") from None
+            raise ConfigError(f"{self._name}: not valid YAML: {lines[0]}") from None
         except RecursionError:
-            raise ConfigError(f"{self._name}: nested too deep") from None
+            raise ConfigError(f"{self._name}: nested too deeply") from None
 
     def _describe(self, error: yaml.MarkedYAMLError, text: str) -> str:
         mark = error.problem_mark or error.context_mark
@@ -189,9 +192,9 @@ class _NodeReader:
         lines = text.splitlines()
         shown = lines[line] if line < len(lines) else ""
         if "\t" in shown[: len(shown) - len(shown.lstrip())]:
-            return f"{place}: a tab at the beginning of the line; indent with spaces"
+            return f"{place}: the line starts with a tab; indent with spaces"
         context = f" ({error.context})" if error.context else ""
-        return f"{place}: not YAML: {error.problem}{context}"
+        return f"{place}: not valid YAML: {error.problem}{context}"
 
     def _place(self, line: int) -> str:
         return self._name if self._flag else f"{self._name}:{line + 1}"
@@ -199,7 +202,9 @@ class _NodeReader:
     def _construct(self, loader: _Loader, node: yaml.Node, loc: Loc) -> Any:
         self._nodes += 1
         if self._nodes > _MAX_NODES:
-            raise ConfigError(f"{self._name}: more than {_MAX_NODES} values")
+            raise ConfigError(
+                f"{self._name}: more than {_MAX_NODES} values; split or shorten the file"
+            )
         if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
             return self._construct_mapping(loader, node, loc)
         if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
@@ -210,7 +215,7 @@ class _NodeReader:
             return items
         if not isinstance(node, yaml.ScalarNode) or node.tag.endswith((":binary", ":timestamp")):
             raise ConfigError(
-                f"{self._place(node.start_mark.line)}: tag {node.tag!r} is not allowed"
+                f"{self._place(node.start_mark.line)}: tag {node.tag!r} is not supported; remove it"
             )
         return loader.construct_object(node)
 
@@ -221,12 +226,14 @@ class _NodeReader:
         for key_node, value_node in node.value:
             place = self._place(key_node.start_mark.line)
             if not isinstance(key_node, yaml.ScalarNode):
-                self._report(place, loc, "a key is a list or a section, expected text")
+                self._report(place, loc, "a key is a list or a section; expected text")
                 continue
             key = self._undash(key_node.value, place)
             if key in mapping:
                 first = self.document.places[(*loc, key)]
-                self._report(place, (*loc, key), f"this key stands here twice, first at {first}")
+                self._report(
+                    place, (*loc, key), f"duplicate key, first set at {first}; remove one of them"
+                )
                 continue
             self.document.places[(*loc, key)] = place
             mapping[key] = self._construct(loader, value_node, (*loc, key))
@@ -237,7 +244,7 @@ class _NodeReader:
         if not key.startswith("--") or len(key) == 2:
             return key
         plain = key[2:].replace("-", "_")
-        _log.warning("%s: %s is an older form, write %s", place, key, plain)
+        _log.warning("%s: %s is deprecated; use %s", place, key, plain)
         return plain
 
     def _report(self, place: str, loc: Loc, what: str) -> None:
@@ -259,10 +266,10 @@ def read_yaml(path: Path) -> YamlDocument:
     reader = _NodeReader(str(path))
     data = reader.read(_read_text(path))
     if data is None:
-        raise ConfigError(f"{path}: the file is empty, expected sections such as algorithm:")
+        raise ConfigError(f"{path}: the file is empty; expected sections such as algorithm:")
     if not isinstance(data, dict):
         kind = "a list" if isinstance(data, list) else repr(data)[:60]
-        raise ConfigError(f"{path}:1: {kind} came, expected sections such as algorithm:")
+        raise ConfigError(f"{path}:1: expected sections such as algorithm:, got {kind}")
     document = reader.document
     document.file, document.data = path, data
     return document
@@ -276,17 +283,17 @@ def write_yaml(data: Any) -> str:
 def _read_text(path: Path) -> str:
     try:
         if path.is_dir():
-            raise ConfigError(f"{path} is a folder, expected a YAML file")
+            raise ConfigError(f"{path} is a folder; expected a YAML file")
         with path.open("rb") as file:
             raw = file.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{path}: cannot read the file: {error.strerror}") from None
     if len(raw) > _MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: more than {_MAX_FILE_BYTES} bytes, is it a YAML file?")
+        raise ConfigError(f"{path}: larger than {_MAX_FILE_BYTES} bytes; is it a YAML file?")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: not UTF-8 text") from None
+        raise ConfigError(f"{path}:{line}: not UTF-8 text; save the file as UTF-8") from None

@@ -168,7 +168,5 @@ def test_its_file_is_valid_and_comes_back_from_the_saved_form(tmp_path: Path) ->
 
 
 def test_without_files_it_says_what_to_name() -> None:
-    with pytest.raises(
-        ConfigError, match=r"learner\.offline: missing, .* name a folder of traject"
-    ):
+    with pytest.raises(ConfigError, match=r"learner\.offline: missing, .* name a folder of them"):
         load_experiment(FILE, ["learner.offline=null"])

@@ -108,24 +108,36 @@ def test_a_hook_that_is_off_is_none_and_stays_so_in_the_saved_settings(name: str
             "learner: dataloader.batchsize: unknown key; did you mean batch_size? (known: "
             "batch_size, chunk_size, num_workers)",
         ),
-        ({"dataloader": 5}, "dataloader: 5 came, expected a section of keys"),
-        ({"dataloader": {"batch_size": "5"}}, "dataloader.batch_size: '5' came, expected an int"),
-        ({"dataloader": {"num_workers": 0}}, "dataloader.num_workers: 0 came, expected 1 or more"),
+        ({"dataloader": 5}, "dataloader: expected a section of keys, got 5"),
+        (
+            {"dataloader": {"batch_size": "5"}},
+            "dataloader.batch_size: expected an integer, got '5'",
+        ),
+        ({"dataloader": {"num_workers": 0}}, "dataloader.num_workers: expected 1 or more, got 0"),
         (
             {"dataloader": {"batch_size": 10, "chunk_size": 4}},
-            "dataloader: batch_size 10 is no multiple of chunk_size 4",
+            "dataloader: batch_size 10 is not a multiple of chunk_size 4",
         ),
-        ({"max_iterations": 0}, "max_iterations: 0 came, expected 1 or more"),
-        ({"use_cuda": 1}, "use_cuda: 1 came, expected true or false"),
-        ({"hook": 3}, "hook: 3 came, expected a section of keys"),
+        ({"max_iterations": 0}, "max_iterations: expected 1 or more, got 0"),
+        ({"use_cuda": 1}, "use_cuda: expected true or false, got 1"),
+        ({"hook": 3}, "hook: expected a section of keys, got 3"),
         (
             {"hook": {"save_ckpt_after_itr": 3}},
-            "hook: save_ckpt_after_itr: 3 came; did you mean save_ckpt_after_iter?",
+            "hook: save_ckpt_after_itr: 3 is not a known hook; did you mean save_ckpt_after_iter?",
         ),
-        ({"hook": {"save_ckpt_after_iter": 0}}, "save_ckpt_after_iter: 0 came, expected iter"),
-        ({"hook": {"save_ckpt_after_iter": True}}, "save_ckpt_after_iter: true came, expected"),
-        ({"hook": {"save_ckpt_after_run": 5}}, "save_ckpt_after_run: 5 came, expected true or"),
-        ({"hook": {"load_ckpt_before_run": 5}}, "load_ckpt_before_run: 5 came, expected the path"),
+        ({"hook": {"save_ckpt_after_iter": 0}}, "save_ckpt_after_iter: expected the iterations"),
+        (
+            {"hook": {"save_ckpt_after_iter": True}},
+            "save_ckpt_after_iter: expected the iterations between two calls (1 or more), or null",
+        ),
+        (
+            {"hook": {"save_ckpt_after_run": 5}},
+            "save_ckpt_after_run: expected true or false, got 5",
+        ),
+        (
+            {"hook": {"load_ckpt_before_run": 5}},
+            "load_ckpt_before_run: expected the path of a checkpoint, got 5",
+        ),
         (
             {"hook": {"save_ckpt_after_iter": {"freq": 5}}},
             "hook.save_ckpt_after_iter.freq: unknown key (known: type, position, priority, ext_arg",
@@ -137,11 +149,12 @@ def test_a_hook_that_is_off_is_none_and_stays_so_in_the_saved_settings(name: str
         ({"hook": {"x": {"position": "after_run"}}}, "hook.x.type: missing"),
         (
             {"hook": {"x": {"type": "mine", "position": "after"}}},
-            "hook.x.position: 'after' came, expected 'before_run', 'before_iter', 'after_iter' or",
+            "hook.x.position: expected 'before_run', 'before_iter', 'after_iter' or "
+            "'after_run', got 'after'",
         ),
         (
             {"hook": {"x": {"type": "mine", "position": "after_run", "priority": -1}}},
-            "hook.x.priority: -1 came, expected 0 or more",
+            "hook.x.priority: expected 0 or more, got -1",
         ),
         (
             {"load_path": "a.npz", "hook": {"load_ckpt_before_run": "b.npz"}},

@@ -15,8 +15,11 @@ def load(name: str, *sets: str) -> object:
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
 def test_algorithms_that_learn_from_their_own_actions_refuse_files(name: str) -> None:
-    words = r"learner\.offline: '/x', but this algorithm can only learn from what its own policy"
-    with pytest.raises(ConfigError, match=words + r" does: leave it out, or use an algorithm"):
+    words = (
+        r"learner\.offline: '/x', but this algorithm only learns from its own policy's experience; "
+        r"remove the key, or use an algorithm"
+    )
+    with pytest.raises(ConfigError, match=words):
         load(name, "learner.offline=/x", "learner.target_return=null")
 
 
@@ -32,9 +35,20 @@ def test_a_learner_beside_its_agents_cannot_keep_what_it_learns_from() -> None:
 @pytest.mark.parametrize(
     ("flag", "want"),
     [
-        ("workers=2", "workers: 2, but nothing is played .* expected 0"),
-        ("target_return=10", "target_return: 10.0, but nothing is played .* expected null"),
-        ("collect_traj=true", "collect_traj: true, but nothing is played .* expected false"),
+        (
+            "workers=2",
+            "workers: 2, but a run that learns from files .* does not play; set it to 0",
+        ),
+        (
+            "target_return=10",
+            "target_return: 10.0, but a run that learns from files .* does not play; set it "
+            "to null",
+        ),
+        (
+            "collect_traj=true",
+            "collect_traj: true, but a run that learns from files .* does not play; set it "
+            "to false",
+        ),
     ],
 )
 def test_what_needs_episodes_is_refused_where_none_are_played(flag: str, want: str) -> None:

@@ -94,7 +94,7 @@ def test_tutorial_file_with_dashed_keys_loads(
 ) -> None:  # covers R16, R23, R24, R27
     with caplog.at_level(logging.WARNING):
         experiment = load_experiment(write(TUTORIAL))
-    assert "cartpole.yaml:3: --bind is an older form, write bind" in caplog.text
+    assert "cartpole.yaml:3: --bind is deprecated; use bind" in caplog.text
     server = experiment.parameter_server
     assert server.checkpoint_dir == Path("checkpoints/pg_cartpole")
     assert server.metrics_dir == Path("metrics_pg_cartpole")
@@ -140,30 +140,30 @@ _BAD_VALUES = {
         "max_global_step, observation_history, learning_rate, hidden_layer_size, rewards_gamma, "
         "action_size, state_size, hidden_sizes, size_or_sizes)",
     ),
-    "text for a number": ("learning_rate: fast", "learning_rate: 'fast' came, expected a number"),
-    "quoted number": ("learning_rate: '1'", "learning_rate: '1' came, expected a number"),
-    "true for a number": ("learning_rate: true", "learning_rate: true came, expected a number"),
-    "NaN": ("learning_rate: .nan", "learning_rate: nan came, expected a finite number"),
-    "infinity": ("learning_rate: .inf", "learning_rate: inf came, expected a finite number"),
-    "negative": ("learning_rate: -1", "learning_rate: -1 came, expected 0 or more"),
-    "null": ("learning_rate:", "learning_rate: null came, expected a number"),
-    "half for an integer": ("state_size: 1.5", "state_size: 1.5 came, expected an integer"),
-    "float for an integer": ("state_size: 4.0", "state_size: 4.0 came, expected an integer"),
-    "true for an integer": ("state_size: true", "state_size: true came, expected an integer"),
-    "zero": ("max_global_step: 0", "max_global_step: 0 came, expected 1 or more"),
+    "text for a number": ("learning_rate: fast", "learning_rate: expected a number, got 'fast'"),
+    "quoted number": ("learning_rate: '1'", "learning_rate: expected a number, got '1'"),
+    "true for a number": ("learning_rate: true", "learning_rate: expected a number, got true"),
+    "NaN": ("learning_rate: .nan", "learning_rate: expected a finite number, got nan"),
+    "infinity": ("learning_rate: .inf", "learning_rate: expected a finite number, got inf"),
+    "negative": ("learning_rate: -1", "learning_rate: expected 0 or more, got -1"),
+    "null": ("learning_rate:", "learning_rate: expected a number, got null"),
+    "half for an integer": ("state_size: 1.5", "state_size: expected an integer, got 1.5"),
+    "float for an integer": ("state_size: 4.0", "state_size: expected an integer, got 4.0"),
+    "true for an integer": ("state_size: true", "state_size: expected an integer, got true"),
+    "zero": ("max_global_step: 0", "max_global_step: expected 1 or more, got 0"),
     "section for a number": (
         "state_size: {a: 1}",
-        "state_size: a section came, expected an integer",
+        "state_size: expected an integer, got a section",
     ),
-    "number for a list": ("hidden_sizes: 3", "hidden_sizes: 3 came, expected a list"),
-    "text in a list": ("hidden_sizes: [1, a]", "hidden_sizes.1: 'a' came, expected an integer"),
+    "number for a list": ("hidden_sizes: 3", "hidden_sizes: expected a list, got 3"),
+    "text in a list": ("hidden_sizes: [1, a]", "hidden_sizes.1: expected an integer, got 'a'"),
     "text for a union": (
         "size_or_sizes: x",
-        "size_or_sizes: 'x' came, expected an integer or a list",
+        "size_or_sizes: expected an integer or a list, got 'x'",
     ),
     "field name instead of alias": (
         "layer_size: 0",
-        "hidden_layer_size: 0 came, expected 1 or more",
+        "hidden_layer_size: expected 1 or more, got 0",
     ),
     "field name and alias": (
         "layer_size: 1\n  hidden_layer_size: 2",
@@ -188,74 +188,74 @@ _BAD_FILES = {
     ),
     "project that wandb refuses": (
         MINIMAL + "wandb: {project: a/b}\n",
-        "cartpole.yaml:2: wandb.project: 'a/b' came, expected a name without / \\ # ? % and :",
+        "cartpole.yaml:2: wandb.project: expected a name without / \\ # ? % and :, got 'a/b'",
     ),
     "section that is a number": (
         MINIMAL + "learner: 3\n",
-        "cartpole.yaml:2: learner: 3 came, expected keys under it",
+        "cartpole.yaml:2: learner: expected a section of keys, got 3",
     ),
     "no algorithm": (
         "seed: 1\n",
-        "cartpole.yaml: algorithm: missing: expected either name (a folder of algorithms/) or path "
+        "cartpole.yaml: algorithm: missing; set either name (a folder in algorithms/) or path "
         "(your own)",
     ),
     "name and path": (
         "algorithm:\n  name: a\n  path: b\n",
-        "cartpole.yaml:3: algorithm.path: both stand here: expected either name (a folder of "
+        "cartpole.yaml:3: algorithm.path: both are set; set either name (a folder in "
         "algorithms/) or path (your own)",
     ),
     "name that is a path": (
         "algorithm:\n  name: ./my_algorithm\n",
-        "cartpole.yaml:2: algorithm.name: './my_algorithm' is a path; write it as path: "
-        "./my_algorithm",
+        "cartpole.yaml:2: algorithm.name: './my_algorithm' is a path, not a name; set path: "
+        "./my_algorithm instead",
     ),
     "name that is a number": (
         "algorithm: {name: 3}\n",
-        "cartpole.yaml:1: algorithm.name: 3 came, expected text",
+        "cartpole.yaml:1: algorithm.name: expected text, got 3",
     ),
     "program and path": (
         MINIMAL + "environment: {program: a, path: b}\n",
-        "cartpole.yaml:2: environment.path: both stand here: expected either program (a folder of "
+        "cartpole.yaml:2: environment.path: both are set; set either program (a folder in "
         "environments/) or path (your own)",
     ),
     "an action that is taken no time": (  # covers F15
         MINIMAL + "environment:\n  path: my_algorithm/config.py\n  actrep: 0\n",
-        "cartpole.yaml:4: environment.actrep: 0 came, expected 1 or more",
+        "cartpole.yaml:4: environment.actrep: expected 1 or more, got 0",
     ),
-    "negative seed": (MINIMAL + "seed: -1\n", "cartpole.yaml:2: seed: -1 came, expected 0 or more"),
+    "negative seed": (MINIMAL + "seed: -1\n", "cartpole.yaml:2: seed: expected 0 or more, got -1"),
     "learner that is not built yet": (
         MINIMAL + "learner:\n  placement: standalone\n",
-        "cartpole.yaml:3: learner.placement: 'standalone' is not built yet, only agent and server"
-        " are",
+        "cartpole.yaml:3: learner.placement: 'standalone' is not implemented yet; expected "
+        "agent or server",
     ),
     "unknown placement": (
         MINIMAL + "learner:\n  placement: moon\n",
-        "cartpole.yaml:3: learner.placement: 'moon' came, expected 'agent' or 'server'",
+        "cartpole.yaml:3: learner.placement: expected 'agent' or 'server', got 'moon'",
     ),
     "learner where the algorithm has none": (
         MINIMAL + "learner:\n  placement: server\n",
-        "cartpole.yaml:3: learner.placement: 'server', but this algorithm makes single gradients: "
-        "expected 'agent'",
+        "cartpole.yaml:3: learner.placement: 'server', but this algorithm makes single "
+        "gradients; set it to 'agent'",
     ),
     "bad address": (
         MINIMAL + "relaax-rlx-server:\n  bind: localhost:seven\n",
-        "cartpole.yaml:3: relaax-rlx-server.bind: 'localhost:seven' has no port number, expected "
-        "host:port, as localhost:7001 or [::1]:7001 (port 0: any free one)",
+        "cartpole.yaml:3: relaax-rlx-server.bind: 'localhost:seven': the port is not a number, "
+        "expected host:port, such as localhost:7001 or [::1]:7001 (port 0: any free port)",
     ),
     "address that is a number": (
         MINIMAL + "relaax-rlx-server:\n  bind: 7001\n",
-        "cartpole.yaml:3: relaax-rlx-server.bind: 7001 came, expected an address such as "
-        "localhost:7001",
+        "cartpole.yaml:3: relaax-rlx-server.bind: expected an address such as localhost:7001, "
+        "got 7001",
     ),
     "two servers on one port": (
         MINIMAL + "relaax-rlx-server:\n  bind: 0.0.0.0:7000\n",
-        "cartpole.yaml:3: relaax-rlx-server.bind: 0.0.0.0:7000 is also where "
-        "relaax-parameter-server binds (localhost:7000); choose another port",
+        "cartpole.yaml:3: relaax-rlx-server.bind: 0.0.0.0:7000 is already used by "
+        "relaax-parameter-server (localhost:7000); choose another port",
     ),
     "metrics server on the rlx server's port": (
         MINIMAL + "relaax-metrics-server:\n  bind: 127.0.0.1:7001\n",
-        "cartpole.yaml:3: relaax-metrics-server.bind: 127.0.0.1:7001 is also where "
-        "relaax-rlx-server binds (localhost:7001); choose another port",
+        "cartpole.yaml:3: relaax-metrics-server.bind: 127.0.0.1:7001 is already used by "
+        "relaax-rlx-server (localhost:7001); choose another port",
     ),
     "unknown optimizer key": (
         MINIMAL + "relaax-parameter-server:\n  optimizers:\n    actor:\n      learning_rat: 1\n",
@@ -265,12 +265,12 @@ _BAD_FILES = {
     ),
     "optimizer that contradicts itself": (
         MINIMAL + "relaax-parameter-server:\n  optimizers:\n    actor: {schedule: linear}\n",
-        "cartpole.yaml:4: relaax-parameter-server.optimizers.actor: schedule: linear needs "
-        "learning_rate_end and schedule_env_steps (where it ends, and when)",
+        "cartpole.yaml:4: relaax-parameter-server.optimizers.actor: schedule: linear also "
+        "needs learning_rate_end and schedule_env_steps",
     ),
     "duplicate key": (
         MINIMAL + "seed: 1\nseed: 2\n",
-        "cartpole.yaml:3: seed: this key stands here twice, first at cartpole.yaml:2",
+        "cartpole.yaml:3: seed: duplicate key, first set at cartpole.yaml:2; remove one of them",
     ),
 }
 
@@ -287,10 +287,10 @@ def test_slots_and_clients_above_the_rlx_servers_limits_are_refused(
     server = "relaax-rlx-server: {max_slots_per_client: 4, max_clients: 2}\n"
     environment = "environment: {path: main, slots: 5, clients: 3}\n"
     assert _problems(write(MINIMAL + server + environment)) == [
-        "cartpole.yaml:3: environment.slots: 5 is above relaax-rlx-server.max_slots_per_client 4; "
-        "lower one or raise the other",
+        "cartpole.yaml:3: environment.slots: 5 is above relaax-rlx-server.max_slots_per_client "
+        "4; lower slots, or raise max_slots_per_client",
         "cartpole.yaml:3: environment.clients: 3 is above relaax-rlx-server.max_clients 2; "
-        "lower one or raise the other",
+        "lower clients, or raise max_clients",
     ]
 
 
@@ -299,7 +299,7 @@ def test_missing_initial_values_are_named_and_present_ones_made_absolute(
 ) -> None:
     path = write(MINIMAL + "relaax-parameter-server:\n  initial_values: start.npz\n")
     assert _problems(path) == [
-        "cartpole.yaml:3: relaax-parameter-server.initial_values: no file start.npz"
+        "cartpole.yaml:3: relaax-parameter-server.initial_values: start.npz: no such file"
     ]
     (tmp_path / "start.npz").touch()
     server = load_experiment(path).parameter_server
@@ -336,7 +336,7 @@ def test_broken_algorithm_folder_does_not_hide_other_problems(
     (algorithm_folder / "config.py").write_text("import nothing_of_this_name\n")
     lines = _problems(write("seed: x\n" + MINIMAL))
     assert lines == [
-        "cartpole.yaml:1: seed: 'x' came, expected an integer",
+        "cartpole.yaml:1: seed: expected an integer, got 'x'",
         "cartpole.yaml:2: algorithm: my_algorithm/config.py:1: ModuleNotFoundError: No module "
         "named 'nothing_of_this_name'",
     ]
@@ -372,12 +372,12 @@ def test_overrides_win_and_are_read_as_yaml(write: Any) -> None:
         ("seed", "--set seed: expected KEY=VALUE"),
         ("=3", "--set =3: expected KEY=VALUE"),
         ("algorithm..x=3", "--set algorithm..x=3: expected KEY=VALUE"),
-        ("seed=[", "--set seed=[: not YAML"),
-        ("seed.x=1", "--set seed.x=1: seed is no section"),
+        ("seed=[", "--set seed=[: not valid YAML"),
+        ("seed.x=1", "--set seed.x=1: seed is not a section"),
         ("sed=1", "--set sed=1: sed: unknown key; did you mean seed?"),
         ("algorithm.learning_rat=1", "--set algorithm.learning_rat=1: algorithm.learning_rat: unk"),
-        ("algorithm=3", "--set algorithm=3: algorithm: missing: expected either name"),
-        ("learner={a: 1, a: 2}", "--set learner={a: 1, a: 2}: a: this key stands here twice"),
+        ("algorithm=3", "--set algorithm=3: algorithm: missing; set either name"),
+        ("learner={a: 1, a: 2}", "--set learner={a: 1, a: 2}: a: duplicate key"),
     ],
 )
 def test_bad_override_is_named(write: Any, flag: str, want: str) -> None:

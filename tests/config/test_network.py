@@ -100,61 +100,61 @@ _A_LAYER = (
 )
 # name: (value of `network`, what is said behind "algorithm.network.")
 _BAD = {
-    "text": ("{layers: [64, natur]}", f"layers.1: 'natur' came, {_A_LAYER}"),
-    "half a unit": ("{layers: [1.5]}", f"layers.0: 1.5 came, {_A_LAYER}"),
-    "true": ("{layers: [true]}", f"layers.0: true came, {_A_LAYER}"),
-    "null": ("{layers: [null]}", f"layers.0: null came, {_A_LAYER}"),
-    "list": ("{layers: [[64]]}", f"layers.0: a list came, {_A_LAYER}"),
-    "no units": ("{layers: [0]}", "layers.0: units: 0 came, expected an integer, 1 or more"),
-    "no key": ("{layers: [{}]}", f"layers.0: a section with the keys none came, {_A_LAYER}"),
+    "text": ("{layers: [64, natur]}", f"layers.1: {_A_LAYER}, got 'natur'"),
+    "half a unit": ("{layers: [1.5]}", f"layers.0: {_A_LAYER}, got 1.5"),
+    "true": ("{layers: [true]}", f"layers.0: {_A_LAYER}, got true"),
+    "null": ("{layers: [null]}", f"layers.0: {_A_LAYER}, got null"),
+    "list": ("{layers: [[64]]}", f"layers.0: {_A_LAYER}, got a list"),
+    "no units": ("{layers: [0]}", "layers.0: units: expected an integer, 1 or more, got 0"),
+    "no key": ("{layers: [{}]}", f"layers.0: {_A_LAYER}, got a section with no keys"),
     "other key": (
         "{layers: [{rnn: 3}]}",
-        f"layers.0: a section with the keys rnn came, {_A_LAYER}",
+        f"layers.0: {_A_LAYER}, got a section with the keys rnn",
     ),
     "two keys": (
         "{layers: [{lstm: 3, dense: 3}]}",
-        f"layers.0: a section with the keys lstm, dense came, {_A_LAYER}",
+        f"layers.0: {_A_LAYER}, got a section with the keys lstm, dense",
     ),
     "units as text": (
         "{layers: [{lstm: many}]}",
-        "layers.0: lstm: 'many' came, expected an integer, 1 or more",
+        "layers.0: lstm: expected an integer, 1 or more, got 'many'",
     ),
     "conv without keys": (
         "{layers: [{conv: 32}]}",
-        "layers.0: conv: 32 came, expected filters, kernel, stride",
+        "layers.0: conv: expected the keys filters, kernel, stride, got 32",
     ),
     "conv with a key too few": (
         "{layers: [{conv: {filters: 8, kernel: 3}}]}",
-        "layers.0: conv: the keys filters, kernel came, expected filters, kernel, stride",
+        "layers.0: conv: expected the keys filters, kernel, stride, got filters, kernel",
     ),
     "conv with a stride of zero": (
         "{layers: [{conv: {filters: 8, kernel: 3, stride: 0}}]}",
-        "layers.0: conv.stride: 0 came, expected an integer, 1 or more",
+        "layers.0: conv.stride: expected an integer, 1 or more, got 0",
     ),
     "two recurrent layers": (
         "{layers: [{lstm: 3}, 8, {gru: 3}]}",
-        "layers: layer 2 (gru) is recurrent, as is layer 0 (lstm); expected at most one recurrent "
-        "layer",
+        "layers: layer 2 (gru) is recurrent, but so is layer 0 (lstm); at most one recurrent "
+        "layer is supported",
     ),
     "convolution after dense": (
         "{layers: [64, {conv: {filters: 8, kernel: 3, stride: 1}}]}",
-        "layers: layer 1 (conv) is a convolution and comes after layer 0 (64), whose output is no "
-        "image; expected convolutions first",
+        "layers: layer 1 (conv) is a convolution after layer 0 (64), whose output is not an "
+        "image; put convolutions first",
     ),
     "convolution after a stack": (
         "{layers: [a3c, nature]}",
-        "layers: layer 1 (nature) is a convolution and comes after layer 0 (a3c), whose output is "
-        "no image; expected convolutions first",
+        "layers: layer 1 (nature) is a convolution after layer 0 (a3c), whose output is not an "
+        "image; put convolutions first",
     ),
     "convolution after recurrent": (
         "{layers: [{gru: 4}, a3c]}",
-        "layers: layer 1 (a3c) is a convolution and comes after layer 0 (gru), whose output is no "
-        "image; expected convolutions first",
+        "layers: layer 1 (a3c) is a convolution after layer 0 (gru), whose output is not an "
+        "image; put convolutions first",
     ),
-    "number for a list": ("{layers: 64}", "layers: 64 came, expected a list"),
+    "number for a list": ("{layers: 64}", "layers: expected a list, got 64"),
     "unknown activation": (
         "{activation: sigmoid}",
-        "activation: 'sigmoid' came, expected 'tanh' or 'relu'",
+        "activation: expected 'tanh' or 'relu', got 'sigmoid'",
     ),
     "misspelt key": (
         "{layer: [64]}",

@@ -56,26 +56,30 @@ _BAD = {
     "state_size too": (
         "{a: {size: 3}}",
         "state_size: 4",
-        "algorithm: observations and state_size: set one of the two",
+        "algorithm: observations and state_size are both set",
     ),
     "image too": (
         "{a: {size: 3}}",
         "image: [8, 8, 1]",
-        "algorithm: observations and image: set one of the two",
+        "algorithm: observations and image are both set",
     ),
-    "no leaf": ("{}", "", "4: algorithm.observations: a section came, expected at least 1 items"),
-    "no section": ("3", "", "4: algorithm.observations: 3 came, expected a section of keys"),
+    "no leaf": ("{}", "", "4: algorithm.observations: expected at least 1 items, got a section"),
+    "no section": ("3", "", "4: algorithm.observations: expected a section of keys, got 3"),
     "neither size nor image": (
         "{a: {layers: [3]}}",
         "",
-        "4: algorithm.observations.a: set exactly one of size (a vector) and image",
+        "4: algorithm.observations.a: set exactly one of size (for a vector) and image",
     ),
     "size and image": (
         "{a: {size: 3, image: [8, 8, 1], layers: [nature]}}",
         "",
-        "4: algorithm.observations.a: set exactly one of size (a vector) and image",
+        "4: algorithm.observations.a: set exactly one of size (for a vector) and image",
     ),
-    "size of zero": ("{a: {size: 0}}", "", "4: algorithm.observations.a.size: 0 came, expected 1"),
+    "size of zero": (
+        "{a: {size: 0}}",
+        "",
+        "4: algorithm.observations.a.size: expected 1 or more, got 0",
+    ),
     "flat image": (
         "{a: {image: [8, 0, 1], layers: [nature]}}",
         "",
@@ -84,28 +88,30 @@ _BAD = {
     "convolution of a vector": (
         "{a: {size: 3, layers: [nature]}}",
         "",
-        "4: algorithm.observations.a: layers: the first one is a convolution, but the leaf is no",
+        "4: algorithm.observations.a: layers: the first layer is a convolution, but the leaf "
+        "is not",
     ),
     "image without convolution": (
         "{a: {image: [8, 8, 1], layers: [8]}}",
         "",
-        "4: algorithm.observations.a: image: the branch's first layer is no convolution; begin",
+        "4: algorithm.observations.a: image: the first layer of the branch is not a "
+        "convolution; start",
     ),
     "memory in a branch": (
         "{a: {size: 3, layers: [8, {lstm: 4}]}}",
         "",
-        "4: algorithm.observations.a: layers: lstm and gru cannot stand in a branch; put them into "
-        "network.layers",
+        "4: algorithm.observations.a: layers: a branch cannot contain lstm or gru; put them "
+        "into network.layers",
     ),
     "convolution behind dense": (
         "{a: {size: 3, layers: [8, nature]}}",
         "",
-        "4: algorithm.observations.a.layers: layer 1 (nature) is a convolution and comes after",
+        "4: algorithm.observations.a.layers: layer 1 (nature) is a convolution after",
     ),
     "misspelt layer": (
         "{a: {size: 3, layers: [natur]}}",
         "",
-        "4: algorithm.observations.a.layers.0: 'natur' came, expected a number of units",
+        "4: algorithm.observations.a.layers.0: expected a number of units",
     ),
     "misspelt key": (
         "{a: {sise: 3}}",
@@ -116,12 +122,12 @@ _BAD = {
     "convolution behind the branches": (
         "{a: {size: 3}}",
         "network: {layers: [nature]}",
-        "network: its first layer is a convolution, but what comes out of the branches",
+        "network: the first layer is a convolution, but the joined branches",
     ),
     "images are not normalised": (
         "{a: {image: [8, 8, 1], layers: [nature]}}",
         "normalize_observations: true",
-        "observations: nothing to normalise, as all leaves are images",
+        "observations: nothing to normalise, because all leaves are images",
     ),
     "a statistic's name": (
         "{return: {size: 3}}",
@@ -153,34 +159,36 @@ SPACES = {"camera": CAMERA, "arm/joints": VECTOR, "0": GOAL}
 _MISFITS = {
     "missing": (
         {"camera": CAMERA, "0": GOAL},
-        "no leaf 'arm/joints', which algorithm.observations names; the environment has Box "
-        "'camera' of uint8, Box '0' of float64",
+        "algorithm.observations names 'arm/joints', but the environment only has Box 'camera' "
+        "of uint8, Box '0' of float64",
     ),
     "plain": (
         {"observation": VECTOR},
-        "no leaf '0', 'arm/joints', 'camera', which algorithm.observations names",
+        "algorithm.observations names '0', 'arm/joints', 'camera', but the environment only has",
     ),
     "unread": (
         {**SPACES, "wind": GOAL, "rain": GOAL},
-        "leaf 'rain', 'wind' is not named in algorithm.observations, which has '0', 'arm/joints', "
-        "'camera'; name all leaves there, or wrap",
+        "leaf 'rain', 'wind' is not listed in algorithm.observations, which has '0', "
+        "'arm/joints', 'camera'; list all leaves there, or wrap",
     ),
     "size": (
         {**SPACES, "0": Box(dtype="float32", shape=(2,))},
-        "leaf '0' is a Box of float32, shape [2]; algorithm.observations.0.size is 3, the numbers",
+        "leaf '0' is a Box of float32, shape [2], but algorithm.observations.0.size is 3, the "
+        "number of values",
     ),
     "kind": (
         {**SPACES, "0": Discrete(n=3)},
-        "leaf '0' is a Discrete of int64, shape []; algorithm.observations.0.size is 3",
+        "leaf '0' is a Discrete of int64, shape [], but algorithm.observations.0.size is 3",
     ),
     "image's shape": (
         {**SPACES, "camera": Box(dtype="uint8", shape=(84, 84, 1))},
-        "leaf 'camera' is a Box of uint8, shape [84, 84, 1]; algorithm.observations.camera.image "
-        "is [84, 84, 3], a Box of uint8",
+        "leaf 'camera' is a Box of uint8, shape [84, 84, 1], but "
+        "algorithm.observations.camera.image is [84, 84, 3], a uint8 Box",
     ),
     "image's type": (
         {**SPACES, "camera": Box(dtype="float32", shape=(84, 84, 3))},
-        "leaf 'camera' is a Box of float32, shape [84, 84, 3]; algorithm.observations.camera.image",
+        "leaf 'camera' is a Box of float32, shape [84, 84, 3], but "
+        "algorithm.observations.camera.image",
     ),
 }
 

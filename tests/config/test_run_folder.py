@@ -66,7 +66,7 @@ def test_the_hash_is_of_what_is_learned_from(file: Path) -> None:
 
 
 def test_who_begins_no_run_takes_the_newest_one_and_says_where_there_is_none(file: Path) -> None:
-    with pytest.raises(ConfigError, match=r"logdir: .*-seed3 holds no run; .*want run_dir"):
+    with pytest.raises(ConfigError, match=r"logdir: .*-seed3 contains no run; .*need run_dir"):
         load_experiment(file)
     parent = file.parent / "logs" / find_run_dir(file)
     runs = [parent.with_name(name) for name in ("20250102-000000", "20250101-235959", "x")]
@@ -91,8 +91,11 @@ def test_all_processes_of_a_run_are_told_the_same_folder(file: Path) -> None:
 @pytest.mark.parametrize(
     ("sets", "want"),
     [
-        (["run_dir=runs/a"], r"logdir: run_dir stands here, too; .*--set run_dir=null"),
-        (["logdir=null", "run_name=a"], r"run_name: names a folder in logdir, which is missing"),
+        (["run_dir=runs/a"], r"logdir: run_dir is set as well; .*--set run_dir=null"),
+        (
+            ["logdir=null", "run_name=a"],
+            r"run_name: names a folder inside logdir, but logdir is not set",
+        ),
         (["run_name=a/b"], "run_name"),
         (["run_name=.a"], "run_name"),
         (["run_name=''"], "run_name"),

@@ -47,12 +47,12 @@ def test_paths_begin_at_the_file_s_folder_and_stay_so_in_the_dumped_file(
 @pytest.mark.parametrize(
     ("section", "want"),
     [
-        ("tls_cert: a", ["tls_key: missing, but tls_cert stands here", "tls_ca: missing, but"]),
-        ("tls_ca: a", ["tls_cert: missing, but tls_ca stands here", "tls_key: missing, but"]),
-        ("tls_cert: a, tls_key: b", ["tls_ca: missing, but tls_cert stands here"]),
-        ("tls_client_cert_required: true", ["tls_client_cert_required: true, but there is no TLS"]),
+        ("tls_cert: a", ["tls_key: missing, but tls_cert is set", "tls_ca: missing, but"]),
+        ("tls_ca: a", ["tls_cert: missing, but tls_ca is set", "tls_key: missing, but"]),
+        ("tls_cert: a, tls_key: b", ["tls_ca: missing, but tls_cert is set"]),
+        ("tls_client_cert_required: true", ["tls_client_cert_required: true, but TLS is off"]),
         ("token: x", ["token: unknown key; did you mean token_file?"]),
-        ("insecure: 1", ["insecure: 1 came, expected true or false"]),
+        ("insecure: 1", ["insecure: expected true or false, got 1"]),
     ],
 )
 def test_contradictions_name_their_fields(tmp_path: Path, section: str, want: list[str]) -> None:

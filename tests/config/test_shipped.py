@@ -40,12 +40,15 @@ def test_a_file_of_that_name_wins(here: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "want"),
     [
-        ("acrobot", "several shipped experiments.*expected a2c/acrobot or ppo/acrobot$"),
-        ("ppoo", r"^ppoo: no such file, and no shipped experiment.*did you mean ppo\?.*examples"),
+        ("acrobot", "several shipped experiments.*give a2c/acrobot or ppo/acrobot$"),
+        (
+            "ppoo",
+            r"^ppoo: no such file, and no shipped experiment.*did you mean ppo\?.*examples",
+        ),
         ("ppo.yaml", r"no such file.*did you mean ppo\?"),
         ("x" * 5000, "no such file"),
         ("\0", "no such file"),
-        ("folder/xyzzy.yaml", "no such file, and no shipped experiment has this name \\("),
+        ("folder/xyzzy.yaml", "no such file, and no shipped experiment has that name \\("),
     ],
     ids=lambda text: text[:20],
 )
@@ -57,9 +60,9 @@ def test_what_names_no_file_is_refused(name: str, want: str) -> None:
 
 def test_a_folder_of_a_shipped_name_is_a_clash(here: Path) -> None:
     (here / "ppo").mkdir()
-    with pytest.raises(ConfigError, match=r"is a folder here, and the name.*or ppo/ppo for the"):
+    with pytest.raises(ConfigError, match=r"both a folder here and the name.*or ppo/ppo for the"):
         find_experiment_file("ppo")
     assert find_experiment_file("ppo/ppo") == PPO
     (here / "mine").mkdir()
-    with pytest.raises(ConfigError, match="mine is a folder, expected a YAML file"):
+    with pytest.raises(ConfigError, match="mine is a folder; expected a YAML file"):
         load_experiment("mine")

@@ -110,7 +110,7 @@ def test_duplicate_key_is_reported_with_both_lines(tmp_path: Path) -> None:
     document = _read(tmp_path, "a:\n  b: 1\n  c: 2\n  b: 3\n")
     file = tmp_path / "file.yaml"
     assert document.problems == [
-        (f"{file}:4", f"a.b: this key stands here twice, first at {file}:2")
+        (f"{file}:4", f"a.b: duplicate key, first set at {file}:2; remove one of them")
     ]
     assert document.data == {"a": {"b": 1, "c": 2}}
 
@@ -122,13 +122,13 @@ def test_dashed_keys_are_read_with_a_warning(
         document = _read(tmp_path, "a:\n  --checkpoint-dir: x\n")
     assert document.data == {"a": {"checkpoint_dir": "x"}}
     assert document.place(("a", "checkpoint_dir")).endswith(":2")
-    assert "file.yaml:2: --checkpoint-dir is an older form, write checkpoint_dir" in caplog.text
+    assert "file.yaml:2: --checkpoint-dir is deprecated; use checkpoint_dir" in caplog.text
 
 
 def test_dashed_and_plain_form_of_one_key_are_duplicates(tmp_path: Path) -> None:
     document = _read(tmp_path, "a:\n  bind: x\n  --bind: y\n")
     assert [what for _, what in document.problems] == [
-        f"a.bind: this key stands here twice, first at {tmp_path / 'file.yaml'}:2"
+        f"a.bind: duplicate key, first set at {tmp_path / 'file.yaml'}:2; remove one of them"
     ]
 
 
@@ -136,21 +136,24 @@ _UNREADABLE: dict[str, tuple[bytes, str]] = {
     "empty": (b"", ": the file is empty"),
     "only a comment": (b"# nothing\n", ": the file is empty"),
     "only ---": (b"---\n", ": the file is empty"),
-    "a list": (b"- a\n- b\n", ":1: a list came, expected sections"),
-    "a text": (b"hello\n", ":1: 'hello' came, expected sections"),
-    "a tab": (b"a:\n\tb: 1\n", ":2: a tab at the beginning of the line; indent with spaces"),
-    "open bracket": (b"a: [1,\nb: 2\n", ":3: not YAML"),
-    "open quote": (b"a: 1\nb: 'x\n", ":3: not YAML"),
-    "wrong indent": (b"a:\n  b: 1\n c: 2\n", ":3: not YAML"),
-    "two documents": (b"a: 1\n---\nb: 1\n", ":2: not YAML"),
+    "a list": (b"- a\n- b\n", ":1: expected sections such as algorithm:, got a list"),
+    "a text": (b"hello\n", ":1: expected sections such as algorithm:, got 'hello'"),
+    "a tab": (b"a:\n\tb: 1\n", ":2: the line starts with a tab; indent with spaces"),
+    "open bracket": (b"a: [1,\nb: 2\n", ":3: not valid YAML"),
+    "open quote": (b"a: 1\nb: 'x\n", ":3: not valid YAML"),
+    "wrong indent": (b"a:\n  b: 1\n c: 2\n", ":3: not valid YAML"),
+    "two documents": (b"a: 1\n---\nb: 1\n", ":2: not valid YAML"),
     "latin-1": ("a: 1\nb: ä\n".encode("latin-1"), ":2: not UTF-8"),
     "utf-16": ("a: 1\n".encode("utf-16"), ":1: not UTF-8"),
-    "NUL": (b"a: \x00\n", ": not YAML: unacceptable character"),
-    "python object": (b"a: !!python/object/apply:os.system [x]\n", ":1: tag '.*' is not allowed"),
-    "unknown tag": (b"a: 1\nb: !x {}\n", ":2: tag '!x' is not allowed"),
-    "unknown tag of a scalar": (b"a: 1\nb: !x y\n", ":2: not YAML: could not determine"),
-    "binary": (b"a: !!binary aGk=\n", ":1: tag '.*' is not allowed"),
-    "integer of 5000 digits": (b"a: " + b"9" * 5000, ":1: not YAML: an integer of 5000 digits"),
+    "NUL": (b"a: \x00\n", ": not valid YAML: unacceptable character"),
+    "python object": (b"a: !!python/object/apply:os.system [x]\n", ":1: tag '.*' is not supported"),
+    "unknown tag": (b"a: 1\nb: !x {}\n", ":2: tag '!x' is not supported"),
+    "unknown tag of a scalar": (b"a: 1\nb: !x y\n", ":2: not valid YAML: could not determine"),
+    "binary": (b"a: !!binary aGk=\n", ":1: tag '.*' is not supported"),
+    "integer of 5000 digits": (
+        b"a: " + b"9" * 5000,
+        ":1: not valid YAML: an integer of 5000 digits",
+    ),
     "itself": (b"a: &a\n  b: *a\n", ": nested too deep"),
     "nested": (b"a: " + b"[" * 5000, ": nested too deep"),
     "a billion laughs": (
@@ -161,7 +164,7 @@ _UNREADABLE: dict[str, tuple[bytes, str]] = {
         ),
         ": more than 100000 values",
     ),
-    "2 MB": (b"a: " + b"x" * (2 << 20), "more than 1048576 bytes"),
+    "2 MB": (b"a: " + b"x" * (2 << 20), "larger than 1048576 bytes"),
 }
 
 
@@ -178,7 +181,7 @@ def test_unreadable_file_is_one_clear_line(tmp_path: Path, raw: bytes, want: str
 def test_missing_file_and_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"missing\.yaml: no such file"):
         read_yaml(tmp_path / "missing.yaml")
-    with pytest.raises(ConfigError, match="is a folder, expected a YAML file"):
+    with pytest.raises(ConfigError, match="is a folder; expected a YAML file"):
         read_yaml(tmp_path)
 
 

@@ -223,7 +223,7 @@ def test_servers_go_on_by_themselves_and_say_how_they_were_started(cluster):
     assert len(read_yaml(run / "experiment.yaml").data["starts"]) == 1
     logdir = cluster.start_parameter_server("run_dir=null", "logdir=logs")
     assert logdir.wait() == 2
-    assert "want run_dir instead of logdir" in logdir.output
+    assert "need run_dir instead of logdir" in logdir.output
 
 
 def test_resume_wants_a_run(cluster):

@@ -144,7 +144,9 @@ def test_a_wrong_value_of_an_environment_ends_the_run(tmp_path, capfd, monkeypat
 
 def test_an_algorithm_of_single_gradients_is_refused(tmp_path):
     file = write(tmp_path, algorithm="a2c")
-    with pytest.raises(ConfigError, match=r"this algorithm does not learn from whole trajectories"):
+    with pytest.raises(
+        ConfigError, match=r"this algorithm does not learn from complete trajectories"
+    ):
         load_experiment(file, ["learner.workers=2"])
 
 
