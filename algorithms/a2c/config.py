@@ -18,27 +18,26 @@ class Config(ActorCriticConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
     rollout_steps: int = Field(default=16, ge=1)
-    """Steps of every slot in one rollout, and so in one gradient."""
+    """Steps of every slot in one rollout, and therefore in one gradient."""
     gamma: float = Field(default=0.99, ge=0, le=1, validation_alias=GAMMA)
-    """Discount per step."""
+    """Discount factor per step."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
-    """Lambda of the generalised advantages; 1: all of the rollout's rewards; 0: one step and the
-    value."""
+    """Lambda of generalised advantage estimation; 1: all rewards of the rollout; 0: one step plus
+    the value."""
     reward_scale: float = Field(default=1.0, gt=0)
-    """Factor of the rewards; values and costs are then of that scale."""
+    """Factor by which rewards are multiplied; values and losses then have that scale."""
     entropy_coefficient: float = Field(default=0.0, ge=0, validation_alias=ENTROPY_COEFFICIENT)
-    """Weight of the policy's entropy in the cost."""
+    """Weight of the policy's entropy in the loss."""
     value_coefficient: float = Field(default=0.5, ge=0, validation_alias=VALUE_COEFFICIENT)
-    """Weight of the value function's squared error in the cost."""
+    """Weight of the value function's squared error in the loss."""
     max_gradient_norm: float | None = Field(default=0.5, gt=0, validation_alias=MAX_GRADIENT_NORM)
-    """Global norm to which a gradient is scaled down; null: never."""
+    """Maximum global norm of a gradient; larger ones are scaled down; null: no limit."""
     normalize_advantage: bool = False
-    """Shift and scale the advantages of a gradient to mean 0 and deviation 1."""
+    """Normalise the advantages of each gradient to mean 0 and standard deviation 1."""
     learning_rate: float = Field(default=7e-4, ge=0, validation_alias=LEARNING_RATE)
     """Learning rate of Adam."""
     learning_rate_end: float | None = Field(default=None, ge=0)
-    """Learning rate at the end of max_global_step, to which it falls in a straight line; null:
-    constant."""
+    """Learning rate at max_global_step, approached linearly; null: constant learning rate."""
     adam_epsilon: float = Field(default=1e-5, gt=0, validation_alias=ADAM_EPSILON)
     """Epsilon of Adam."""
 

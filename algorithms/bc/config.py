@@ -13,8 +13,8 @@ class Config(ActorCriticConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
     batch_size: int = Field(default=64, ge=1)
-    """Steps in one update, at most those of the smallest file; with a recurrent network, columns of
-    a file."""
+    """Steps per update, at most the number of steps in the smallest file; with a recurrent network,
+    columns of a file per update."""
 
     @property
     def learns_offline(self) -> bool:

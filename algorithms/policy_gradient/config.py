@@ -12,13 +12,13 @@ class Config(AlgorithmConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
     state_size: int = Field(default=4, ge=1)
-    """Numbers in one observation, flattened."""
+    """Number of values in one observation, flattened."""
     num_actions: int = Field(default=2, ge=2)
-    """Actions to choose from."""
+    """Number of actions to choose from."""
     hidden_layer_size: int = Field(default=10, ge=1)
-    """Width of the one hidden layer."""
+    """Units of the hidden layer."""
     gamma: float = Field(default=0.99, ge=0, le=1, validation_alias=GAMMA)
-    """Discount per step."""
+    """Discount factor per step."""
     learning_rate: float = Field(default=1e-2, ge=0, validation_alias=LEARNING_RATE)
     """Learning rate of Adam."""
 

@@ -26,85 +26,88 @@ class Config(ActorCriticConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
     num_steps: int = Field(default=2048, ge=1)
-    """Environment steps of all slots together in one iteration."""
+    """Environment steps of all slots together per iteration."""
     rollout_steps: int = Field(default=128, ge=1)
-    """Steps of every slot in one rollout; num_steps is a multiple of it."""
+    """Steps of every slot in one rollout; num_steps must be a multiple of it."""
     epochs: int = Field(default=10, ge=1)
-    """Times that an iteration goes through its steps."""
+    """Passes over the data of each iteration."""
     batch_size: int = Field(default=64, ge=1)
-    """Steps in one update; with a recurrent network, rollouts in one update."""
+    """Steps per update; with a recurrent network, rollouts per update."""
     gamma: float = Field(default=0.99, ge=0, le=1, validation_alias=GAMMA)
-    """Discount per step."""
+    """Discount factor per step."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
-    """Lambda of the generalised advantages; 1: all of the rollout's rewards; 0: one step and the
-    value."""
+    """Lambda of generalised advantage estimation; 1: all rewards of the rollout; 0: one step plus
+    the value."""
     learning_rate: float = Field(default=3e-4, ge=0, validation_alias=LEARNING_RATE)
-    """Learning rate of the actor, and of both where they share layers."""
+    """Learning rate of the actor; with shared_network also of the critic."""
     critic_learning_rate: float = Field(default=3e-4, ge=0, validation_alias=CRITIC_LEARNING_RATE)
     """Learning rate of the critic."""
     lr_schedule: Literal["constant", "linear"] = "constant"
-    """Schedule of the learning rates; linear: they fall to 0 at max_global_step."""
+    """Schedule of the learning rates; linear: down to 0 at max_global_step."""
     adam_epsilon: float = Field(default=1e-5, gt=0, validation_alias=ADAM_EPSILON)
     """Epsilon of Adam."""
     kl: float | None = Field(default=None, gt=0)
-    """Divergence from the policy that the iteration began with above which the rest of its updates
-    is skipped; null: never."""
+    """KL divergence from the policy at the start of the iteration above which its remaining updates
+    are skipped; null: no limit."""
     clip: float = Field(default=0.2, gt=0)
-    """Ratios of probabilities count up to 1 +- clip."""
+    """Probability ratios are clipped to the range 1 - clip to 1 + clip."""
     clip_schedule: Literal["constant", "linear"] = "constant"
-    """Schedule of clip; linear: it falls to 0 at max_global_step."""
+    """Schedule of clip; linear: down to 0 at max_global_step."""
     clip_value: float | None = Field(default=None, gt=0)
-    """Values count up to so far from those that the iteration began with; null: all the way."""
+    """Values are clipped to this distance from those at the start of the iteration; null: no
+    clipping."""
     max_gradient_norm: float | None = Field(default=0.5, gt=0, validation_alias=MAX_GRADIENT_NORM)
-    """Norm to which the gradients of the actor and of the critic are scaled down, each by itself
-    (together where they share layers); null: never."""
+    """Maximum gradient norm, for actor and critic separately, or for both together with
+    shared_network; larger gradients are scaled down; null: no limit."""
     entropy_coefficient: float = Field(default=0.0, ge=0, validation_alias=ENTROPY_COEFFICIENT)
-    """Weight of the policy's entropy in the actor's cost."""
+    """Weight of the policy's entropy in the actor's loss."""
     value_coefficient: float = Field(default=0.5, ge=0, validation_alias=VALUE_COEFFICIENT)
-    """Weight of the squared error in the critic's cost."""
+    """Weight of the squared error in the critic's loss."""
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
-    """Shift and scale advantages to mean 0 and deviation 1: within each update, over the whole
+    """Normalise advantages to mean 0 and standard deviation 1: within each update, over the whole
     iteration, or not at all."""
     prenorm: bool = False
-    """Normalise observations by mean and deviation of those of the run's first steps. Nothing is
-    learned from these, and they count for max_global_step. A run that starts from a policy with
-    statistics of its own (learner.previous) keeps those instead."""
+    """Normalise observations by the mean and standard deviation measured in the first steps of the
+    run. Nothing is learned from those steps, but they count towards max_global_step. A run that
+    starts from a policy with its own statistics (learner.previous) keeps those instead."""
     prenormalize_steps: int = Field(default=100, ge=1)
-    """Steps that prenorm measures, rounded up to whole iterations."""
+    """Number of steps that prenorm measures, rounded up to complete iterations."""
     update_norm: bool = False
-    """Normalise observations, and let what each iteration saw move mean and deviation after it."""
+    """Normalise observations, and update mean and standard deviation after each iteration."""
     normalize_rewards: bool = False
-    """Divide rewards by the running deviation of the discounted return, and clip them to +-10."""
+    """Divide rewards by the running standard deviation of the discounted return, and clip them to
+    +-10."""
     mirror: float = Field(default=0.0, ge=0)
-    """Weight of the mirror loss: what the policy does in a mirrored state is to be the mirror image
-    of what it does in the state itself. 0: none."""
+    """Weight of the mirror loss, which makes the policy act in a mirrored state as the mirror image
+    of how it acts in the state itself; 0: off."""
     mirror_observation: tuple[float, ...] | None = None
-    """Mirror image of an observation: at place i component |e|, negated if e < 0; index 0 is
-    written 0.1 or -0.1. One for each of the state_size numbers."""
+    """Mirror image of an observation: position i takes component |e|, negated if e < 0; index 0 is
+    written as 0.1 or -0.1. One entry for each of the state_size values."""
     mirror_action: tuple[float, ...] | None = None
-    """Mirror image of an action, written the same way, one for each component; discrete: of the
-    probabilities of all choices."""
+    """Mirror image of an action in the same notation, one entry per component; for discrete
+    actions, of the probabilities of all choices."""
     normalize_observations: bool = Field(default=False, exclude=True)
-    """Not for ppo, which has prenorm and update_norm instead."""
+    """Not supported by ppo, which has prenorm and update_norm instead."""
 
     @model_validator(mode="after")
     def _validate_sizes(self) -> Self:
         if "normalize_observations" in self.model_fields_set:
             raise ValueError(
-                "normalize_observations: ppo has prenorm (measured before training) and "
-                "update_norm (and during it) instead"
+                "normalize_observations is not supported by ppo; use prenorm (measured before "
+                "training) or update_norm (updated during training)"
             )
         if self.num_steps % self.rollout_steps:
             raise ValueError(
-                f"num_steps: {self.num_steps} is no multiple of rollout_steps "
-                f"{self.rollout_steps}; an iteration is made of whole rollouts"
+                f"num_steps: {self.num_steps} is not a multiple of rollout_steps "
+                f"{self.rollout_steps}; an iteration consists of complete rollouts"
             )
         pieces, what = self.num_steps, "num_steps"
         if self.network.is_recurrent:
             pieces, what = self.update_plan.columns, "num_steps / rollout_steps rollouts"
         if self.batch_size > pieces:
             raise ValueError(
-                f"batch_size: {self.batch_size} is more than an iteration has, {what} = {pieces}"
+                f"batch_size: {self.batch_size} is more than one iteration provides ({what} = "
+                f"{pieces}); lower it, or raise num_steps"
             )
         return self
 
@@ -112,18 +115,20 @@ class Config(ActorCriticConfig):
     def _validate_mirror(self) -> Self:
         given = [self.mirror_observation is not None, self.mirror_action is not None]
         if any(given) and not all(given):
-            raise ValueError("mirror_observation and mirror_action: set both, or none")
+            raise ValueError("mirror_observation and mirror_action: set both or neither")
         if self.mirror and not all(given):
             raise ValueError(
-                f"mirror: {self.mirror:g} needs mirror_observation and mirror_action, which say "
-                "how the mirror image looks"
+                f"mirror: {self.mirror:g} also needs mirror_observation and mirror_action, "
+                "which define the mirror image"
             )
         if self.image is not None and any(given):
-            raise ValueError("mirror_observation: images cannot be mirrored, only vectors can")
+            raise ValueError(
+                "mirror_observation: images cannot be mirrored; only vector observations can"
+            )
         if self.observations is not None and any(given):
             raise ValueError(
-                "mirror_observation: says nothing about observations of several leaves; set "
-                "state_size instead of observations, or leave out the mirror"
+                "mirror_observation: observations with several leaves cannot be mirrored; set "
+                "state_size instead of observations, or remove the mirror keys"
             )
         _, action = self.observation_mirror, self.action_mirror
         if action is not None:
@@ -139,19 +144,22 @@ class Config(ActorCriticConfig):
                 ends = sorted((sign * space.low[index], sign * space.high[index]))
                 if ends != [space.low[place], space.high[place]]:
                     raise ValueError(
-                        f"mirror_action: component {index} would leave the bounds of component "
-                        f"{place}, {space.low[place]:g} to {space.high[place]:g}, when it is "
-                        "mirrored to there"
+                        f"mirror_action: mirroring would move component {index} outside the "
+                        f"bounds of component {place}, {space.low[place]:g} to "
+                        f"{space.high[place]:g}"
                     )
             return
         if -1 in mirror.signs:
-            raise ValueError("mirror_action: probabilities of choices cannot be negated")
+            raise ValueError(
+                "mirror_action: probabilities of choices cannot be negated; use indices that are "
+                "not negative"
+            )
         if isinstance(space, MultiDiscrete):
             owners = [choice for choice, size in enumerate(space.n) for _ in range(size)]
             pairs = {(owners[place], owners[index]) for place, index in enumerate(mirror.indices)}
             if len(pairs) > len(space.n):
                 raise ValueError(
-                    "mirror_action: takes a choice apart; expected all actions of one in one other"
+                    "mirror_action: splits a choice; map all actions of one choice to one choice"
                 )
 
     @property

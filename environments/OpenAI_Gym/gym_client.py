@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 _QUIET = "RELAAX_QUIET"
 _EPILOG = """\
-kill -USR1 PID shows slot 0 in a window, once more hides it. The client reconnects when the server
-goes away. Exit code: 0 at the end of training or after --episodes, 2 for a mistake, 130 after
-Ctrl-C, 143 after SIGTERM."""
+kill -USR1 PID shows slot 0 in a window, or hides the window again. If the connection is lost, the
+client reconnects. Exit code: 0 at the end of training or after --episodes, 2 for a usage or
+configuration error, 130 after Ctrl-C, 143 after SIGTERM."""
 
 
 class _Terminated(BaseException):
@@ -41,7 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Makes the command line's parser."""
     parser = argparse.ArgumentParser(
         prog="OpenAI_Gym/main",
-        description="Runs a Gymnasium environment as a client of an rlx server.",
+        description="Run a Gymnasium environment as a client of an rlx server.",
         epilog=_EPILOG,
     )
     add = parser.add_argument
@@ -52,34 +52,35 @@ def make_parser() -> argparse.ArgumentParser:
         type=_count,
         default=0,
         metavar="N",
-        help="random actions after each reset, before the agent takes over; default: 0",
+        help="random actions after each reset, before the agent acts; default: 0",
     )
     add(
         "--limit",
         type=_positive,
         metavar="N",
-        help="steps of the agent after which an episode is cut off; default: none",
+        help="agent steps after which an episode is truncated; default: no limit",
     )
     add(
         "--actrep",
         type=_positive,
         default=1,
         metavar="N",
-        help="steps of the environment per action, their rewards added up; default: 1",
+        help="times each action is repeated in the environment, with rewards summed; default: 1",
     )
     add(
         "--num-envs",
         type=_positive,
         default=1,
         metavar="K",
-        help="environments stepped together as slots of one connection; default: 1",
+        help="environments stepped together, as slots of one connection; default: 1",
     )
     add(
         "--vectorization-mode",
         choices=("auto", "sync", "vector_entry_point"),
         default="auto",
-        help="one environment after the other (sync), the environment's own vectorised form, or "
-        "that form where it fits (auto, the default)",
+        help="step environments one after the other (sync) or with the environment's own "
+        "vectorised form (vector_entry_point), or use that form where possible (auto, the "
+        "default)",
     )
     add(
         "--env-arg",
@@ -87,22 +88,23 @@ def make_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="argument of the environment; VALUE is JSON, or else text; repeatable",
+        help="argument of the environment's constructor; VALUE is parsed as JSON, otherwise used "
+        "as text; repeatable",
     )
-    add("--exploit", action="store_true", help="best actions, nothing is learned")
-    add("--display", action="store_true", help="begin with the window on")
+    add("--exploit", action="store_true", help="play greedily, without learning")
+    add("--display", action="store_true", help="open the window at the start")
     add(
         "--seed",
         type=int,
         metavar="N",
-        help="of the first reset and of the random actions; default: random",
+        help="seed of the first reset and of the random actions; default: random",
     )
-    add("--name", help="shown in the server's log; default: environment and process id")
+    add("--name", help="client name shown in the server's log; default: environment and process id")
     add(
         "--episodes",
         type=_positive,
         metavar="N",
-        help="end after so many; default: when training ends",
+        help="stop after this many episodes; default: when training ends",
     )
     add_security_arguments(parser)
     add(
@@ -110,7 +112,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=float,
         default=60.0,
         metavar="SEC",
-        help="longest wait for an answer; default: 60",
+        help="seconds to wait for a reply; default: 60",
     )
     add(
         "--retry-sleep",
@@ -118,13 +120,13 @@ def make_parser() -> argparse.ArgumentParser:
         nargs=2,
         default=(1.0, 10.0),
         metavar=("MIN", "MAX"),
-        help="seconds before a reconnection, drawn between the two; default: 1 10",
+        help="seconds before reconnecting, drawn uniformly between the two; default: 1 10",
     )
     add(
         "--quiet",
         action="store_true",
         default=bool(os.environ.get(_QUIET)),
-        help=f"do not print each episode; the default where {_QUIET} is set, as by relaax run",
+        help=f"do not print each episode; on by default if {_QUIET} is set, as relaax run does",
     )
     return parser
 

@@ -60,7 +60,9 @@ class Display:
             # Whatever a driver or an environment's drawing raises: training is worth more.
             self.wanted = False
             self._close_window()
-            self._report(f"cannot show {self._title}: {error}; training goes on without a window")
+            self._report(
+                f"cannot open a window for {self._title}: {error}; continuing without a window"
+            )
 
     def close(self) -> None:
         """Closes the window. May be called twice."""
@@ -72,7 +74,7 @@ class Display:
             _prepare_screen()
         frame = self._render()
         if frame is None or frame.ndim != 3:
-            raise _NoDisplayError("this environment has no render_mode rgb_array")
+            raise _NoDisplayError("the environment was created without render_mode rgb_array")
         if self._window is None:
             self._open_window(frame.shape[1], frame.shape[0])
         pixels = np.ascontiguousarray(frame[..., :3].astype(np.uint8, copy=False))
@@ -125,5 +127,5 @@ def _prepare_screen() -> None:
     if os.environ.get("WAYLAND_DISPLAY"):
         return
     if not os.environ.get("DISPLAY"):
-        raise _NoDisplayError("there is no display (DISPLAY is not set)")
+        raise _NoDisplayError("no display available (DISPLAY is not set)")
     os.environ["SDL_VIDEODRIVER"] = "x11"

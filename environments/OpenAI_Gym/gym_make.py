@@ -102,8 +102,8 @@ def _make(
         raise ConfigError(f"environment {name} has no vector_entry_point; use mode sync")
     if mode == "vector_entry_point" and actrep > 1:
         raise ConfigError(
-            f"actrep: {actrep}, but environment {name} in its vectorised form steps all slots "
-            "together, also those whose episode ends between two repeats; use mode sync"
+            f"actrep: {actrep}, but the vectorised form of environment {name} steps all slots "
+            "together, including slots whose episode ends between two repeats; use mode sync"
         )
     # The other form of Atari games shows frames that nobody has prepared.
     better = slots > 1 or gym_atari.is_atari(name)
@@ -197,7 +197,7 @@ def _render_args(spec: Any, env_args: dict[str, Any]) -> dict[str, str]:
 def _describe(error: Exception) -> str:
     """Returns one line; what is missing is installed as all else of ours."""
     if isinstance(error, gym.error.DependencyNotInstalled):
-        return f"its simulator is missing for {sys.executable}; {describe_cure('envs')}"
+        return f"its simulator is not installed for {sys.executable}; {describe_cure('envs')}"
     missing = describe_missing(error.name) if isinstance(error, ModuleNotFoundError) else None
     return missing or _one_line(error)
 

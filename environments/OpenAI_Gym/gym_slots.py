@@ -85,7 +85,7 @@ class EnvListSlots:
           ConfigError: no environment, or spaces that cannot be sent.
         """
         if not envs:
-            raise ConfigError("environments: none, expected at least one")
+            raise ConfigError("environments: the list is empty, expected at least one")
         self._envs = list(envs)
         self.slots = len(self._envs)
         self._seeds: list[int | None] = [
@@ -132,7 +132,9 @@ class EnvListSlots:
           InvalidInputError: it leads somewhere else; names the slot.
         """
         if len(state["episodes"]) != self.slots:
-            raise InvalidInputError(f"{len(state['episodes'])} slots, expected {self.slots}")
+            raise InvalidInputError(
+                f"saved state has {len(state['episodes'])} slots, expected {self.slots}"
+            )
         for slot, episode in enumerate(state["episodes"]):
             self._replay(slot, episode)
         now = self._pack_now()
@@ -140,8 +142,9 @@ class EnvListSlots:
             same = _equal(_get_row(now, slot), _get_row(state["observations"], slot))
             if not same or not _equal(_get_generator(env), state["generators"][slot]):
                 raise InvalidInputError(
-                    f"slot {slot}: the actions of its episode, replayed, led to another state: "
-                    f"{env} draws from more than np_random, or is another version"
+                    f"slot {slot}: replaying the actions of its episode led to a different "
+                    f"state; {env} draws random numbers outside np_random, or is a different "
+                    "version"
                 )
 
     def _replay(self, slot: int, episode: Mapping[str, Any]) -> None:
@@ -239,9 +242,10 @@ class VectorEnvSlots:
         self._masked_reset = find_masked_reset(env)
         if self._masked_reset is None and self._mode is not AutoresetMode.SAME_STEP:
             raise ConfigError(
-                f"{env}: resets in the step after an episode's end, which is no transition, and is "
-                "not known to reset single slots (reset_mask); make it with autoreset_mode "
-                "SAME_STEP or DISABLED, or pass several environments of one slot"
+                f"{env}: resets in the step after the end of an episode, which is not a "
+                "transition, and is not known to reset single slots (reset_mask); create it "
+                "with autoreset_mode SAME_STEP or DISABLED, or pass several environments of "
+                "one slot"
             )
         self.slots = env.num_envs
         self._seed = seed
@@ -279,12 +283,19 @@ class VectorEnvSlots:
             if name in arrays and isinstance(here, np.ndarray):
                 there, here = there.shape, here.shape
             if there != here:
-                raise InvalidInputError(f"{env}: {name} was {there!r}, here it is {here!r}", name)
+                raise InvalidInputError(
+                    f"{env}: {name} was {there!r} when the state was saved, but is {here!r} now; "
+                    "use the same environment",
+                    name,
+                )
         for name, array in arrays.items():
             setattr(env, name, array.copy())
         env.np_random.bit_generator.state = state["generator"]
         if not _equal(self._observations.pack(env.state.T), state["observations"]):
-            raise InvalidInputError(f"{env}: what was saved leads to another observation")
+            raise InvalidInputError(
+                f"{env}: the saved state leads to a different observation; use the same version of "
+                "the environment"
+            )
 
     def reset(self, mask: np.ndarray | None = None) -> Values:
         """Begins new episodes in the slots in `mask`, `[k]` bool; None: in all.
@@ -298,8 +309,8 @@ class VectorEnvSlots:
             return self._observations.pack(observations)
         if self._masked_reset is None:
             raise ConfigError(
-                f"{self._env} cannot reset single slots, as a step limit needs; "
-                "use vectorization mode sync"
+                f"{self._env} cannot reset single slots, which a step limit requires; use "
+                "vectorization mode sync"
             )
         return self._observations.pack(self._masked_reset(mask))
 
@@ -332,7 +343,8 @@ class VectorEnvSlots:
         """Reads final observations; the other rows are filled with what fits the space."""
         if "final_obs" not in infos:
             raise ConfigError(
-                f"{self._env}: mode SAME_STEP, but an episode ended without infos['final_obs']"
+                f"{self._env}: autoreset mode is SAME_STEP, but an episode ended without "
+                "infos['final_obs']"
             )
         final = infos["final_obs"]
         if not (isinstance(final, np.ndarray) and final.dtype == object):
@@ -376,7 +388,7 @@ class JoinedSlots:
     def __init__(self, parts: Sequence[VectorEnvSlots]) -> None:
         """Takes parts of one slot each and of equal spaces."""
         if not parts or any(part.slots != 1 for part in parts):
-            raise ConfigError("slots: expected one or more environments of one slot each")
+            raise ConfigError("slots: expected at least one environment, each with one slot")
         self._parts = list(parts)
         self.slots = len(self._parts)
         self.observation_space = parts[0].observation_space
@@ -395,7 +407,9 @@ class JoinedSlots:
           InvalidInputError: it is of other environments.
         """
         if len(state["parts"]) != self.slots:
-            raise InvalidInputError(f"{len(state['parts'])} slots, expected {self.slots}")
+            raise InvalidInputError(
+                f"saved state has {len(state['parts'])} slots, expected {self.slots}"
+            )
         for part, its_state in zip(self._parts, state["parts"], strict=True):
             part.set_state(its_state)
         self._now = [its_state["observations"] for its_state in state["parts"]]
@@ -463,7 +477,7 @@ def read_reward(reward: Any) -> float:
     """
     array = to_array(reward)
     if array.size != 1 or array.dtype.kind not in "biuf":
-        raise InvalidInputError(f"rewards: {reward!r:.100} came, expected a number", "rewards")
+        raise InvalidInputError(f"rewards: expected a number, got {reward!r:.100}", "rewards")
     return float(array.item())
 
 
@@ -471,7 +485,7 @@ def _read_rewards(rewards: Any, slots: int) -> np.ndarray:
     array = to_array(rewards)
     if array.shape != (slots,) or array.dtype.kind not in "biuf":
         raise InvalidInputError(
-            f"rewards: {array.dtype} {list(array.shape)}, expected numbers of shape [{slots}]",
+            f"rewards: expected numbers of shape [{slots}], got {array.dtype} {list(array.shape)}",
             "rewards",
         )
     return array.astype(np.float64)

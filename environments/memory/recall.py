@@ -48,7 +48,7 @@ class RecallSlots:
         for name, (value, least) in least_of.items():
             # True is an int too.
             if type(value) is not int or value < least:
-                raise ConfigError(f"{name}: {value!r}, expected an integer of {least} or more")
+                raise ConfigError(f"{name}: expected an integer of {least} or more, got {value!r}")
         self.slots = slots
         self.observation_space: UserSpace = Box(
             dtype="float32",
@@ -98,7 +98,9 @@ class RecallSlots:
           InvalidInputError: there were more or fewer of them.
         """
         if len(state["cue"]) != self.slots:
-            raise InvalidInputError(f"{len(state['cue'])} slots, expected {self.slots}")
+            raise InvalidInputError(
+                f"saved state has {len(state['cue'])} slots, expected {self.slots}"
+            )
         self._cue[:], self._time[:] = state["cue"], state["time"]
         self._rng.bit_generator.state = state["generator"]
 
@@ -127,5 +129,5 @@ def make_recall(args: Mapping[str, Any], slots: int, seed: int | None) -> Recall
     """
     unknown = [name for name in args if name not in ("delay", "cues")]
     if unknown:
-        raise ConfigError(f"argument {unknown[0]!r} is unknown, expected delay or cues")
+        raise ConfigError(f"unknown argument {unknown[0]!r}, expected delay or cues")
     return RecallSlots(slots, seed=seed, **args)

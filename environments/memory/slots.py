@@ -21,7 +21,7 @@ def make_slots(environment: Any, seed: int) -> RecallSlots:
         value = getattr(environment, key)
         if value != default:
             raise ConfigError(
-                f"environment.{key}: {value!r} came, but the program memory has no --{key}; remove "
-                "the key"
+                f"environment.{key}: {value!r} is not supported by the program memory, which "
+                f"has no --{key}; remove the key"
             )
     return make_recall(environment.args, environment.slots, seed)

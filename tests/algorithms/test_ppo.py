@@ -244,7 +244,7 @@ def test_settings_that_cannot_be_are_refused_by_name():
         ({"num_steps": 20, "rollout_steps": 6}, "num_steps: 20 is no multiple"),
         ({"batch_size": 19}, "batch_size: 19 is more"),
         ({"batch_size": 4, "layers": [{"lstm": 4}]}, "batch_size: 4 is more"),
-        ({"normalize_observations": True}, "prenorm .* and update_norm"),
+        ({"normalize_observations": True}, "prenorm .* or update_norm"),
     ):
         with pytest.raises(ValueError, match=words):
             make_config(**settings)
@@ -390,7 +390,7 @@ def test_each_observation_of_a_history_is_mirrored():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"mirror": 1.0}, "mirror: 1 needs mirror_observation"),
+        ({"mirror": 1.0}, "mirror: 1 also needs mirror_observation"),
         ({"mirror_observation": (-0.1, 1)}, "set both"),
         ({"mirror_observation": (-0.1,), "mirror_action": (0.1,)}, "1 numbers, expected 2"),
         ({"mirror_observation": (0.0, 1), "mirror_action": (0.1,)}, "0 at position 0.*0.1 or -0.1"),
@@ -400,7 +400,7 @@ def test_each_observation_of_a_history_is_mirrored():
         ({"mirror_observation": (1, -0.1), "mirror_action": (0.1,)}, "its own inverse"),
         (
             {**SIGN, "bounded": True, "action_low": -1.0, "action_high": 2.0},
-            "would leave the bounds of component 0",
+            "outside the bounds of component 0",
         ),
         (
             {
@@ -418,7 +418,7 @@ def test_each_observation_of_a_history_is_mirrored():
                 "action_size": None,
                 "num_actions": (2, 2),
             },
-            "takes a choice apart",
+            "splits a choice",
         ),
     ],
 )

@@ -39,7 +39,7 @@ def test_keys_are_what_the_file_has() -> None:
     assert find("ppo", "epochs") == (
         "integer >= 1",
         "10",
-        "Times that an iteration goes through its steps.",
+        "Passes over the data of each iteration.",
     )
     assert find("ppo", "kl")[:2] == ("number > 0 or null", "null")
     assert find("ppo", "clip_schedule")[:2] == ("constant, linear", "constant")

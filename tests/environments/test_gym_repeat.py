@@ -105,7 +105,10 @@ def test_environments_are_stepped_one_by_one(options: dict[str, Any], want: type
 
 
 def test_the_vectorised_form_refuses_it() -> None:
-    with pytest.raises(ConfigError, match=r"actrep: 2, but environment CartPole-v1 .*mode sync"):
+    with pytest.raises(
+        ConfigError,
+        match=r"actrep: 2, but the vectorised form of environment CartPole-v1 .*mode sync",
+    ):
         make_slots("CartPole-v1", 2, mode="vector_entry_point", actrep=2)
 
 

@@ -329,5 +329,5 @@ def test_time_limit_of_gymnasium_is_a_truncation() -> None:
 def test_single_environment_list_is_needed() -> None:
     with pytest.raises(ConfigError, match="expected at least one"):
         EnvListSlots([])
-    with pytest.raises(ConfigError, match="one slot each"):
+    with pytest.raises(ConfigError, match="each with one slot"):
         JoinedSlots([])

@@ -108,17 +108,19 @@ def test_an_environment_that_remembers_more_than_its_actions_is_noticed() -> Non
     first.reset()
     for _ in range(4):
         first.step(np.array([1]))
-    with pytest.raises(InvalidInputError, match=r"slot 0: .*led to another state.*another version"):
+    with pytest.raises(
+        InvalidInputError, match=r"slot 0: .*led to a different state.*different version"
+    ):
         EnvListSlots([Toy(0)]).set_state(first.get_state() or {})
 
 
 @pytest.mark.parametrize(
     ("made", "other", "want"),
     [
-        ("CartPole-v1", {"slots": 2}, "num_envs was 3, here it is 2"),
+        ("CartPole-v1", {"slots": 2}, "num_envs was 3 when the state was saved, but is 2"),
         ("CartPole-v1", {"env_args": {"sutton_barto_reward": True}}, "sutton_barto_reward was"),
-        ("Pendulum-v1", {"slots": 2}, "3 slots, expected 2"),
-        ("Pendulum-v1", {"env_args": {"g": 1.0}}, "slot 0: .*led to another state"),
+        ("Pendulum-v1", {"slots": 2}, "saved state has 3 slots, expected 2"),
+        ("Pendulum-v1", {"env_args": {"g": 1.0}}, "slot 0: .*led to a different state"),
     ],
 )
 def test_a_state_of_other_environments_is_refused(

@@ -168,11 +168,11 @@ def test_returned_arrays_are_the_callers_to_keep_and_fit_the_space() -> None:
 @pytest.mark.parametrize(
     ("args", "match"),
     [
-        ({"delay": -1}, "delay: -1, expected an integer of 0 or more"),
-        ({"cues": 1}, "cues: 1, expected an integer of 2 or more"),
-        ({"cues": 2.5}, r"cues: 2\.5, expected"),
-        ({"delay": True}, "delay: True, expected"),
-        ({"dealy": 3}, "argument 'dealy' is unknown, expected delay or cues"),
+        ({"delay": -1}, "delay: expected an integer of 0 or more, got -1"),
+        ({"cues": 1}, "cues: expected an integer of 2 or more, got 1"),
+        ({"cues": 2.5}, r"cues: expected an integer of 2 or more, got 2\.5"),
+        ({"delay": True}, "delay: expected an integer of 0 or more, got True"),
+        ({"dealy": 3}, "unknown argument 'dealy', expected delay or cues"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(args: dict[str, Any], match: str) -> None:
@@ -199,7 +199,10 @@ def test_the_section_environment_makes_the_slots() -> None:
 @pytest.mark.parametrize(
     ("keys", "match"),
     [
-        ({"actrep": 2}, r"environment\.actrep: 2 came, but the program memory has no --actrep"),
+        (
+            {"actrep": 2},
+            r"environment\.actrep: 2 is not supported by the program memory, which has no --actrep",
+        ),
         ({"rnd": 1}, r"environment\.rnd: 1"),
         ({"limit": 5}, r"environment\.limit: 5"),
         ({"env": "Recall"}, r"environment\.env: 'Recall'"),
@@ -277,11 +280,11 @@ def test_a_real_server_is_told_the_success() -> None:
 @pytest.mark.parametrize(
     ("args", "match"),
     [
-        (["--env-arg", "cues=1"], "memory: cues: 1, expected an integer of 2 or more"),
+        (["--env-arg", "cues=1"], "memory: cues: expected an integer of 2 or more, got 1"),
         (["--env-arg", "delay"], "'delay', expected KEY=NUMBER, as delay=4"),
-        (["--env-arg", "wheels=4"], "argument 'wheels' is unknown"),
-        (["--num-envs", "0"], "slots: 0, expected an integer of 1 or more"),
-        (["--seed", "-1"], "seed: -1, expected an integer of 0 or more"),
+        (["--env-arg", "wheels=4"], "unknown argument 'wheels'"),
+        (["--num-envs", "0"], "slots: expected an integer of 1 or more, got 0"),
+        (["--seed", "-1"], "seed: expected an integer of 0 or more, got -1"),
         (["--env", "Recall"], "unrecognized arguments: --env Recall"),
         (["--rnd", "1"], "unrecognized arguments: --rnd 1"),
     ],

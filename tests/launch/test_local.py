@@ -41,8 +41,8 @@ def write_experiment(folder: Path, wrong: str) -> Path:
     [
         ("NaN reward", "rewards: NaN or infinity in slot {slot}"),
         ("huge reward", "rewards: 1e+18 in slot {slot}; " + EXPECTED),
-        ("text as reward", "rewards: 'much' came, expected a number (slot {slot})"),
-        ("two rewards", "rewards: [1.0, 2.0] came, expected a number (slot {slot})"),
+        ("text as reward", "rewards: expected a number, got 'much' (slot {slot})"),
+        ("two rewards", "rewards: expected a number, got [1.0, 2.0] (slot {slot})"),
         ("NaN", "observations: NaN or infinity in slot {slot}"),
         ("huge observation", "observations: 3e+38 in slot {slot}; " + EXPECTED),
         (
