@@ -25,7 +25,7 @@ _ROWS: dict[str, tuple[str, Callable[[float], str]]] = {
     "target_sec": ("seconds to {target:g}", "{:,.1f}".format),
     "steps_per_sec": ("steps/s", "{:,.0f}".format),
 }
-_CAPTION = "of several seeds: mean [smallest, largest]"
+_CAPTION = "over several seeds: mean [minimum, maximum]"
 _OF_TARGET = ("target_steps", "target_sec")
 
 

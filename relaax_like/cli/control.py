@@ -11,7 +11,7 @@ def save_snapshot(text: str, security: ClientSecurity) -> int:
     address = str(parse_address(text, PARAMETER_SERVER_PORT))
     with BridgeControl().connect(address, security) as link:
         path = link.request_save()
-    print(path or f"the parameter server at {address} keeps no snapshots")
+    print(path or f"the parameter server at {address} does not keep snapshots")
     return 0 if path else 1
 
 
@@ -20,5 +20,5 @@ def stop_server(text: str, security: ClientSecurity) -> int:
     address = str(parse_address(text, PARAMETER_SERVER_PORT))
     with BridgeControl().connect(address, security) as link:
         link.request_stop()
-    print(f"the parameter server at {address} saves and ends")
+    print(f"the parameter server at {address} is saving and will then exit")
     return 0

@@ -20,13 +20,13 @@ from relaax_like.learner.training_error import (
 
 # Beginning of an array's name -> what it usually means that it is not finite; the first that fits.
 _CAUSES = {
-    "batch/inputs/": "The environment sent it: look there, at the step named above.",
-    "batch/next_inputs/": "The environment sent it: look there, at the step named above.",
-    "batch/rewards/": "The environment sent it: look for a division by zero or a log of 0 there.",
-    "batch/actions/": "The policy that acted had run away: a deviation near 0, or weights that are "
-    "not finite. Lower the learning rates, or set entropy_coefficient.",
-    "value/": "An earlier update has spoiled the weights: lower the learning rates, "
-    "set max_gradient_norm.",
+    "batch/inputs/": "The environment sent it: check the environment at the step given above.",
+    "batch/next_inputs/": "The environment sent it: check the environment at the step given above.",
+    "batch/rewards/": "The environment sent it: check it for a division by zero or a log of 0.",
+    "batch/actions/": "The acting policy had diverged: a standard deviation near 0, or weights "
+    "that are not finite. Lower the learning rates, or raise entropy_coefficient.",
+    "value/": "An earlier update made the weights non-finite: lower the learning rates, or set "
+    "max_gradient_norm.",
     "slots/": "An earlier gradient was too large for the optimizer: set max_gradient_norm.",
 }
 # Above these an array is worth a word, though it is finite.
@@ -66,20 +66,24 @@ def find_causes(arrays: Mapping[str, np.ndarray]) -> list[str]:
             continue
         largest = float(np.abs(array).max())
         if name.startswith("batch/inputs/") and largest > _LARGE_INPUT:
-            lines.append(f"{name} goes up to {largest:g}: set update_norm, or scale it yourself.")
+            lines.append(f"{name} reaches {largest:g}: set update_norm, or scale it yourself.")
         elif name.startswith("batch/rewards/") and largest > _LARGE_REWARD:
-            lines.append(f"{name} goes up to {largest:g}: set normalize_rewards, or scale it.")
+            lines.append(
+                f"{name} reaches {largest:g}: set normalize_rewards, or scale it yourself."
+            )
         elif name == "value/log_std" and array.min() < _SMALL_LOG_STD:
             lines.append(
-                f"log_std is down at {array.min():g}: the policy hardly explores, and ratios of "
-                "probabilities overflow; raise entropy_coefficient, or lower learning_rate."
+                f"log_std is down to {array.min():g}: the policy hardly explores, and "
+                "probability ratios overflow; raise entropy_coefficient, or lower "
+                "learning_rate."
             )
         elif name.startswith("value/") and not _is_statistic(name) and largest > _LARGE_WEIGHT:
-            lines.append(f"{name} goes up to {largest:g}: lower the learning rates.")
+            lines.append(f"{name} reaches {largest:g}: lower the learning rates.")
     if not lines:
         lines.append(
-            "All that went in is finite and of ordinary size; the update itself overflowed: lower "
-            "the learning rates, set max_gradient_norm, or set kl, which ends an iteration early."
+            "All inputs are finite and of ordinary size, so the update itself overflowed: "
+            "lower the learning rates, set max_gradient_norm, or set kl, which ends an "
+            "iteration early."
         )
     return lines
 
@@ -91,7 +95,7 @@ def _is_statistic(name: str) -> bool:
 def _print_not_finite(
     arrays: Mapping[str, np.ndarray], found: Mapping[str, tuple[int, ...]]
 ) -> None:
-    print("not finite, the first of each:" if found else "all arrays are finite")
+    print("not finite (first occurrence in each array):" if found else "all arrays are finite")
     for name, index in found.items():
         array = arrays[name]
         nan, infinite = np.isnan(array).sum(), np.isinf(array).sum()
@@ -117,7 +121,7 @@ def _print_ranges(arrays: Mapping[str, np.ndarray], found: Mapping[str, Any]) ->
 def _print_gradients(arrays: Mapping[str, np.ndarray]) -> None:
     """Prints the norm of each variable's gradient, of the whole iteration at once."""
     if "settings" not in arrays:
-        print("gradients: not computed, as the file has no settings")
+        print("gradients: not computed, because the file has no settings")
         return
     try:
         norms, costs = compute_gradient_norms(arrays)

@@ -60,7 +60,7 @@ def _import_check(name: str) -> Callable[[], str]:
 
     def check() -> str:
         if importlib.util.find_spec(module.partition(".")[0]) is None:
-            raise RelaaxError(describe_missing(module) or f"{name} is missing; install it")
+            raise RelaaxError(describe_missing(module) or f"{name} is not installed; install it")
         done = subprocess.run(
             [sys.executable, "-c", f"import {module}"],
             stdout=subprocess.DEVNULL,
@@ -69,7 +69,7 @@ def _import_check(name: str) -> Callable[[], str]:
             timeout=_IMPORT_SEC,
         )
         if done.returncode:
-            raise RelaaxError(f"cannot be imported: {_describe_failure(done)}; install it again")
+            raise RelaaxError(f"cannot be imported: {_describe_failure(done)}; reinstall it")
         return importlib.metadata.version(name)
 
     return check
@@ -77,7 +77,7 @@ def _import_check(name: str) -> Callable[[], str]:
 
 def _describe_failure(done: "subprocess.CompletedProcess[str]") -> str:
     if done.returncode < 0:
-        return f"its process ended by {signal.Signals(-done.returncode).name}"
+        return f"its process was killed by {signal.Signals(-done.returncode).name}"
     return (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
 
 
@@ -102,5 +102,5 @@ def _check_port(port: int) -> str:
 def _check_display() -> str:
     display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if not display:
-        raise RelaaxError("none; environments train without one, but cannot be watched")
+        raise RelaaxError("none; environments can train, but not be watched")
     return display

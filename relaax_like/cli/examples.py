@@ -22,7 +22,7 @@ _NOT_COPIED = shutil.ignore_patterns("__pycache__")
 def list_examples() -> int:
     """Prints what there is."""
     experiments = Table(title="experiments: relaax train NAME", title_justify="left")
-    for column in ("name", "file", "what it is"):
+    for column in ("name", "file", "description"):
         experiments.add_column(column)
     root = get_shipped_folder(ALGORITHMS)
     for name, file in list_experiments().items():
@@ -32,7 +32,7 @@ def list_examples() -> int:
         folder = get_shipped_folder(kind)
         names = sorted(readme.parent.name for readme in folder.glob("*/README.md"))
         print(f"{kind}: {', '.join(names)}\n    in {folder}")
-    print("`relaax examples --copy DIR` copies all of it, to read and to change.")
+    print("`relaax examples --copy DIR` copies all of it, so that you can read and change it.")
     return 0
 
 
@@ -49,7 +49,7 @@ def copy_examples(target: Path) -> int:
     for copy in copies.values():
         if copy.exists():
             raise ConfigError(
-                f"--copy {target}: {copy} is there already, and nothing is overwritten; name "
+                f"--copy {target}: {copy} already exists, and nothing is overwritten; choose "
                 "another folder"
             )
     try:
@@ -59,8 +59,8 @@ def copy_examples(target: Path) -> int:
     except OSError as error:
         raise ConfigError(f"--copy {target}: cannot be written: {error.strerror}") from None
     print(
-        "A copied file still means the shipped algorithm of its `name`; write `path: ./` instead "
-        "to train with the copied one."
+        "The `name` in a copied file still selects the shipped algorithm; write `path: ./` "
+        "instead to train with the copied one."
     )
     return 0
 

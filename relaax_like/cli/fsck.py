@@ -40,14 +40,14 @@ def check_folder(folder: Path, to_last_good: bool) -> int:
         print(rehearsal.damage)
         if not to_last_good:
             print(
-                f"the parameter server does not start; --to-last-good makes it start at {where}, "
-                f"and gives up {rehearsal.lost}"
+                f"the parameter server cannot start; with --to-last-good it starts at {where}, "
+                f"which discards {rehearsal.lost}"
             )
             return EXIT_ERROR
         cut = cut_journal(journal, rehearsal.damage, rehearsal.skipped)
-        print(f"given up: {rehearsal.lost}; the parameter server starts at {where}")
+        print(f"discarded: {rehearsal.lost}; the parameter server starts at {where}")
         if cut.aside is not None:
-            print(f"set aside in {cut.aside} ({cut.bytes:,} bytes of the journal)")
+            print(f"moved to {cut.aside} ({cut.bytes:,} bytes of the journal)")
     return 0
 
 
@@ -56,8 +56,8 @@ def _find_checkpoints(folder: Path) -> Path:
         if (candidate / "lock").exists() or (candidate / "journal").is_dir():
             return candidate
     raise ConfigError(
-        f"{folder}: no run's folder: it has neither checkpoints nor a journal; name run_dir or "
-        "checkpoint_dir of the YAML file"
+        f"{folder}: not a run's folder, because it has neither checkpoints nor a journal; name "
+        "run_dir or checkpoint_dir of the YAML file"
     )
 
 
@@ -80,16 +80,16 @@ def _print_snapshots(rehearsal: Rehearsal) -> None:
     print(f"newest snapshot: {where}")
     if rehearsal.skipped:
         names = ", ".join(path.name for path in rehearsal.skipped)
-        print(f"damaged snapshots that are newer: {names}")
+        print(f"newer snapshots that are damaged: {names}")
 
 
 def _print_harmless(report: JournalReport, rehearsal: Rehearsal) -> None:
     """Prints damage that does not keep the server from starting."""
     if rehearsal.torn is not None:
         print(
-            f"{rehearsal.torn}; the parameter server cuts the journal off there. No record that is "
-            "known to be synced is lost; after a power cut, pushes acknowledged in the last second "
-            "before it can be"
+            f"{rehearsal.torn}; the parameter server will truncate the journal there. No "
+            "record known to be synced is lost; after a power failure, pushes acknowledged in "
+            "the second before it can be lost"
         )
     elif report.damage is not None:
         print(f"{report.damage}; it is older than the newest snapshot, and not needed")

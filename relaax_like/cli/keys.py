@@ -30,7 +30,7 @@ def show_keys(config: Path) -> int:
         ALGORITHM: find_config_class(config),
     }
     for section, model in sections.items():
-        table = Table(title=section or "in no section", title_justify="left", box=ROUNDED)
+        table = Table(title=section or "outside sections", title_justify="left", box=ROUNDED)
         for column in ("key", "type", "default", "meaning"):
             table.add_column(column)
         for key in list_keys(model):
@@ -39,8 +39,8 @@ def show_keys(config: Path) -> int:
             table.add_row(*map(escape, (name, key.type, default, key.meaning)))
         print_table(table)
     print(
-        "Each can be set by --set KEY=VALUE; those of algorithm, learner and environment, and "
-        "those in no section, by a flag, too: --eval-freq 50"
+        "Set any of them with --set KEY=VALUE; keys of algorithm, learner and environment, "
+        "and those outside sections, also with a flag: --eval-freq 50"
     )
     return 0
 
@@ -53,10 +53,10 @@ class KeysCommand(TyperCommand):
         super().format_help(ctx, formatter)
         console = Console()
         for section, model in FLAG_SECTIONS.items():
-            title = f"Keys of section {section}" if section else "Keys in no section"
+            title = f"Keys of section {section}" if section else "Keys outside sections"
             grid = _make_grid(section, model)
             console.print(Panel(grid, title=title, title_align="left", border_style="dim"))
-        console.print("Those of the file's algorithm: relaax keys CONFIG", highlight=False)
+        console.print("Keys of the file's algorithm: relaax keys CONFIG", highlight=False)
 
 
 def _make_grid(section: str, model: type[Settings]) -> Table:

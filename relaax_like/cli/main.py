@@ -28,7 +28,7 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.launch.modes import LogMode, XAxis
 from relaax_like.launch.process import run_main, setup_logging
 
-app = make_app("Trains agents, over the network, on environments that cannot be imported.")
+app = make_app("Train agents over the network, on environments that cannot be imported.")
 
 PARAMETER_SERVER = "localhost:7000"
 # What a command does not know as an option of its own may be a key of the file.
@@ -36,27 +36,28 @@ KEYS_AS_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 ConfigArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="CONFIG", help="The experiment's YAML file, or a name of `relaax examples`."
+        metavar="CONFIG", help="The experiment's YAML file, or a name listed by `relaax examples`."
     ),
 ]
 RunArgument = Annotated[
     Path,
     typer.Argument(
         metavar="RUN",
-        help="A run's folder, or an experiment's YAML file, or a name of `relaax examples`.",
+        help="A run's folder, an experiment's YAML file, or a name listed by `relaax examples`.",
     ),
 ]
 RunsArgument = Annotated[
-    list[Path], typer.Argument(metavar="RUN...", help="Runs' folders, or the config.yaml in each.")
+    list[Path],
+    typer.Argument(metavar="RUN...", help="Folders of runs, or the config.yaml in each."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ForceOption = Annotated[
     bool,
-    typer.Option("--force", help="Move an older run in the folder aside, to NAME.old-N."),
+    typer.Option("--force", help="Move an older run in the folder to NAME.old-N."),
 ]
 LogOption = Annotated[
     LogMode,
-    typer.Option(help="A live table in a terminal, else lines (auto); or lines; or JSON."),
+    typer.Option(help="auto: a live table in a terminal, lines otherwise; lines; or json."),
 ]
 
 
@@ -87,10 +88,10 @@ def run(
     force: ForceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
-    """Run the experiment as processes; those that die are restarted.
+    """Run the experiment as several processes, and restart those that die.
 
-    Ends with the training: at its target, at its budget, or with Ctrl-C.
-    `relaax resume` continues it. Keys of the file are flags, too: --learning-rate 3e-4.
+    The run ends when it reaches its target or its budget, or with Ctrl-C.
+    `relaax resume` continues it. Keys of the file are also flags: --learning-rate 3e-4.
     """
 
     def start() -> int:
@@ -111,11 +112,11 @@ def train(
     log: LogOption = LogMode.AUTO,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
-    """Train in one process, without a network: the same objects, the quickest path.
+    """Train in one process, without a network; the fastest way.
 
-    After Ctrl-C `relaax resume` continues as if it had never stopped.
-    With --workers it begins new trajectories.
-    Keys of the file are flags, too: --learning-rate 3e-4.
+    After Ctrl-C, `relaax resume` continues as if the run had never been interrupted;
+    with --workers it starts new trajectories.
+    Keys of the file are also flags: --learning-rate 3e-4.
     """
 
     def start() -> int:
@@ -137,7 +138,7 @@ def resume(
     log: LogOption = LogMode.AUTO,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
-    """Go on with a run, in one process or as processes, as it was started.
+    """Continue a run, in one process or several, as it was started.
 
     Settings are those of the folder's config.yaml.
     Keys can be changed as in `relaax train`: --max-global-step 2e6.
@@ -154,19 +155,23 @@ def resume(
 @app.command(name="eval")
 def evaluate(
     config: RunArgument,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 100,
+    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes to play.")] = 100,
     best: Annotated[
         bool,
-        typer.Option("--best", help="The kept snapshot with the best mean return, not the newest."),
+        typer.Option(
+            "--best", help="Use the snapshot with the highest mean return instead of the newest."
+        ),
     ] = False,
     video: Annotated[
-        Path | None, typer.Option(help="Also film episodes into this .mp4 or .gif.")
+        Path | None, typer.Option(help="Also record episodes to this .mp4 or .gif file.")
     ] = None,
-    video_episodes: Annotated[int, typer.Option(min=1, help="Episodes in the video.")] = 1,
+    video_episodes: Annotated[
+        int, typer.Option(min=1, help="Number of episodes in the video.")
+    ] = 1,
     as_json: JsonOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
-    """Play with a snapshot's best actions; prints the mean return and its spread."""
+    """Play greedily with a snapshot, and print the mean return and its confidence interval."""
 
     def start() -> int:
         from relaax_like.launch.runs import find_experiment
@@ -187,7 +192,9 @@ def evaluate(
 def examples(
     copy: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Copy all of them to DIR; nothing is overwritten."),
+        typer.Option(
+            metavar="DIR", help="Copy all of them to DIR; existing files are never overwritten."
+        ),
     ] = None,
 ) -> None:
     """List the experiments, algorithms and environments that come with this package."""
@@ -202,7 +209,7 @@ def examples(
 
 @app.command()
 def keys(config: ConfigArgument) -> None:
-    """List every key of an experiment's file: type, default and meaning."""
+    """List every key of an experiment's file with its type, default and meaning."""
 
     def start() -> int:
         return show_keys(config)
@@ -216,7 +223,7 @@ def keys(config: ConfigArgument) -> None:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def run_gym(context: typer.Context) -> None:
-    """Run a Gymnasium environment as a client of an rlx server; `relaax gym --help`."""
+    """Run a Gymnasium environment as a client of an rlx server; see `relaax gym --help`."""
     program = find_environment("OpenAI_Gym")
     os.execv(sys.executable, [sys.executable, str(program), *context.args])
 
@@ -228,18 +235,18 @@ def plot(
         str | None,
         typer.Option(help="Name of the curve; default: the mean return, or the episode rewards."),
     ] = None,
-    x: Annotated[XAxis, typer.Option("--x", help="Environment steps, or seconds.")] = XAxis.STEPS,
+    x: Annotated[XAxis, typer.Option("--x", help="Environment steps or seconds.")] = XAxis.STEPS,
     smooth: Annotated[
-        int, typer.Option(min=1, help="Points that each drawn point is the mean of.")
+        int, typer.Option(min=1, help="Number of points averaged into each plotted point.")
     ] = 1,
-    out: Annotated[Path, typer.Option(help="The picture: .png, .pdf or .svg.")] = Path(
+    out: Annotated[Path, typer.Option(help="File to write: .png, .pdf or .svg.")] = Path(
         "curves.png"
     ),
     list_: Annotated[
-        bool, typer.Option("--list", help="Print the names of the curves instead.")
+        bool, typer.Option("--list", help="List the names of the curves instead.")
     ] = False,
 ) -> None:
-    """Draw a curve of runs; those that differ in the seed only become a mean with a band."""
+    """Plot a curve of runs; runs that differ only in their seed become a mean with a band."""
 
     def start() -> int:
         from relaax_like.cli.plot import list_curves, show_plot
@@ -253,11 +260,12 @@ def plot(
 def compare(
     runs: RunsArgument,
     target: Annotated[
-        float | None, typer.Option(help="A mean return; tells steps and seconds until it.")
+        float | None,
+        typer.Option(help="Mean return; also print the steps and seconds needed to reach it."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print how runs went, side by side, and the settings that differ between them."""
+    """Compare the results of runs, and list the settings in which they differ."""
 
     def start() -> int:
         from relaax_like.cli.compare import show_comparison
@@ -270,13 +278,13 @@ def compare(
 @app.command()
 def status(
     address: AddressArgument = PARAMETER_SERVER,
-    watch: Annotated[bool, typer.Option(help="Ask again each second until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option(help="Refresh every second until Ctrl-C.")] = False,
     token_file: TokenFileOption = None,
     tls_ca: TlsCaOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
 ) -> None:
-    """Ask a parameter server how the training goes."""
+    """Show the progress of a training."""
 
     def start() -> int:
         from relaax_like.cli.status import show_status
@@ -295,7 +303,7 @@ def save(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
 ) -> None:
-    """Have a parameter server write a snapshot now; prints where it lies there."""
+    """Tell a parameter server to write a snapshot now, and print its path on that machine."""
 
     def start() -> int:
         from relaax_like.cli.control import save_snapshot
@@ -313,7 +321,7 @@ def stop(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
 ) -> None:
-    """Have a parameter server save and end; the next start goes on from there."""
+    """Tell a parameter server to save and exit; the next start continues from there."""
 
     def start() -> int:
         from relaax_like.cli.control import stop_server
@@ -327,13 +335,14 @@ def stop(
 def explain_trace(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="RUN_DIR", help="The run's folder, or the one with its traces."),
+        typer.Argument(metavar="RUN_DIR", help="The run's folder, or the folder with its traces."),
     ],
     output: Annotated[
-        Path | None, typer.Option(help="The merged file; default: trace.json.gz beside the traces.")
+        Path | None,
+        typer.Option(help="File for the merged trace; default: trace.json.gz next to the traces."),
     ] = None,
 ) -> None:
-    """Tell where the time of a traced run went, and merge its traces for ui.perfetto.dev."""
+    """Show where the time of a traced run went, and merge its traces for ui.perfetto.dev."""
 
     def start() -> int:
         from relaax_like.cli.trace import show_trace
@@ -346,11 +355,11 @@ def explain_trace(
 @app.command()
 def fsck(
     folder: Annotated[
-        Path, typer.Argument(metavar="RUN_DIR", help="The run's folder, or its checkpoints.")
+        Path, typer.Argument(metavar="RUN_DIR", help="The run's folder, or its checkpoint folder.")
     ],
     to_last_good: Annotated[
         bool,
-        typer.Option("--to-last-good", help="Set aside what lies behind the first damage."),
+        typer.Option("--to-last-good", help="Move everything after the first damage aside."),
     ] = False,
 ) -> None:
     """Check a run's snapshots and journal; the parameter server must not be running."""
@@ -369,7 +378,7 @@ def diagnose(
         Path, typer.Argument(metavar="RUN_DIR", help="The run's folder, or its training_error.npz.")
     ],
 ) -> None:
-    """Tell what led to a training that ended with numbers that are not finite."""
+    """Explain why a training stopped with numbers that are not finite."""
 
     def start() -> int:
         from relaax_like.cli.diagnose import show_diagnosis

@@ -16,20 +16,20 @@ from relaax_like.cli.options import (
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.process import run_main, setup_logging, start_tracing
 
-app = make_app("Records the metrics of all roles for TensorBoard.")
+app = make_app("Record the metrics of all roles for TensorBoard.")
 
 
 @app.command()
 def serve(
     config: ConfigOption,
-    bind: Annotated[str | None, typer.Option(help="host:port to listen on.")] = None,
-    metrics_dir: Annotated[str | None, typer.Option(help="Where curves are written.")] = None,
+    bind: Annotated[str | None, typer.Option(help="HOST:PORT to listen on.")] = None,
+    metrics_dir: Annotated[str | None, typer.Option(help="Folder for the curves.")] = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
     insecure: InsecureOption = False,
     trace: TraceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
-    """Serves until a signal comes."""
+    """Serve until a signal arrives."""
     flags = {"bind": bind, "metrics_dir": metrics_dir, "log_level": log_level}
 
     def start() -> int:

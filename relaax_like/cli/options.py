@@ -13,7 +13,7 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         "-c",
-        help="The experiment's YAML file, or a name of `relaax examples`.",
+        help="The experiment's YAML file, or a name listed by `relaax examples`.",
         show_default=False,
     ),
 ]
@@ -22,29 +22,35 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Overrides one key of the file, such as algorithm.learning_rate=3e-4. Repeatable.",
+        help="Override one key of the file, such as algorithm.learning_rate=3e-4; repeatable.",
     ),
 ]
 TraceOption = Annotated[
     bool,
-    typer.Option("--trace", help="Record in RUN_DIR/trace where the time goes: `relaax trace`."),
+    typer.Option(
+        "--trace", help="Record where the time goes to RUN_DIR/trace; see `relaax trace`."
+    ),
 ]
 
-AddressArgument = Annotated[str, typer.Argument(help="Of the parameter server.")]
+AddressArgument = Annotated[str, typer.Argument(help="HOST:PORT of the parameter server.")]
 TokenFileOption = Annotated[
     Path | None, typer.Option(help="File with a token of role agent or operator.")
 ]
 TlsCaOption = Annotated[
-    Path | None, typer.Option(help="Speak TLS; the PEM file of the certificate to believe.")
+    Path | None, typer.Option(help="Use TLS; CA certificates to trust (PEM file).")
 ]
 TlsCertOption = Annotated[
-    Path | None, typer.Option(help="PEM file of an own certificate, where one is asked for.")
+    Path | None, typer.Option(help="Client certificate, if the server requires one (PEM file).")
 ]
-TlsKeyOption = Annotated[Path | None, typer.Option(help="PEM file of its key.")]
+TlsKeyOption = Annotated[
+    Path | None, typer.Option(help="Private key of the client certificate (PEM file).")
+]
 
 InsecureOption = Annotated[
     bool,
-    typer.Option("--insecure", help="Bind beyond this machine even without TLS and tokens."),
+    typer.Option(
+        "--insecure", help="Listen on other machines' addresses even without TLS and tokens."
+    ),
 ]
 
 

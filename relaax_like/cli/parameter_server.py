@@ -16,27 +16,27 @@ from relaax_like.cli.options import (
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.process import run_main, setup_logging, start_tracing
 
-app = make_app("Owns the weights: applies gradients, serves values, saves snapshots.")
+app = make_app("Serve the weights: apply gradients, send values, save snapshots.")
 
 
 @app.command()
 def serve(
     config: ConfigOption,
-    bind: Annotated[str | None, typer.Option(help="host:port to listen on.")] = None,
-    checkpoint_dir: Annotated[str | None, typer.Option(help="Where snapshots lie.")] = None,
+    bind: Annotated[str | None, typer.Option(help="HOST:PORT to listen on.")] = None,
+    checkpoint_dir: Annotated[str | None, typer.Option(help="Folder for the snapshots.")] = None,
     checkpoint_time_interval: Annotated[
         float | None, typer.Option(help="Seconds between snapshots.")
     ] = None,
     checkpoint_global_step_interval: Annotated[
         int | None, typer.Option(help="Environment steps between snapshots.")
     ] = None,
-    metrics_dir: Annotated[str | None, typer.Option(help="Where curves are written.")] = None,
+    metrics_dir: Annotated[str | None, typer.Option(help="Folder for the curves.")] = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
     insecure: InsecureOption = False,
     trace: TraceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
-    """Serves until the training has finished; the newest snapshot is restored at the start."""
+    """Restore the newest snapshot, and serve until the training has finished."""
     flags = {
         "bind": bind,
         "checkpoint_dir": checkpoint_dir,

@@ -16,22 +16,22 @@ from relaax_like.cli.options import (
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.process import run_main, setup_logging, start_tracing
 
-app = make_app("Accepts environments over TCP and hosts their agents.")
+app = make_app("Accept environments over TCP and host their agents.")
 
 
 @app.command()
 def serve(
     config: ConfigOption,
-    bind: Annotated[str | None, typer.Option(help="host:port to listen on.")] = None,
+    bind: Annotated[str | None, typer.Option(help="HOST:PORT to listen on.")] = None,
     parameter_server: Annotated[
-        str | None, typer.Option(help="host:port of the parameter server.")
+        str | None, typer.Option(help="HOST:PORT of the parameter server.")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
     insecure: InsecureOption = False,
     trace: TraceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
-    """Serves until a signal comes."""
+    """Serve until a signal arrives."""
     flags = {"bind": bind, "parameter_server": parameter_server, "log_level": log_level}
 
     def start() -> int:

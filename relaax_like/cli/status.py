@@ -25,7 +25,7 @@ def make_table(address: str, status: Status) -> Table:
     mean = "-" if status.mean_return is None else f"{status.mean_return:.2f}"
     snapshot = "none" if status.snapshot_global_t is None else f"step {status.snapshot_global_t:,}"
     rows = {
-        "training": status.finished or "going on",
+        "training": status.finished or "running",
         "steps": f"{status.global_t:,}",
         "steps/s": f"{status.env_steps_per_sec:,.0f}",
         "mean return": f"{mean} (last {status.return_episodes} of {status.episodes} episodes)",
@@ -34,9 +34,9 @@ def make_table(address: str, status: Status) -> Table:
         "clients": str(status.clients),
         "newest snapshot": f"{snapshot}{_describe_age(status)} in {status.checkpoint_dir}",
         "mirror": _describe_mirror(status),
-        "a crash costs": _describe_durability(status),
+        "a crash loses": _describe_durability(status),
         "journal": f"{status.journal_bytes / 1e6:,.1f} MB, of which "
-        f"{status.unsynced_bytes / 1e6:,.1f} MB are not synced yet",
+        f"{status.unsynced_bytes / 1e6:,.1f} MB not yet synced",
         "held back": f"{status.held_back} gradients",
         "refused": ", ".join(f"{n} x {why}" for why, n in status.refused.items()) or "nothing",
         "memory": f"{status.resident_bytes / 1e6:,.0f} MB",
@@ -84,9 +84,9 @@ def _describe_clients(status: Status) -> Iterator[tuple[str, str]]:
 def _describe_durability(status: Status) -> str:
     if status.journal_error:
         lost = f"up to {status.unsynced_records} acknowledged pushes"
-        return f"{lost}; nothing is acknowledged until a restart: {status.journal_error}"
+        return f"{lost}; no push is acknowledged until a restart: {status.journal_error}"
     if status.durability == "journal":
-        return f"nothing acknowledged; a power cut {status.unsynced_records} pushes"
+        return f"nothing acknowledged; a power failure: {status.unsynced_records} pushes"
     return "the updates since the newest snapshot"
 
 

@@ -21,12 +21,12 @@ def show_trace(run_dir: Path, output: Path | None) -> int:
     output = output or folder / "trace.json.gz"
     events = write_chrome_trace(traces, output)
     report = compute_report(traces)
-    print(f"{len(traces)} processes, {report.window_sec:.1f} s in which all roles were at work")
+    print(f"{len(traces)} processes, {report.window_sec:.1f} s during which all roles were running")
     for trace in traces:
         if trace.overwritten:
             print(
-                f"{trace.path.name}: its oldest {trace.overwritten:,} spans were overwritten by "
-                f"newer ones; {len(trace.spans):,} are left"
+                f"{trace.path.name}: its oldest {trace.overwritten:,} spans were overwritten "
+                f"by newer ones; {len(trace.spans):,} remain"
             )
     print(f"{events:,} events in {output}: open it in https://ui.perfetto.dev")
     print(f"\n{format_report(report)}\n\n{find_bottleneck(report)}")

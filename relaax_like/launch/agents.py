@@ -82,8 +82,9 @@ def make_agent_host(
         if not (isinstance(agent_class, type) and issubclass(agent_class, BatchAgent)):
             if experiment.learner.placement == "server":
                 raise ConfigError(
-                    f"{folder / 'agent.py'}: a plain Agent sends gradients, but this run learns in "
-                    "its parameter server; derive Agent from BatchAgent, or leave agent.py out"
+                    f"{folder / 'agent.py'}: a plain Agent sends gradients, but this run "
+                    "learns in its parameter server; derive Agent from BatchAgent, or remove "
+                    "agent.py"
                 )
             return PlainHost(config, agent_class, make_client)
     client_id = client_id or make_client_id("rlx")
@@ -141,8 +142,8 @@ def _make_actors(
         make_algorithms = get_make_algorithms(load_algorithm_module(folder, "algorithm"))
     if agent_class is SimpleRLAgent:
         raise ConfigError(
-            f"{folder}: algorithm.py exports make_algorithms, but there is no agent.py; write one "
-            "with a class Agent(BatchAgent), which says when each task is asked"
+            f"{folder}: algorithm.py exports make_algorithms, but there is no agent.py; add "
+            "one with a class Agent(BatchAgent) that decides when each task is asked"
         )
     with naming_place(folder):
         algorithms = make_algorithms(config, seed)

@@ -48,7 +48,7 @@ def _choose(run_dir: Path) -> int:
         path.write_text(json.dumps(seconds))
     best = min(seconds, key=seconds.__getitem__)
     shown = ", ".join(f"{count}: {1000 * sec:.3g} ms" for count, sec in seconds.items())
-    logger.info("learner.backprop_workers: %s (threads: time of a minibatch; %s)", best, shown)
+    logger.info("learner.backprop_workers: %s (threads: time per minibatch; %s)", best, shown)
     return int(best)
 
 
@@ -61,13 +61,13 @@ def _list_counts() -> list[int]:
 def _measure(run_dir: Path, count: int) -> float:
     argv = [sys.executable, "-m", "relaax_like.launch.backprop_main"]
     argv += [str(run_dir / CONFIG_NAME), str(count)]
-    logger.info("measuring an update with %d thread(s)", count)
+    logger.info("measuring the update with %d thread(s)", count)
     try:
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=_TIMEOUT_SEC, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
-        raise _explain(count, f"it takes longer than {_TIMEOUT_SEC:.0f} s") from None
+        raise _explain(count, f"it took longer than {_TIMEOUT_SEC:.0f} s") from None
     if done.returncode:
         raise _explain(count, " ".join(done.stderr.split())[-500:])
     return float(done.stdout.splitlines()[-1])
@@ -75,6 +75,6 @@ def _measure(run_dir: Path, count: int) -> float:
 
 def _explain(count: int, why: str) -> RelaaxError:
     return RelaaxError(
-        f"learner.backprop_workers: -1, but {count} thread(s) could not be measured: {why}; set a "
-        "number"
+        f"learner.backprop_workers: -1, but the update with {count} thread(s) could not be "
+        f"measured: {why}; set a number of threads"
     )

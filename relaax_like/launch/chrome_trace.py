@@ -40,7 +40,7 @@ def write_chrome_trace(traces: Sequence[ProcessTrace], path: Path) -> int:
             file.write("\n]}\n")
     except OSError as error:
         raise ConfigError(
-            f"--output {path}: cannot be written: {error.strerror or error}; name another file"
+            f"--output {path}: cannot be written: {error.strerror or error}; choose another file"
         ) from None
     return events
 

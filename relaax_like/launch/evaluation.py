@@ -77,11 +77,11 @@ def evaluate_snapshot(
     state = read_best(directory) if best else read_latest(directory)
     if state is None and best:
         raise SnapshotError(
-            f"{directory}: no snapshot has a score; it takes a whole window of episodes "
-            "(learner.target_episodes) to have one"
+            f"{directory}: no snapshot has a score yet; a score needs a full window of "
+            "episodes (learner.target_episodes)"
         )
     if state is None:
-        raise SnapshotError(f"{directory}: no snapshot to evaluate; train first")
+        raise SnapshotError(f"{directory}: no snapshot to evaluate; train the run first")
     store = Store(state.manifest, state.values, experiment.optimizers)
     store.import_state(state)
     filmed = ""
@@ -108,8 +108,8 @@ def _film(experiment: Experiment, server: ParameterServer, video: Video) -> str:
     with open_slots(experiment, "video") as slots, FilmedSlots(slots, video.path) as filmed:
         scores = [f"{e.score:g}" for e in _play(experiment, server, filmed, video.episodes)]
     return (
-        f"{filmed.path}: returns {', '.join(scores)}; {filmed.frames} frames, "
-        f"{filmed.fps:g} a second"
+        f"{filmed.path}: returns {', '.join(scores)}; {filmed.frames} frames at {filmed.fps:g} "
+        "per second"
     )
 
 
@@ -173,12 +173,12 @@ def play_greedy(
 def format_evaluation(evaluation: Evaluation) -> str:
     """Returns one line: mean, 95 % confidence interval of the mean, spread, episodes, weights."""
     returns, half = evaluation.returns, evaluation.half_interval
-    interval = "" if math.isnan(half) else f" +- {half:.2f} (95 % interval of the mean)"
+    interval = "" if math.isnan(half) else f" +- {half:.2f} (95 % confidence interval of the mean)"
     return (
-        f"mean return {returns.mean():.2f}{interval}, "
-        f"min {returns.min():g}, max {returns.max():g}, {len(returns)} greedy episodes, "
-        f"mean length {evaluation.lengths.mean():.1f}; weights of step {evaluation.global_t:,}, "
-        f"version {evaluation.version:,}"
+        f"mean return {returns.mean():.2f}{interval}, min {returns.min():g}, max "
+        f"{returns.max():g}, {len(returns)} greedy episodes, mean length "
+        f"{evaluation.lengths.mean():.1f}; weights of step {evaluation.global_t:,}, version "
+        f"{evaluation.version:,}"
     )
 
 

@@ -38,10 +38,12 @@ def main() -> int:
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--error", type=Path, help="a file for the error, if there is one")
+    parser.add_argument(
+        "--error", type=Path, help="file to which an error is written, if there is one"
+    )
     parser.add_argument("file", type=Path, help="the experiment's YAML file")
-    parser.add_argument("overrides", nargs="*", help="of its keys: section.key=value")
-    parser.add_argument("values", type=Path, help="the .npz file that is written")
+    parser.add_argument("overrides", nargs="*", help="override of one key: section.key=value")
+    parser.add_argument("values", type=Path, help="the .npz file to write")
     return parser.parse_args()
 
 
@@ -81,8 +83,8 @@ def _make_initial_values(experiment: Experiment) -> list[Variable]:
 
         return Tasks(algorithm.make_algorithms(config, seed)).get_variables()
     raise ConfigError(
-        f"{folder}: no make_initial_values or make_model in a model.py, and no make_algorithms in "
-        "an algorithm.py: a run has nothing to start from"
+        f"{folder}: nothing provides initial values; define make_initial_values or make_model "
+        "in model.py, or make_algorithms in algorithm.py"
     )
 
 

@@ -124,8 +124,8 @@ def make_trajectory_learner(experiment: Experiment, publisher: Publisher) -> "Pu
     if _make_data_handler(experiment) is not None:
         raise ConfigError(
             f"learner.workers: {experiment.learner.workers}, but the algorithm "
-            f"{experiment.algorithm_folder.name} has a data handler, which changes rollouts of one "
-            "length only; use workers: 0"
+            f"{experiment.algorithm_folder.name} has a data handler, which only supports "
+            "rollouts of fixed length; set workers: 0"
         )
     task, _ = make_learning_task(experiment)
     seed = derive_seed(experiment.algorithm.seed, "learn")
@@ -167,7 +167,7 @@ def validate_recordings(experiment: Experiment, files: Sequence[Path]) -> None:
         from relaax_like.learner.offline_learner import validate_files
 
     size = sum(path.stat().st_size for path in files)
-    logger.info("checking %d files of trajectories, %.1f MB", len(files), size / 1e6)
+    logger.info("checking %d trajectory files, %.1f MB", len(files), size / 1e6)
     try:
         validate_files(files, make_model(experiment), _find_action_spaces(experiment), plan)
     except InvalidInputError as error:
@@ -184,7 +184,7 @@ def get_update_plan(experiment: Experiment) -> UpdatePlan:
     if plan is None or load_model_module(experiment) is None:
         raise ConfigError(
             f"learner.placement: server, but the algorithm {experiment.algorithm_folder.name} "
-            "makes no updates of its own; use placement: agent"
+            "does not compute updates itself; set placement: agent"
         )
     return plan
 
@@ -258,7 +258,10 @@ def _add_tests(experiment: Experiment, base: Any, policy: Any, publisher: Publis
 
     config = experiment.learner
     if experiment.environment is None:
-        raise ConfigError("learner.eval_freq: there is no section environment to test in")
+        raise ConfigError(
+            "learner.eval_freq: an evaluation needs a section environment; add one, or set "
+            "eval_freq: 0"
+        )
     tester = OnlineTester(experiment)
     base.register_hook(TestHook(tester, policy, publisher, config.eval_freq, config.num_eval_eps))
     base.register_hook(CloseHook(tester))
@@ -293,7 +296,7 @@ def get_make_algorithms(algorithm_module: Any) -> Any:
     """
     if not hasattr(algorithm_module, "make_algorithms"):
         raise ConfigError(
-            f"{algorithm_module.__file__}: no make_algorithms, and no make_model in a model.py "
-            "beside it: nothing can be learned"
+            f"{algorithm_module.__file__}: nothing to learn with; define make_algorithms here, "
+            "or make_model in model.py"
         )
     return algorithm_module.make_algorithms

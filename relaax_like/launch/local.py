@@ -274,7 +274,7 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
     """
     environment, program = experiment.environment, experiment.environment_program
     if environment is None or program is None:
-        raise ConfigError(f"{experiment.file}: has no section environment to train on")
+        raise ConfigError(f"{experiment.file}: training needs a section environment; add one")
     module = load_folder_module(program.parent, Path(SLOTS).stem)
     slots = module.make_slots(environment, derive_seed(experiment.seed, "environment", purpose))
     name = environment.env or program.parent.name

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 TERM_SEC = 6.0
 # Lines of a traceback; a longer one is taken apart.
 _MAX_HELD = 1000
-_MISTAKE = "a mistake in its settings"
+_MISTAKE = "a configuration or usage error"
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -298,11 +298,11 @@ class Manager:
             self._alone_since = now
             if any(s.given_up or not s.worked for s in environments):  # else training has finished
                 logger.warning(
-                    "no environment of this run is left; it ends in %g s unless a client connects",
+                    "no environment of this run is left; stopping in %g s unless a client connects",
                     seconds,
                 )
         elif now - self._alone_since >= seconds and not self._stopping.is_set():
-            logger.error("no client has been connected for %g s; ending all", seconds)
+            logger.error("no client connected for %g s; stopping all processes", seconds)
             self._status = EXIT_ERROR
             self._stopping.set()
 
@@ -318,13 +318,13 @@ class Manager:
         if status == EXIT_USAGE:
             reason = _MISTAKE
         elif supervised.deaths >= deaths:
-            reason = f"{deaths} deaths without a step between them"
+            reason = f"it died {deaths} times without a step in between"
         if reason is None:
             self._restart_soon(supervised, status, deaths - 1)
             return
         supervised.given_up = True
         rest = "; the others continue" if any(s.plays for s in self._supervised) else ""
-        logger.error("%s is given up (%s): %s%s", name, _describe(status), reason, rest)
+        logger.error("giving up on %s (%s): %s%s", name, _describe(status), reason, rest)
 
     def _note_end(self, supervised: _Supervised, status: int) -> None:
         spec = supervised.spec
@@ -340,8 +340,10 @@ class Manager:
         healthy = supervised.worked or lasted
         supervised.deaths = 1 if healthy else supervised.deaths + 1
         if status == EXIT_USAGE or supervised.deaths > self._policy.max_restarts:
-            reason = _MISTAKE if status == EXIT_USAGE else "too many deaths in a row"
-            logger.error("%s ended with status %d: %s; ending all", spec.name, status, reason)
+            reason = _MISTAKE if status == EXIT_USAGE else "it died too often in a row"
+            logger.error(
+                "%s ended with status %d: %s; stopping all processes", spec.name, status, reason
+            )
             self._status = status if status > 0 else 1
             self._stopping.set()
             return
@@ -378,7 +380,9 @@ class Manager:
             try:
                 process.wait(max(deadline - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:
-                logger.warning("pid %d did not end in %g s; killed", process.pid, self._term_sec)
+                logger.warning(
+                    "pid %d did not exit within %g s; killed it", process.pid, self._term_sec
+                )
             _kill_group(process)
             process.wait()
             assert self._guardian is not None, "run is under way"
@@ -412,7 +416,7 @@ def shorten_tracebacks(lines: Iterator[str], known: set[str]) -> Iterator[str]:
 def _shorten(held: list[str], last: str, known: set[str]) -> Iterator[str]:
     text = "\n".join(held)
     if text in known:
-        yield f"{last} (traceback as before)"
+        yield f"{last} (same traceback as above)"
         return
     known.add(text)
     yield from (*held, last)

@@ -20,8 +20,8 @@ def get_metrics_settings(experiment: Experiment) -> MetricsServerConfig:
     """
     if experiment.metrics_server is None:
         raise ConfigError(
-            f"{experiment.file}: has no section relaax-metrics-server; add one (bind: "
-            "localhost:7002), so that the other processes send their metrics there"
+            f"{experiment.file}: no section relaax-metrics-server; add one (bind: "
+            "localhost:7002), so that the other processes send their metrics to it"
         )
     return experiment.metrics_server
 

@@ -43,11 +43,16 @@ class OfflineTrainer(BaseTrainer):
         assert folder is not None, "the experiment has learner.offline"
         self._files = find_trajectories(folder)
         if not self._files:
-            what = "has no trajectories (iteration-N.npz)" if folder.is_dir() else "no such folder"
+            what = (
+                "contains no trajectories (iteration-N.npz)"
+                if folder.is_dir()
+                else "no such folder"
+            )
             raise ConfigError(
                 f"learner.offline: {folder}: {what}; expected RUN/trajectories of a run with "
-                "learner.collect_traj: true; `relaax train FILE --collect-traj` makes them, FILE "
-                "being an experiment that plays, with a learner in the server"
+                "learner.collect_traj: true. To record one: `relaax train FILE "
+                "--collect-traj`, where FILE is an experiment that plays and learns in the "
+                "server"
             )
 
         # Before anything is begun: files come one by one, and the environment in a test.
@@ -75,7 +80,7 @@ def _validate_tests(experiment: Experiment, folder: Path) -> None:
         environment = experiment.environment
         assert environment is not None
         raise ConfigError(
-            f"environment: {environment.env or experiment.environment_program} is not what was "
-            f"recorded in {folder}, which the algorithm's settings fit ({error}); name the "
-            "environment that was recorded, or --eval-freq 0 to learn without tests"
+            f"environment: {environment.env or experiment.environment_program} does not match "
+            f"the recordings in {folder}, which fit the algorithm's settings ({error}); name "
+            "the recorded environment, or pass --eval-freq 0 to learn without evaluations"
         ) from error

@@ -72,7 +72,10 @@ class OnlineTester:
         slots = self._stack.enter_context(open_slots(self._experiment, "test"))
 
         def refuse(client_id: str) -> Any:
-            raise RelaaxError("learner.eval_freq: this algorithm's agents cannot be tested so")
+            raise RelaaxError(
+                "learner.eval_freq: this algorithm's agents do not support evaluations; set "
+                "eval_freq: 0"
+            )
 
         agents = make_local_agents(self._experiment, slots, refuse, exploit=True, fixed=fixed)
         self._stack.callback(agents.close)
@@ -123,7 +126,7 @@ class TestHook(LearnerHook):
         metrics.scalar("Test/Episode Length", float(lengths.mean()), global_t)
         metrics.scalar("Time/Test Time", time.monotonic() - began, global_t)
         engine.logger.info(
-            "test at step %s: mean return %.2f of %d greedy episodes (%.0f to %.0f)",
+            "evaluation at step %s: mean return %.2f over %d greedy episodes (min %.0f, max %.0f)",
             f"{global_t:,}",
             mean,
             len(returns),

@@ -95,7 +95,7 @@ def make_parameter_server(
         if settings.mirror_url is not None:
             fetched = fetch_newest(settings.mirror_url, settings.checkpoint_dir)
             if fetched is not None:
-                logger.info("fetched the mirror's newest snapshot: %s", fetched)
+                logger.info("downloaded the newest snapshot from the mirror: %s", fetched)
             mirror = Mirror(settings.mirror_url, keep=keep, keep_best=keep_best)
         manifest, flat = _make_start(experiment, overrides)
         publishes = experiment.learner.placement == "server"
@@ -140,8 +140,9 @@ def make_parameter_server(
     logger.info("global_t is %d", server.global_t)
     if server.finished:
         logger.info(
-            "this run had finished before: raise its target and algorithm.max_global_step to go "
-            "on (relaax resume RUN --max-global-step N), or begin anew in another run_dir"
+            "this run has already finished; to continue it, raise its target or "
+            "algorithm.max_global_step (relaax resume RUN --max-global-step N), or start "
+            "again in another run_dir"
         )
     return server
 
@@ -176,7 +177,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             numbers = PrometheusPage(settings.prometheus_bind, server.status)
             ends.enter_context(numbers)
             host = settings.prometheus_bind.host
-            logger.info("metrics for Prometheus on http://%s:%d/metrics", host, numbers.port)
+            logger.info("Prometheus metrics on http://%s:%d/metrics", host, numbers.port)
         write_config(experiment)
         if not is_described(experiment):
             describe_start(experiment, SERVERS)
@@ -224,15 +225,21 @@ def validate_served(experiment: Experiment) -> None:
     if learner.workers:
         raise ConfigError(
             f"learner.workers: {learner.workers}, but only relaax train samples with workers; "
-            "expected 0 (environments are clients here)"
+            "set it to 0 (here, environments are clients)"
         )
     if learner.offline is not None:
         file, folder = shlex.quote(str(experiment.file)), shlex.quote(str(learner.offline))
         online = experiment.algorithm.learns_online
         raise ConfigError(
-            f"learner.offline: {learner.offline}, but only relaax train learns from files: `relaax "
-            f"train {file} --offline {folder}`"
-            + ("; or `--set learner.offline=null`, to learn from what is played" if online else "")
+            (
+                f"learner.offline: {learner.offline}, but only relaax train learns from files: run "
+                f"`relaax train {file} --offline {folder}`"
+            )
+            + (
+                ", or learn from live environments with `--set learner.offline=null`"
+                if online
+                else ""
+            )
         )
 
 
@@ -265,7 +272,7 @@ def _save_finished(server: ParameterServer, shutdown: Shutdown) -> None:
             server.save_checkpoint()
             return
         except SnapshotError as error:
-            logger.error("%s; the trained weights are kept in memory, trying again", error)
+            logger.error("%s; the weights are still in memory, retrying", error)
         if shutdown.requested.wait(_SAVE_RETRY_SEC):
             return
 
@@ -415,7 +422,7 @@ def _compute_initial_values(experiment: Experiment, overrides: Sequence[str]) ->
             return load_variables(kept)
         except InvalidInputError as error:
             _validate_rebuildable(kept)
-            logger.warning("%s; it is built again", error)
+            logger.warning("%s; building them again", error)
     logger.info("building the initial values of %s", experiment.algorithm_folder.name)
     variables = _run_initial_values(experiment, overrides)
     save_variables(kept, variables)
@@ -431,8 +438,8 @@ def _validate_rebuildable(kept: Path) -> None:
     checkpoints = kept.parent
     if read_newest_manifest(checkpoints) is None and holds_records(checkpoints / "journal"):
         raise ConfigError(
-            f"{kept}: damaged, and the journal beside it has records, but there is no usable "
-            "snapshot before them: bring the snapshots back, or start in another run_dir"
+            f"{kept}: damaged, and the journal next to it has records that no usable snapshot "
+            "precedes; restore the snapshots, or start in another run_dir"
         )
 
 
@@ -460,7 +467,7 @@ def print_summary(experiment: Experiment, status: Status, serves: bool = True) -
     logger.info("picture     relaax plot %s", _relative(experiment.run_dir))
     logger.info("config      %s", _relative(experiment.run_dir / "config.yaml"))
     if not status.finished:
-        logger.info("go on       relaax resume %s", _relative(experiment.run_dir))
+        logger.info("continue    relaax resume %s", _relative(experiment.run_dir))
     if experiment.environment is not None:
         logger.info("evaluate    relaax eval %s", _relative(experiment.run_dir / "config.yaml"))
 

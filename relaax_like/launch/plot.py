@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _X_LABELS = {XAxis.STEPS: "environment steps", XAxis.TIME: "seconds since the run began"}
 # Curves that have a name in words; others are called as they are.
 _Y_LABELS = {
-    MEAN_RETURN: "mean return of the newest episodes",
-    EPISODE_LENGTH: "mean length of the newest episodes, steps",
+    MEAN_RETURN: "mean return of the most recent episodes",
+    EPISODE_LENGTH: "mean length of the most recent episodes, in steps",
     EPISODES: "episodes",
     EPISODE_REWARD: "return of an episode",
 }
@@ -50,7 +50,7 @@ def choose_curve(runs: Sequence[Run], name: str | None) -> str:
         if all(candidate in run.curves for run in runs):
             return candidate
     run = next(run for run in runs if wanted[0] not in run.curves)
-    there = ", ".join(map(repr, run.curves)) or "none at all"
+    there = ", ".join(map(repr, run.curves)) or "no curves"
     raise ConfigError(f"--curve: run {run.name} has no curve {wanted[0]!r}; it has {there}")
 
 
@@ -134,7 +134,7 @@ def _make_figure(groups: Sequence[RunGroup], curve: str, x: XAxis, smooth: int) 
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
     if any(len(group.runs) > 1 for group in groups):
-        axes.set_title("line: mean of the seeds; band: smallest to largest", fontsize="small")
+        axes.set_title("line: mean over seeds; band: minimum to maximum", fontsize="small")
     axes.legend()
     return figure
 

@@ -36,19 +36,19 @@ def load_previous(
     state = read_latest(checkpoints)
     if state is None:
         raise ConfigError(
-            f"learner.previous: {checkpoints} holds no snapshot; train that run first"
+            f"learner.previous: {checkpoints} contains no snapshot; train that run first"
         )
     own = make_manifest(variables)
     if state.manifest.fingerprint != own.fingerprint:
         raise ConfigError(
-            f"learner.previous: {previous} has another model: "
-            f"{len(state.manifest.segments)} variables, {state.manifest.gradient_bytes // 4} "
-            f"weights, here {len(own.segments)} and {own.gradient_bytes // 4}; use that run's "
-            "network, spaces and normalisation"
+            f"learner.previous: {previous} has a different model: "
+            f"{len(state.manifest.segments)} variables and "
+            f"{state.manifest.gradient_bytes // 4} weights there, {len(own.segments)} and "
+            f"{own.gradient_bytes // 4} here; use that run's network, spaces and normalisation"
         )
     _tell_differences(ALGORITHM, experiment.algorithm, other.algorithm)
     _tell_differences(ENVIRONMENT, experiment.environment, other.environment)
-    logger.info("starting from %s, its step %s", previous, f"{state.global_t:,}")
+    logger.info("starting from the weights of %s at step %s", previous, f"{state.global_t:,}")
     values = dict(
         zip(
             (segment.name for segment in own.segments),

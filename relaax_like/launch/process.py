@@ -86,7 +86,7 @@ def start_tracing(role: str, experiment: Experiment, wanted: bool) -> None:
         tracing.start_from_environment(role)
     if tracing.active is not None:
         folder = tracing.active.path.parent
-        logger.info("tracing into %s; afterwards: relaax trace %s", folder, folder)
+        logger.info("tracing to %s; afterwards run: relaax trace %s", folder, folder)
 
 
 def clear_traces(experiment: Experiment) -> None:
@@ -254,8 +254,8 @@ def validate_port_free(address: Address, flag: str) -> None:
             probe.bind((address.host, address.port))
         except OSError as error:
             raise RelaaxError(
-                f"cannot bind {address}: {describe_bind_failure(address.host, address.port)} with "
-                f"{flag}"
+                f"cannot bind {address}: {describe_bind_failure(address.host, address.port)} "
+                f"with {flag}"
             ) from error
 
 

@@ -127,7 +127,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
             if metrics is not link.metrics():
                 metrics.close()
     if server.is_closing:  # Python's own end would wait for an agent that hangs
-        logger.warning("a client's agent does not end; it is left behind")
+        logger.warning("a client's agent does not finish; leaving it behind")
         end_now(shutdown.exit_status)
     return shutdown.exit_status
 
@@ -179,7 +179,7 @@ async def _serve(
     if shutdown.requested.is_set():
         stopped.set()
     await stopped.wait()
-    logger.info("stopping; %d client(s) are told to reconnect", server.clients)
+    logger.info("stopping; asking %d client(s) to reconnect", server.clients)
     await server.stop()
 
 

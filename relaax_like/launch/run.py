@@ -83,9 +83,9 @@ def _validate_no_trainer(experiment: Experiment) -> None:
     trainer = experiment.algorithm_folder / TRAINER_FILE
     if trainer.is_file():
         raise ConfigError(
-            f"{trainer}: relaax run would not use it, only relaax train does: `relaax train "
-            f"{shlex.quote(str(experiment.file))}`; or rename it, and the clients play the section "
-            "environment"
+            f"{trainer}: relaax run does not use a trainer, only relaax train does: `relaax "
+            f"train {shlex.quote(str(experiment.file))}`. To let clients play the section "
+            "environment, rename the file"
         )
 
 
@@ -102,13 +102,14 @@ def _make_client_specs(experiment: Experiment, env: Mapping[str, str]) -> list[P
     environment, program = experiment.environment, experiment.environment_program
     if environment is None or program is None:
         raise ConfigError(
-            f"{experiment.file}: has no section environment, so there is nothing to train on; add "
-            "one, or start the servers and your own clients by themselves"
+            f"{experiment.file}: no section environment, so there is nothing to train on; add "
+            "one, or start the servers and your own clients individually"
         )
     if program.name == SLOTS:
         raise ConfigError(
-            f"{program.parent}: has {SLOTS} but no {MAIN}, the program that relaax run starts; "
-            f"add one, or train in one process: relaax train {shlex.quote(str(experiment.file))}"
+            f"{program.parent}: has {SLOTS} but not {MAIN}, the program that relaax run "
+            "starts; add it, or train in one process: relaax train "
+            f"{shlex.quote(str(experiment.file))}"
         )
     argv = make_client_argv(experiment, environment)
     specs = []

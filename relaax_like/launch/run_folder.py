@@ -58,9 +58,9 @@ def begin_run(experiment: Experiment, force: bool) -> None:
         return
     run_dir = experiment.run_dir
     raise ConfigError(
-        f"run_dir: {run_dir} holds a run already, at step {found:,}: go on with it by `relaax "
-        f"resume {shlex.quote(str(run_dir))}`; or begin anew with --force, which keeps it as "
-        f"{_find_free_name(run_dir)}; or choose another run_dir"
+        f"run_dir: {run_dir} already contains a run, at step {found:,}. Continue it with "
+        f"`relaax resume {shlex.quote(str(run_dir))}`, or start again with --force, which "
+        f"keeps it as {_find_free_name(run_dir)}, or choose another run_dir"
     )
 
 
@@ -141,7 +141,7 @@ def describe_start(experiment: Experiment, command: str) -> None:
     starts = [*_read_starts(path), start]
     settings = export_experiment(experiment)
     _replace(path, write_yaml({"starts": starts, "settings": settings}))
-    info = "\n".join([*map(_format_start, starts), "settings of the newest start\n"])
+    info = "\n".join([*map(_format_start, starts), "settings of the most recent start\n"])
     _replace(experiment.run_dir / INFO_NAME, info + _indent(write_yaml(settings)))
 
 
@@ -166,8 +166,8 @@ def _move_aside(experiment: Experiment) -> None:
     settings = experiment.parameter_server
     if settings.mirror_url is not None:
         raise ConfigError(
-            f"mirror_url: {settings.mirror_url} holds the older run's snapshots, and the new one "
-            "would go on from them; choose another mirror_url for --force"
+            f"mirror_url: {settings.mirror_url} contains the older run's snapshots, from which "
+            "the new run would continue; choose another mirror_url to use --force"
         )
     places = [experiment.run_dir.absolute()]
     metrics = experiment.metrics_server
@@ -183,13 +183,13 @@ def _move_aside(experiment: Experiment) -> None:
         for kept in (Path.cwd(), experiment.file.absolute()):
             if kept.is_relative_to(place):
                 raise ConfigError(
-                    f"--force would move {place} aside, and {kept} with it; choose another run_dir"
+                    f"--force would move {place}, and {kept} with it; choose another run_dir"
                 )
     for place in places:
         try:
             place.rename(_find_free_name(place))
         except OSError as error:
-            raise ConfigError(f"{place} cannot be moved aside: {error.strerror}") from None
+            raise ConfigError(f"{place} cannot be moved: {error.strerror}") from None
 
 
 def _find_free_name(path: Path) -> Path:

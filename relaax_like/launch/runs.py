@@ -111,8 +111,8 @@ def find_config(path: Path) -> Path:
     if path.is_file():
         what = "a file"
     raise ConfigError(
-        f"{path}: {what}; expected the folder of a run (run_dir of its YAML file), or the "
-        f"{CONFIG_NAME} in it"
+        f"{path}: {what}; expected the folder of a run (run_dir of its YAML file), or its "
+        f"{CONFIG_NAME}"
     )
 
 

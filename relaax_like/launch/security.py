@@ -39,8 +39,8 @@ def make_client_security(experiment: Experiment) -> ClientSecurity:
     settings = experiment.security
     if settings.tokens_file is not None and settings.token_file is None:
         raise ConfigError(
-            f"{experiment.file}: security.token_file: missing, but the servers ask for a token "
-            "(security.tokens_file); name a file with one of role agent"
+            f"{experiment.file}: security.token_file is missing, but the servers require a "
+            "token (security.tokens_file); set it to a file with a token of role agent"
         )
     if settings.token_file is not None:
         read_token(settings.token_file)
@@ -71,13 +71,13 @@ def validate_exposure(address: Address, settings: SecurityConfig) -> None:
     if not settings.insecure:
         raise ConfigError(
             f"{address} can be reached from other machines, but there is no "
-            f"{' and no '.join(missing)}: set them up in the section security of the YAML "
-            "file (docs/security.md); or bind to localhost; or, in a network that you trust whole, "
-            "give --insecure"
+            f"{' and no '.join(missing)}. Set them up in the section security of the YAML file "
+            "(docs/security.md), or bind to localhost; on a fully trusted network, pass "
+            "--insecure"
         )
     logger.warning(
-        "%s can be reached from other machines, without %s: use it in a network that you trust "
-        "whole",
+        "%s can be reached from other machines, without %s; use this on a fully trusted "
+        "network only",
         address,
         " and ".join(missing),
     )
@@ -91,6 +91,6 @@ def validate_unprotected(address: Address, settings: SecurityConfig, key: str) -
     """
     if not address.is_loopback and not settings.insecure:
         raise ConfigError(
-            f"{key}: {address} can be reached from other machines, and nothing protects that page; "
-            "bind to localhost, or, in a network that you trust whole, give --insecure"
+            f"{key}: {address} can be reached from other machines, and that page has no access "
+            "control. Bind to localhost; on a fully trusted network, pass --insecure"
         )

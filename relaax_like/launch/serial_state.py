@@ -31,7 +31,7 @@ _FORMAT = 1
 _DOCUMENT = "relaax_serial_state"
 # Stands in the JSON for an array: its entry and its dtype.
 _ARRAY = "$array"
-_ANEW = "its episodes begin anew, so from here on it is not the run that was never stopped"
+_EPISODES_RESTART = "episodes restart, so results will differ from an uninterrupted run"
 
 
 class SerialState:
@@ -76,11 +76,13 @@ class SerialState:
             state = self._read()
             self._slots.set_state(state["environments"])  # type: ignore[attr-defined]
         except RelaaxError as error:
-            logger.warning("%s: %s; the run goes on, but %s", self._path, error, _ANEW)
+            logger.warning(
+                "%s: %s; the run continues, but %s", self._path, error, _EPISODES_RESTART
+            )
             return False
         self._agents.set_state(state["agents"])
         self._interactor.set_state(state["interactor"])
-        logger.info("going on in the middle of the episodes of %s", self._path)
+        logger.info("continuing in the middle of the episodes of %s", self._path)
         return True
 
     def save(self) -> bool:
@@ -89,11 +91,14 @@ class SerialState:
         environments = None if get_environments is None else get_environments()
         if environments is None or not self._agents.has_state:
             what = "agents of this kind" if environments is not None else "these environments"
-            logger.info("%s cannot be saved: when this run goes on, %s", what, _ANEW)
+            logger.info("%s cannot be saved: when this run is resumed, %s", what, _EPISODES_RESTART)
             return False
         agents = self._agents.take_state()
         if agents is None:
-            logger.info("a rollout was still learned from: when this run goes on, %s", _ANEW)
+            logger.info(
+                "a rollout was still being learned from: when this run is resumed, %s",
+                _EPISODES_RESTART,
+            )
             return False
         document: dict[str, Any] = {
             "format": _FORMAT,
@@ -112,7 +117,10 @@ class SerialState:
             write_arrays(self._path, arrays)
         except OSError as error:
             logger.error(
-                "%s was not written: %s; when this run goes on, %s", self._path, error, _ANEW
+                "%s could not be written: %s; when this run is resumed, %s",
+                self._path,
+                error,
+                _EPISODES_RESTART,
             )
             return False
         return True
@@ -128,17 +136,17 @@ class SerialState:
         if document["server"] != identity:
             there, here = document["server"], identity
             raise InvalidInputError(
-                f"is of step {there['global_t']:,}, version {there['version']}, weights "
-                f"{there['crc32']:08x}; the run is at step {here['global_t']:,}, version "
+                f"belongs to step {there['global_t']:,}, version {there['version']}, weights "
+                f"{there['crc32']:08x}, but the run is at step {here['global_t']:,}, version "
                 f"{here['version']}, weights {here['crc32']:08x}"
             )
         for key, value in self._settings.items():
             if document["settings"].get(key) != value:
                 raise InvalidInputError(
-                    f"{key} is {value}, it was {document['settings'].get(key)}", key
+                    f"{key} is {value}, but was {document['settings'].get(key)}", key
                 )
         if not hasattr(self._slots, "set_state"):
-            raise InvalidInputError("these environments cannot be brought to a state")
+            raise InvalidInputError("these environments cannot restore a state")
         return document["state"]
 
 
@@ -154,7 +162,7 @@ def read_document(path: Path) -> dict[str, Any]:
         if document["format"] != _FORMAT:
             raise ValueError(f"format {document['format']}, expected {_FORMAT}")
     except FileNotFoundError:
-        raise InvalidInputError("there is no such file: the run was killed, or ended") from None
+        raise InvalidInputError("no such file; the run was killed, or had ended") from None
     except DAMAGE as error:
         raise InvalidInputError(f"damaged ({error})") from error
     return document

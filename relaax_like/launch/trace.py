@@ -129,7 +129,7 @@ def find_trace_folder(folder: Path) -> Path:
         if any(candidate.glob(f"*{SUFFIX}")):
             return candidate
     raise ConfigError(
-        f"{folder}: has no traces; make some with `relaax run CONFIG --trace`, or with "
+        f"{folder}: no traces; record some with `relaax run CONFIG --trace`, or with "
         f"{ENVIRONMENT_VARIABLE}=FOLDER in the environment of each process"
     )
 
@@ -153,10 +153,10 @@ def load_traces(folder: Path) -> tuple[list[ProcessTrace], list[str]]:
         if len(trace.spans):
             traces.append(trace)
         else:
-            skipped.append(f"{path}: the process has recorded no span")
+            skipped.append(f"{path}: the process has recorded no spans")
     if not traces:
         raise ConfigError(
-            f"{folder}: nothing usable: {'; '.join(skipped)}; remove the folder and trace again"
+            f"{folder}: no usable trace: {'; '.join(skipped)}; remove the folder and trace again"
         )
     return traces, skipped
 
@@ -216,15 +216,16 @@ def find_bottleneck(report: Report) -> str:
     top = max(report.threads, key=lambda thread: thread.busy)
     full = f"{report.cpu:.0%} of the machine's {report.cores} cores"
     if top.busy >= _LIMITING:
-        part = f"; {full} are in use, so some of it is waiting for a core"
+        part = f"; {full} are busy, so part of that is waiting for a core"
         tail = part if report.cpu >= _FULL else ""
         return f"{_describe_limit(top, report)}{tail}."
-    what = f"the busiest, {_subject(top)}, for {top.busy:.0%} of the time{_mostly(top)}"
+    what = f"the busiest is {_subject(top)}, for {top.busy:.0%} of the time{_mostly(top)}"
     if report.cpu >= _FULL:
-        return f"The machine limits the run: {full} are in use; {what}."
+        return f"The machine limits the run: {full} are busy; {what}."
     return (
-        f"Nothing is busy all the time: {what}; the roles wait for each other in turns, which more "
-        "environments or slots at once would fill, or for something that has no span."
+        f"Nothing is busy all the time: {what}. Either the roles wait for each other "
+        "alternately, which more environments or slots would hide, or they wait for something "
+        "that has no span."
     )
 
 

@@ -45,8 +45,8 @@ def train(path: str | Path, overrides: Sequence[str] = (), force: bool = False) 
     """Trains a new run; see `relaax_like.train`."""
     if threading.current_thread() is not threading.main_thread():
         raise RelaaxError(
-            "relaax_like.train: called in another thread, but signals come to the main thread "
-            "only; call it there, or start a process"
+            "relaax_like.train: called from another thread, but only the main thread receives "
+            "signals; call it there, or start a process"
         )
     experiment = load_experiment(path, overrides, new_run=True)
     trainer = make_trainer(experiment, overrides)
@@ -97,7 +97,7 @@ def _load_trainer_class(folder: Path) -> type[BaseTrainer]:
         what = "no class Trainer" if trainer_class is None else f"Trainer is {trainer_class!r}"
         raise ConfigError(
             f"{file}: {what}; expected class Trainer(BaseTrainer), from "
-            "relaax_like.launch.base_trainer, or no trainer.py"
+            "relaax_like.launch.base_trainer; define it, or remove trainer.py"
         )
     if missing := sorted(trainer_class.__abstractmethods__):
         raise ConfigError(f"{file}: class Trainer lacks {', '.join(missing)}; see BaseTrainer")

@@ -74,7 +74,7 @@ def make_pool(experiment: Experiment) -> SamplerPool:
     plan = get_update_plan(experiment)
     environment = experiment.environment
     if environment is None:
-        raise ConfigError(f"{experiment.file}: has no section environment to train on")
+        raise ConfigError(f"{experiment.file}: training needs a section environment; add one")
     assert plan.discount is not None, "an experiment with workers has one"
     config = experiment.run_dir / CONFIG_NAME
     return SamplerPool(

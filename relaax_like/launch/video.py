@@ -106,8 +106,9 @@ class FilmedSlots:
         if frame is None or frame.ndim != 3 or frame.shape[2] < 3:
             what = "nothing" if frame is None else f"an array {list(frame.shape)}"
             raise ConfigError(
-                f"--video: the environment cannot be drawn: {what} came, expected [height, width, "
-                "3]; it needs a render_mode rgb_array, and slots with a method render"
+                "--video: the environment cannot be drawn: expected an image [height, width, "
+                f"3], got {what}; it needs render_mode rgb_array, and slots with a method "
+                "render"
             )
         return frame[..., :3].astype(np.uint8, copy=False)
 

@@ -165,7 +165,7 @@ def test_doctor_names_what_cannot_be_imported(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     lines = {line.split(":")[0].split()[-1]: line for line in done.stdout.splitlines()}
     assert lines["tensorflow"].startswith("FAIL")
-    assert "cannot be imported: its process ended by SIGABRT" in lines["tensorflow"]
+    assert "cannot be imported: its process was killed by SIGABRT" in lines["tensorflow"]
     assert lines["gymnasium"].startswith("note")
     assert "cannot be imported: ImportError: no [such] symbol" in lines["gymnasium"]
     assert lines["numpy"].startswith("ok")
@@ -176,7 +176,7 @@ def test_status_prints_the_numbers_of_a_live_server(cluster: Cluster) -> None:
     server.wait_for("parameter server on")
     program = cluster.start("status", [RELAAX, "status", f"localhost:{cluster.ps_port}"])
     assert program.wait() == 0
-    for row in ("going on", "steps/s", "mean return", "parameters", "clients", "run/checkpoints"):
+    for row in ("running", "steps/s", "mean return", "parameters", "clients", "run/checkpoints"):
         assert row in program.output
     watching = cluster.start("watch", [RELAAX, "status", f"localhost:{cluster.ps_port}", "--watch"])
     watching.wait_for("going on|parameter server")

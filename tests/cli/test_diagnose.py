@@ -58,7 +58,7 @@ def test_it_shows_what_is_not_finite_and_why(run_dir, capsys):
     text = capsys.readouterr().out
     assert "after 0 updates and 0 steps" in text
     assert "critic: inf" in text
-    assert "batch/rewards/reward goes up to 1e+30: set normalize_rewards" in text
+    assert "batch/rewards/reward reaches 1e+30: set normalize_rewards" in text
     assert re.search(r"value\.out\.W\s*│\s*[0-9.]+e\+2", text)  # gradients, computed anew
     assert re.search(r"policy\.out\.b\s*│\s*[0-9]", text)
     assert re.search(r"batch/rewards/reward\s*│ 32 x 8 x 1\s*│\s*1 │", text)
@@ -109,12 +109,12 @@ BAD = np.full((2, 2), np.nan, np.float32)
     ("arrays", "words"),
     [
         ({"batch/rewards/reward": BAD}, "division by zero"),
-        ({"batch/actions/log_prob": BAD, "value/w": GOOD}, "policy that acted had run away"),
-        ({"batch/inputs/x": GOOD, "value/w": BAD}, "earlier update has spoiled the weights"),
+        ({"batch/actions/log_prob": BAD, "value/w": GOOD}, "acting policy had diverged"),
+        ({"batch/inputs/x": GOOD, "value/w": BAD}, "earlier update made the weights non-finite"),
         ({"batch/inputs/x": GOOD, "slots/default": BAD}, "too large for the optimizer"),
-        ({"batch/inputs/x": GOOD * 1e4}, "goes up to 10000: set update_norm"),
-        ({"value/log_std": GOOD * -9}, "log_std is down at -9"),
-        ({"value/policy.0.W": GOOD * 1e4}, "policy.0.W goes up to 10000"),
+        ({"batch/inputs/x": GOOD * 1e4}, "reaches 10000: set update_norm"),
+        ({"value/log_std": GOOD * -9}, "log_std is down to -9"),
+        ({"value/policy.0.W": GOOD * 1e4}, "policy.0.W reaches 10000"),
         ({"value/observation.m2": GOOD * 1e9, "batch/inputs/x": GOOD}, "the update itself"),
     ],
 )

@@ -53,7 +53,7 @@ def test_examples_are_copied_and_nothing_is_overwritten(
     mine = copied / "algorithms" / "ppo" / "ppo.yaml"
     mine.write_text("mine\n")
     (copied / "environments").rename(copied / "moved")
-    with pytest.raises(ConfigError, match="algorithms is there already, and nothing is overwr"):
+    with pytest.raises(ConfigError, match="algorithms already exists, and nothing is overwr"):
         copy_examples(copied)
     assert mine.read_text() == "mine\n"
     assert not (copied / "environments").exists()  # all or nothing
@@ -65,7 +65,7 @@ def test_examples_are_copied_and_nothing_is_overwritten(
 def test_keys_are_listed_by_section(capsys: pytest.CaptureFixture[str]) -> None:
     assert show_keys(Path("ppo")) == 0
     text = capsys.readouterr().out
-    assert re.search(r"algorithm\.epochs .*integer >= 1 .* 10 .* goes through its steps\.", text)
+    assert re.search(r"algorithm\.epochs .*integer >= 1 .* 10 .* data of each iteration\.", text)
     assert re.search(r"learner\.eval_freq .* 0 ", text)
     assert re.search(r"relaax-rlx-server\.max_clients .* 256 ", text)
 

@@ -124,15 +124,16 @@ def test_a_gap_after_the_journal_was_given_up(run: Run, capsys: pytest.CaptureFi
 
     run.assert_refused()
     printed = run.check(capsys)
-    assert "damaged snapshots that are newer: cp-00000000000000000028" in printed
+    assert "newer snapshots that are damaged: cp-00000000000000000028" in printed
     assert "a record that continues version 6, step 28; what lies before it ends at" in printed
-    gives_up = "version 3, step 10, and gives up versions 4 to 8 (step 45)"
-    assert f"--to-last-good makes it start at {gives_up}" in printed
+    gives_up = "version 3, step 10, which discards versions 4 to 8 (step 45)"
+    assert f"with --to-last-good it starts at {gives_up}" in printed
     printed = run.check(capsys, to_last_good=True)
     assert (
-        "given up: versions 4 to 8 (step 45); the parameter server starts at version 3" in printed
+        "discarded: versions 4 to 8 (step 45); the parameter server will start at version 3"
+        in printed
     )
-    assert "set aside in" in printed
+    assert "moved to" in printed
     assert len(list(run.folder.glob("journal/cut-*/cp-*"))) == 1
     run.check(capsys)
     run.assert_starts(run.states[4])
@@ -165,9 +166,9 @@ def test_the_two_newest_snapshots_are_damaged(run: Run, capsys: pytest.CaptureFi
     run.assert_refused()
     printed = run.check(capsys)
     assert "where record 2 should be: a journal that begins with record 4" in printed
-    assert "start at version 2, step 3, and gives up versions 3 to 6 (step 28)" in printed
+    assert "starts at version 2, step 3, which discards versions 3 to 6 (step 28)" in printed
     printed = run.check(capsys, to_last_good=True)
-    assert "given up: versions 3 to 6 (step 28)" in printed
+    assert "discarded: versions 3 to 6 (step 28)" in printed
     run.check(capsys)
     run.assert_starts(run.states[2])
 
@@ -194,12 +195,12 @@ def test_a_missing_end_of_the_journal(
     run.assert_refused()
     printed = run.check(capsys)
     if gone == "the head":
-        assert "start at version 7, step 36, and gives up all versions after 7" in printed
+        assert "starts at version 7, step 36, which discards all versions after 7" in printed
     else:
         assert "before record 2, but there was a segment that begins with record 2" in printed
         lost = "all versions after 2, and at least 6 missing pushes"
-        assert f"start at version 2, step 3, and gives up {lost}" in printed
-    assert "given up: all versions after" in run.check(capsys, to_last_good=True)
+        assert f"starts at version 2, step 3, which discards {lost}" in printed
+    assert "discarded: all versions after" in run.check(capsys, to_last_good=True)
     run.check(capsys)
     run.assert_starts(end if gone == "the head" else at)
 
@@ -225,7 +226,7 @@ def test_an_end_that_was_synced_is_not_taken_for_torn(
     run.assert_refused()
     assert "but record 4 had been written and synced" in run.check(capsys)
     printed = run.check(capsys, to_last_good=True)
-    assert "given up: all versions after 3, and at least 1 missing pushes" in printed
+    assert "discarded: all versions after 3, and at least 1 missing pushes" in printed
     run.assert_starts(run.states[4])
 
 
@@ -256,7 +257,7 @@ def test_damage_is_named_and_set_aside_when_asked(
     assert 0 < index < 8
     assert "a record that does not match its CRC" in printed
     version = run.states[index][0]
-    assert f"gives up versions {version + 1} to 8 (step 45)" in printed
+    assert f"discards versions {version + 1} to 8 (step 45)" in printed
     run.check(capsys, to_last_good=True)
     assert "damaged" not in run.check(capsys)
     run.assert_starts(run.states[index])
@@ -360,7 +361,7 @@ def test_all_snapshots_damaged_is_an_error(run: Run) -> None:
 
 
 def test_another_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no run's folder"):
+    with pytest.raises(ConfigError, match="not a run's folder"):
         check_folder(tmp_path, False)
 
 

@@ -67,7 +67,7 @@ def test_compare_prints_a_column_per_group_and_what_differs(cluster: Cluster) ->
     assert re.search(r"0\.01 .* 0\.1 ", line)
     for row in ("CartPole-v0", "bare_algorithm", "0, 1", "steps to 10", "seconds to 10"):
         assert row in program.output
-    assert "mean [smallest, largest]" in program.output
+    assert "mean [minimum, maximum]" in program.output
     assert "run_dir" not in program.output
 
 
@@ -133,7 +133,9 @@ def test_eval_films_a_moved_run_and_prints_json(cluster: Cluster) -> None:
 def test_eval_tells_what_it_has_filmed(cluster: Cluster) -> None:
     program = call(cluster, "eval", "fast", "--episodes", 1, "--video", "out.gif", *SHORT)
     assert program.lines[0].startswith("mean return ")
-    match = re.fullmatch(r"out\.gif: returns (\d+); (\d+) frames, 50 a second", program.lines[1])
+    match = re.fullmatch(
+        r"out\.gif: returns (\d+); (\d+) frames at 50 per second", program.lines[1]
+    )
     assert match is not None, program
     assert match[1] == match[2]
     assert (cluster.folder / "out.gif").stat().st_size > 1000

@@ -58,7 +58,7 @@ def test_an_operator_looks_saves_and_stops(cluster: Cluster) -> None:
 
     status, text = run_command(cluster, "stop")
     assert status == 0
-    assert "saves and ends" in text
+    assert "is saving and will then exit" in text
     assert server.wait() == 0
     cluster.start_parameter_server()
     history.check()
@@ -87,7 +87,7 @@ def test_a_replaced_machine_goes_on_from_the_mirror(cluster: Cluster) -> None:
     assert server.stop(signal.SIGTERM) == 128 + signal.SIGTERM
     (cluster.folder / "run").rename(cluster.folder / "lost")
     again = cluster.start_parameter_server(mirror)
-    again.wait_for("fetched the mirror's newest snapshot")
+    again.wait_for("downloaded the newest snapshot from the mirror")
     history.check()
     status, text = run_command(cluster, "status")
     assert status == 0

@@ -11,11 +11,11 @@ from relaax_like.cli.status import make_table
 @pytest.mark.parametrize(
     ("fields", "want"),
     [
-        ({"durability": "journal"}, "nothing acknowledged; a power cut 7 pushes"),
+        ({"durability": "journal"}, "nothing acknowledged; a power failure: 7 pushes"),
         ({"durability": "snapshot"}, "the updates since the newest snapshot"),
         (
             {"durability": "journal", "journal_error": "the disk failed"},
-            "up to 7 acknowledged pushes; nothing is acknowledged until a restart: the disk failed",
+            "up to 7 acknowledged pushes; no push is acknowledged until a restart: the disk failed",
         ),
     ],
 )
@@ -24,5 +24,5 @@ def test_what_a_crash_costs(fields: dict[str, str], want: str) -> None:
     console = Console(width=200)
     with console.capture() as capture:
         console.print(make_table("localhost:7000", message_to_status(sent)))
-    (line,) = [line for line in capture.get().splitlines() if "a crash costs" in line]
+    (line,) = [line for line in capture.get().splitlines() if "a crash loses" in line]
     assert want in line

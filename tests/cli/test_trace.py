@@ -107,7 +107,7 @@ def test_without_the_flag_nothing_is_written(cluster: Cluster) -> None:
     program = explain(cluster, "run")
     assert program.wait() == 2
     (line,) = program.lines
-    assert line.startswith("error: run: has no traces; ")
+    assert line.startswith("error: run: no traces; ")
 
 
 def test_train_traces_its_one_process_and_replaces_an_older_trace(cluster: Cluster) -> None:
@@ -117,7 +117,7 @@ def test_train_traces_its_one_process_and_replaces_an_older_trace(cluster: Clust
     argv = [RELAAX, "train", cluster.config, "--trace", "--set", "algorithm.max_global_step=500"]
     program = cluster.start("train", argv)
     assert program.wait() == 0, program
-    program.wait_for(r"tracing into run/trace; afterwards: relaax trace run/trace")
+    program.wait_for(r"tracing to run/trace; afterwards run: relaax trace run/trace")
     assert [path.name for path in old.parent.iterdir()] == [f"train-{program.pid}.trace"]
     explained = explain(cluster, "run/trace")
     assert explained.wait() == 0

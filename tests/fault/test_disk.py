@@ -156,10 +156,10 @@ def test_a_failed_sync_ends_the_acknowledging_and_loses_nothing(
     server = start_server(cluster, OFTEN)
     history.start()
     history.wait(40)
-    assert re.search("a crash costs.*nothing acknowledged", show_status(cluster))
+    assert re.search("a crash loses.*nothing acknowledged", show_status(cluster))
     tracer = trace(cluster, server, "fsync", "error=EIO")
     server.wait_for("the journal cannot be synced")
-    assert re.search(r"a crash costs.*up to \d+ acknowledged", show_status(cluster))
+    assert re.search(r"a crash loses.*up to \d+ acknowledged", show_status(cluster))
     before = len(history.acknowledged)
     tracer.stop()  # the disk is well again, and nobody knows what it has lost
     lines = len(server.lines)
@@ -238,7 +238,7 @@ def give_up(cluster: Cluster, server: Program) -> int:
     command = server.wait_for(r"error: .*`relaax (fsck \S+ --to-last-good)`")[1].split()
     program = cluster.start("fsck", [*RELAAX, *command])
     assert program.wait() == 0
-    done = program.wait_for(r"given up: .*; the parameter server starts at version ([\d,]+),")
+    done = program.wait_for(r"discarded: .*; the parameter server starts at version ([\d,]+),")
     return int(done[1].replace(",", ""))
 
 

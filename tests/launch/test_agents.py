@@ -106,7 +106,7 @@ def test_an_agent_of_one_task_may_be_one_s_own(one_task):
 
 def test_several_tasks_without_an_agent_are_refused_with_the_cure(folder):
     (folder / "agent.py").unlink()
-    with pytest.raises(ConfigError, match=r"make_algorithms, but there is no agent\.py; write one"):
+    with pytest.raises(ConfigError, match=r"make_algorithms, but there is no agent\.py; add one"):
         make_host(folder)
 
 
@@ -129,7 +129,7 @@ def test_where_the_model_is_enough_the_algorithm_is_not_loaded(one_task):
 
 def test_a_folder_with_nothing_to_start_from_is_refused(folder):
     (folder / "algorithm.py").write_text("")
-    with pytest.raises(ConfigError, match="nothing to start from"):
+    with pytest.raises(ConfigError, match="nothing provides initial values"):
         make_initial_values(make_experiment(folder))
 
 

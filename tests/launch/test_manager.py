@@ -143,7 +143,7 @@ def test_too_many_deaths_in_a_row_end_all_with_the_status(
     running = run(spec("dying", "print('hello'); raise SystemExit(7)"), spec("other", SLEEP))
     assert running.wait() == 7
     assert running.lines.count(("dying", "hello")) == 1 + QUICK.max_restarts
-    assert "too many deaths in a row" in caplog.text
+    assert "it died too often in a row" in caplog.text
     assert running.manager.pids() == {}
 
 
@@ -166,7 +166,7 @@ def test_a_mistake_in_the_settings_ends_all_without_a_restart(
     running = run(spec("wrong", "print('no such key'); raise SystemExit(2)"), spec("other", SLEEP))
     assert running.wait() == 2
     assert running.lines == [("wrong", "no such key")]
-    assert "a mistake in its settings" in caplog.text
+    assert "a configuration or usage error" in caplog.text
 
 
 def test_the_good_end_of_an_essential_process_ends_all_well(run: Any) -> None:
@@ -211,7 +211,7 @@ def test_a_process_that_ignores_sigterm_is_killed(
     wait_until(lambda: running.lines, "its first line", 30)
     running.manager.stop()
     assert running.wait() == 0
-    assert f"pid {pid} did not end in 0.3 s; killed" in caplog.text
+    assert f"pid {pid} did not exit within 0.3 s; killed it" in caplog.text
     assert_gone(pid)
 
 
@@ -284,10 +284,12 @@ def test_an_environment_that_cannot_start_is_given_up_and_the_others_continue(
     broken = "def f(): raise ValueError('no simulator')\nf()"
     running = run(server.spec, environment("env1", broken), environment("env2", SLEEP))
     server.report("ready ")
-    wait_until(lambda: "env1 is given up" in caplog.text, "the end of env1")
+    wait_until(lambda: "giving up on env1" in caplog.text, "the end of env1")
     assert "env1 died (status 1); restart 2 of 2" in caplog.text
-    assert "(status 1): 3 deaths without a step between them; the others continue" in caplog.text
-    running.wait_line("env1", "ValueError: no simulator (traceback as before)", count=2)
+    assert (
+        "(status 1): it died 3 times without a step in between; the others continue" in caplog.text
+    )
+    running.wait_line("env1", "ValueError: no simulator (same traceback as above)", count=2)
     lines = [line for name, line in running.lines if name == "env1"]
     assert lines.count(f"{TRACE}:") == 1
     assert lines.count("ValueError: no simulator") == 1
@@ -300,8 +302,8 @@ def test_an_environment_with_a_mistake_in_its_settings_is_not_started_again(
     wrong = "print('no such game'); raise SystemExit(2)"
     running = run(server.spec, environment("env1", wrong), environment("env2", SLEEP))
     server.report("ready ")
-    wait_until(lambda: "env1 is given up" in caplog.text, "the end of env1")
-    assert "(status 2): a mistake in its settings; the others continue" in caplog.text
+    wait_until(lambda: "giving up on env1" in caplog.text, "the end of env1")
+    assert "(status 2): a configuration or usage error; the others continue" in caplog.text
     running.wait_pid("env2")
     assert running.lines == [("env1", "no such game")]
 
@@ -346,12 +348,12 @@ def test_it_ends_when_neither_an_environment_nor_another_client_is_left(
     policy = dataclasses.replace(QUICK, alone_sec=0.05)
     running = run(server.spec, environment("env1", "raise SystemExit(2)"), policy=policy)
     server.report("joined somebody", "joined somebody", "ready ", "left somebody")
-    wait_until(lambda: "env1 is given up" in caplog.text, "the end of env1")
+    wait_until(lambda: "giving up on env1" in caplog.text, "the end of env1")
     assert "no environment of this run is left" not in caplog.text  # one somebody is connected
     server.report("left somebody")
     assert running.wait() == 1
-    assert "no environment of this run is left; it ends in 0.05 s unless" in caplog.text
-    assert "no client has been connected for 0.05 s; ending all" in caplog.text
+    assert "no environment of this run is left; stopping in 0.05 s unless" in caplog.text
+    assert "no client connected for 0.05 s; stopping all processes" in caplog.text
 
 
 @pytest.mark.parametrize("has_stepped", [False, True])
@@ -398,7 +400,7 @@ def test_a_traceback_that_is_known_is_its_last_line() -> None:
     assert list(shorten_tracebacks(iter(lines), known)) == [
         *first,
         *other,
-        "ValueError: 2 (traceback as before)",
+        "ValueError: 2 (same traceback as above)",
         *broken_off,
     ]
     endless = [begin, *[" "] * 5000]
@@ -483,8 +485,8 @@ def test_relaax_run_starts_a_program_in_any_language(cluster: Cluster) -> None:
     run.wait_for(
         rf"env1 +\| arguments: --rlx-server localhost:{cluster.rlx_port} --env Maze --name Maze-1"
     )
-    run.wait_for(r"env1 is given up \(status 2\): a mistake in its settings$")
-    run.wait_for("no environment of this run is left; it ends in 60 s unless a client connects")
+    run.wait_for(r"giving up on env1 \(status 2\): a configuration or usage error$")
+    run.wait_for("no environment of this run is left; stopping in 60 s unless a client connects")
     assert run.stop(signal.SIGINT) == 128 + signal.SIGINT
     cluster.assert_nothing_left()
 
@@ -501,7 +503,9 @@ def test_one_environment_that_fails_does_not_end_a_healthy_training(cluster: Clu
     text = cluster.config.read_text()
     cluster.config.write_text(text.replace("program: OpenAI_Gym", f"path: {program}"))
     run = start_run(cluster)
-    run.wait_for("env2 is given up .*: 3 deaths without a step between them; the others continue")
+    run.wait_for(
+        "giving up on env2 .*: it died 3 times without a step in between; the others continue"
+    )
     find_child(cluster, "--name CartPole-v0-1").kill()
     run.wait_for(r"env1 died \(killed by SIGKILL\); restart 1 of 2")
     run.send(signal.SIGINT)
@@ -515,7 +519,7 @@ def test_relaax_run_without_an_environment_says_what_to_add(cluster: Cluster) ->
     run = start_run(cluster)
     assert run.wait() == 2
     (line,) = run.lines
-    assert "has no section environment" in line
+    assert ": no section environment, so there is nothing to train on" in line
 
 
 def test_kill_9_of_relaax_run_ends_all_that_it_started_in_order(cluster: Cluster) -> None:

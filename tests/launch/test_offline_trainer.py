@@ -62,7 +62,7 @@ def test_a_run_is_tested_stopped_resumed_and_evaluated(tmp_path: Path, trajector
             cluster, "train", BC, "--offline", "recorded", "--run-dir", "run", *flags, "--force",
             *("--max-global-step", 10**9),
         )  # fmt: skip
-        first.wait_for(r"test at step 20,480")
+        first.wait_for(r"evaluation at step 20,480")
         assert first.stop(signal.SIGINT) == 128 + signal.SIGINT
         stopped = read_state(tmp_path / "run")
         assert stopped.global_t >= 40 * STEPS
@@ -149,7 +149,7 @@ def test_without_files_nothing_is_begun_and_the_older_run_stays(
     with Cluster(tmp_path) as cluster:
         program = start(cluster, "train", BC, "--offline", "nothing", "--run-dir", "run", "--force")
         assert program.wait() == 2, program
-    what = "has no trajectories" if exists else "no such folder"
+    what = "contains no trajectories" if exists else "no such folder"
     (line,) = program.lines
     assert line.startswith(f"error: learner.offline: {tmp_path / 'nothing'}: {what}")
     assert older.is_dir()
@@ -169,7 +169,7 @@ def test_damaged_files_are_told_before_anything_is_begun(
             cluster, "train", BC, "--offline", "recorded", "--run-dir", "run", "--force"
         )
         assert program.wait() == 2, program
-    assert re.search(r"checking 6 files of trajectories, 0\.1 MB$", program.lines[0])
+    assert re.search(r"checking 6 trajectory files, 0\.1 MB$", program.lines[0])
     assert program.lines[1].startswith("error: learner.offline: 2 of 6 files")
     assert [line.split()[0] for line in program.lines[2:]] == [str(file) for file in damaged]
     assert older.is_dir()
@@ -186,7 +186,9 @@ def test_other_spaces_than_the_recorded_ones_are_told_before_anything_is_begun(
     with pytest.raises(ConfigError, match=r"learner.offline: .* actions action: int64"):
         make("algorithm.num_actions=null", "algorithm.action_size=1")
     acrobot = "environment.env=Acrobot-v1"
-    words = r"environment: Acrobot-v1 is not what was recorded in .*\(observation_spaces: .*\[6\]"
+    words = (
+        r"environment: Acrobot-v1 does not match the recordings in .*\(observation_spaces: .*\[6\]"
+    )
     with pytest.raises(ConfigError, match=words):
         make(acrobot)
     # Where nothing is tested, no environment is made.
@@ -220,7 +222,9 @@ def test_an_algorithm_that_plays_as_well_may_leave_the_files_out(
     assert changed != text
     config.write_text(changed)
     sets = ("algorithm.name=null", f"algorithm.path={tmp_path / 'both'}")
-    with pytest.raises(ConfigError, match=r"or `--set learner.offline=null`, to learn from what"):
+    with pytest.raises(
+        ConfigError, match=r"or learn from live environments with `--set learner.offline=null`"
+    ):
         validate_served(load_experiment(BC, (*sets, f"learner.offline={trajectories}")))
     validate_served(load_experiment(BC, (*sets, "learner.offline=null")))
 

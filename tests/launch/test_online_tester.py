@@ -61,8 +61,8 @@ def tested(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_the_policy_is_tested_every_so_many_iterations(tested: tuple[Path, str]) -> None:
     run, output = tested
-    assert "test at step 512: mean return" in output
-    assert "test at step 1,024: mean return" in output
+    assert "evaluation at step 512: mean return" in output
+    assert "evaluation at step 1,024: mean return" in output
     curves = read_curves(run / "metrics")
     assert curves["Test/Return"].steps.tolist() == [512, 1024]
     # CartPole gives 1 for each step.
@@ -109,7 +109,7 @@ def test_a_run_starts_from_another_ones_weights_and_tells_what_differs(
     status, output = train(previous.parent, "second", "--previous", "run", *still)
     assert status == 0, output
     assert "algorithm.learning_rate is 0.0, in the previous run it was 0.001" in output
-    assert f"starting from {previous}, its step 1,024" in output
+    assert f"starting from the weights of {previous} at step 1,024" in output
     after = read_latest(previous.parent / "second" / "checkpoints")
     assert after is not None
     np.testing.assert_array_equal(after.values, before.values)
@@ -125,7 +125,7 @@ def test_a_run_starts_from_another_ones_weights_and_tells_what_differs(
         (("--previous", "nowhere"), "nowhere"),
         (
             ("--previous", "run", "--set", "algorithm.network={layers: [8]}"),
-            "run has another model",
+            "run has a different model",
         ),
     ],
     ids=["no run", "another model"],

@@ -119,7 +119,7 @@ def test_damaged_initial_values_of_a_fresh_run_are_built_again(
     with caplog.at_level(logging.WARNING), open_run() as server:
         np.testing.assert_array_equal(server.get_values()[0], want)
     assert f"{kept}: not an .npz file" in caplog.text
-    assert "built again" in caplog.text
+    assert "building them again" in caplog.text
     assert kept.read_bytes() == whole
     assert built == [1, 1]
 
@@ -134,7 +134,7 @@ def test_damaged_initial_values_with_records_and_without_snapshots_are_named(
         snapshot.rename(tmp_path / snapshot.name)
     kept = find_kept(tmp_path)
     kept.write_bytes(b"noise")
-    with pytest.raises(ConfigError, match=rf"{kept.name}: damaged, .* bring the snapshots back"):
+    with pytest.raises(ConfigError, match=rf"{kept.name}: damaged, .* restore the snapshots"):
         open_run()
     assert kept.read_bytes() == b"noise"
     assert built == [1]

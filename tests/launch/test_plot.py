@@ -90,8 +90,8 @@ def test_title_and_axes_say_what_is_drawn(groups: list[RunGroup], tmp_path: Path
     assert read_texts(groups, "Train/Return") == [
         "CartPole-v1, toy, Train/Return",
         "environment steps",
-        "mean return of the newest episodes",
-        "line: mean of the seeds; band: smallest to largest",
+        "mean return of the most recent episodes",
+        "line: mean over seeds; band: minimum to maximum",
     ]
     costs = {"Optimizer/actor": [(1.0, 0, 5.0)]}
     one, other = (make_run(tmp_path / name, costs, name=name) for name in ("x", "y"))
@@ -135,5 +135,5 @@ def test_the_curve_that_all_runs_have_is_chosen(tmp_path: Path) -> None:
         ConfigError, match=r"run old has no curve 'Train/Episodes'; it has 'episode reward'"
     ):
         choose(new, old, name="Train/Episodes")
-    with pytest.raises(ConfigError, match=r"run empty has no curve .* none at all"):
+    with pytest.raises(ConfigError, match=r"run empty has no curve .* no curves"):
         choose(new, empty)

@@ -174,7 +174,7 @@ def test_train_is_refused_resumed_and_forced(cluster):
     refused = start(cluster, "train", cluster.config, BUDGET, 600)
     assert refused.wait() == 2
     (line,) = refused.lines
-    assert line.startswith("error: run_dir: run holds a run already, at step 3")
+    assert line.startswith("error: run_dir: run already contains a run, at step 3")
     steps = read_steps(folder / "run")
     resumed = start(cluster, "resume", "run/config.yaml", BUDGET, 900)
     assert resumed.wait() == 0

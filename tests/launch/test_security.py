@@ -65,7 +65,9 @@ def test_a_certificate_is_shown_only_where_one_is_asked_for(folder: Path) -> Non
 
 
 def test_servers_that_want_a_token_of_clients_that_have_none_are_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"security\.token_file: missing, but the servers ask"):
+    with pytest.raises(
+        ConfigError, match=r"security\.token_file is missing, but the servers require"
+    ):
         make_client_security(load(folder, "tokens_file: tokens"))
 
 

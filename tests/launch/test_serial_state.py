@@ -49,7 +49,7 @@ def test_stopped_twice_with_linear_schedules(tmp_path, caplog):
     assert read_run(tmp_path / "b" / "run")["global_t"] == 3 * 128
     assert train(stopped, *sets) == 0
     assert_same(tmp_path / "a", tmp_path / "b")
-    assert caplog.text.count("going on in the middle of the episodes") == 2
+    assert caplog.text.count("continuing in the middle of the episodes") == 2
 
 
 def test_single_slots_with_leftover_rollouts_a_history_and_running_statistics(tmp_path):
@@ -117,7 +117,7 @@ def test_the_commands_stop_refuse_and_resume(tmp_path):
         assert refused.wait() == 2
         resumed = cluster.start("resumed", [find_command("relaax"), "resume", "b/run"])
         assert resumed.wait() == 0, resumed
-        resumed.wait_for("going on in the middle of the episodes of b/run/serial.npz")
+        resumed.wait_for("continuing in the middle of the episodes of b/run/serial.npz")
         for program in cluster.started:
             assert TRACE not in program.output
     assert_same(tmp_path / "a", tmp_path / "b")
@@ -140,7 +140,7 @@ UNUSABLE = {
     "environments": (("environment.slots=2",), r"environment is \{.*it was \{"),
     "arguments": (("environment.args={sutton_barto_reward: true}",), "environment is"),
     "rollouts": (("algorithm.rollout_steps=8",), "rollout_steps is 8, it was 16"),
-    "weights": (("seed=1",), r"weights \w{8}; the run is at step 0, version 0, weights \w{8}"),
+    "weights": (("seed=1",), r"weights \w{8}, but the run is at step 0, version 0, weights \w{8}"),
 }
 
 
@@ -153,7 +153,7 @@ def test_a_state_that_does_not_fit_is_named_and_the_run_goes_on_without(
     assert go_on(begun, tmp_path, *sets) == STOPPED
     (record,) = [r for r in caplog.records if "serial.npz" in r.message]
     assert re.search(want, record.message)
-    assert "its episodes begin anew" in record.message
+    assert "episodes restart" in record.message
     # And what it leaves behind now can be used again.
     assert read_document(tmp_path / "run" / "serial.npz")["state"]["interactor"]["steps"] <= 12
 
@@ -175,7 +175,7 @@ def test_a_damaged_state_is_named_and_the_run_goes_on_without(damage, begun, tmp
     with pytest.raises(InvalidInputError, match="damaged"):
         read_document(path)
     assert train(write_experiment(tmp_path, **PPO), stop_at=3) == STOPPED
-    assert re.search(r"serial.npz: damaged \(.*its episodes begin anew", caplog.text)
+    assert re.search(r"serial.npz: damaged \(.*episodes restart", caplog.text)
 
 
 def test_agents_that_keep_a_state_of_their_own_begin_anew_and_a_line_says_so(tmp_path):
@@ -184,11 +184,11 @@ def test_agents_that_keep_a_state_of_their_own_begin_anew_and_a_line_says_so(tmp
         first = cluster.start("train", [*argv, "--set", "relaax-rlx-server.score_lines=true"])
         first.wait_for("score")
         assert first.stop(signal.SIGINT) == STOPPED
-        first.wait_for("agents of this kind cannot be saved: .* its episodes begin anew")
+        first.wait_for("agents of this kind cannot be saved: .* episodes restart")
         assert not (tmp_path / "run" / "serial.npz").exists()
         resume = [find_command("relaax"), "resume", "run", "--max-global-step", "100000"]
         second = cluster.start("resume", resume)
-        second.wait_for(r"serial.npz: there is no such file.* its episodes begin anew")
+        second.wait_for(r"serial.npz: no such file; the run was killed.* episodes restart")
         second.wait_for("score")
         assert second.stop(signal.SIGINT) == STOPPED
         assert TRACE not in first.output + second.output

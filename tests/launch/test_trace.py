@@ -225,20 +225,21 @@ RUNS: dict[str, tuple[list[ProcessTrace], str]] = {
     ),
     "nothing": (
         make_run(CALM_LOOP, WAITING, (("wait for rollouts", 0.7), ("gradient", 0.3))),
-        "Nothing is busy all the time: the busiest, the rlx server's training thread, for 30% of "
-        "the time, mostly in 'gradient' (30%); the roles wait for each other in turns, which more "
-        "environments or slots at once would fill, or for something that has no span.",
+        "Nothing is busy all the time: the busiest is the rlx server's training thread, for "
+        "30% of the time, mostly in 'gradient' (30%). Either the roles wait for each other "
+        "alternately, which more environments or slots would hide, or they wait for something "
+        "that has no span.",
     ),
     "machine": (
         make_run(CALM_LOOP, (("step", 0.3), ("wait for actions", 0.4), ("step", 0.3)), cpu=0.64),
-        "The machine limits the run: 96% of the machine's 2 cores are in use; the busiest, the "
+        "The machine limits the run: 96% of the machine's 2 cores are busy; the busiest is the "
         "environments, for 60% of the time, mostly in 'step' (60%).",
     ),
     "server on a full machine": (
         make_run(BUSY_LOOP, WAITING, cpu=0.64),
-        "The rlx server's event loop limits the run: it is busy 97% of the time, mostly in 'read "
-        "step' (41%); 96% of the machine's 2 cores are in use, so some of it is waiting for a "
-        "core.",
+        "The rlx server's event loop limits the run: it is busy 97% of the time, mostly in "
+        "'read step' (41%); 96% of the machine's 2 cores are busy, so part of that is waiting "
+        "for a core.",
     ),
     "one process": (
         [make_trace("train", repeat("MainThread", 20, ("step", 0.9), ("idle", 0.1), ("end", 0.0)))],
@@ -344,7 +345,7 @@ def test_a_damaged_file_is_skipped_and_named(folder: Path) -> None:
     assert str(damaged) in line
     for path in (folder / "trace").glob("*.trace"):
         path.write_text("{}")
-    with pytest.raises(ConfigError, match=r"nothing usable: .*remove the folder and trace again"):
+    with pytest.raises(ConfigError, match=r"no usable trace: .*remove the folder and trace again"):
         load_traces(folder / "trace")
 
 
@@ -359,7 +360,7 @@ def test_a_process_without_spans_is_said_to_have_none(folder: Path) -> None:
 def test_a_wrong_folder_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such folder; name the run_dir"):
         find_trace_folder(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match=r"has no traces; .*relaax run CONFIG --trace"):
+    with pytest.raises(ConfigError, match=r": no traces; .*relaax run CONFIG --trace"):
         find_trace_folder(tmp_path)
 
 

@@ -108,7 +108,7 @@ def test_a_finished_run_ends_at_once_and_says_so(bare: Cluster) -> None:
     saved = read_snapshot(bare.folder / "run")
     again = resume(bare, budget)
     assert again.wait() == 0
-    again.wait_for("had finished before")
+    again.wait_for("has already finished")
     assert read_snapshot(bare.folder / "run").version == saved.version
 
 
@@ -139,4 +139,4 @@ def test_a_wrong_environment_is_one_line(
 def test_eval_without_a_snapshot_says_what_to_do(bare: Cluster) -> None:
     program = start(bare, "eval", bare.config, sets=())
     assert program.wait() == 1
-    assert program.lines == ["error: run/checkpoints: no snapshot to evaluate; train first"]
+    assert program.lines == ["error: run/checkpoints: no snapshot to evaluate; train the run first"]

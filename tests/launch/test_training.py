@@ -104,7 +104,7 @@ def test_a_script_trains_in_a_line_and_gets_to_know_how_it_ended(tmp_path: Path)
     )
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     # As by the command: a run is not gone on with by mistake.
-    with pytest.raises(ConfigError, match=r"holds a run already, at step .*relaax resume"):
+    with pytest.raises(ConfigError, match=r"already contains a run, at step .*relaax resume"):
         relaax_like.train(file)
     anew = relaax_like.train(file, ["algorithm.max_global_step=300"], force=True)
     assert anew.global_t < state.global_t
@@ -290,7 +290,7 @@ def test_relaax_run_refuses_a_trainer_that_it_would_not_use(tmp_path: Path) -> N
         assert program.wait() == 2, program
     (line,) = program.lines
     trainer = tmp_path / "algorithm" / "trainer.py"
-    assert line.startswith(f"error: {trainer}: relaax run would not use it")
+    assert line.startswith(f"error: {trainer}: relaax run does not use a trainer")
     assert f"`relaax train {file}`" in line
     assert not (tmp_path / "run").exists()
 

@@ -215,13 +215,13 @@ def test_a_finished_run_ends_again_at_once_and_says_so(cluster: Cluster) -> None
     second = cluster.start_parameter_server(budget)
     assert second.wait() == 0
     second.wait_for(rf"global_t is {saved.global_t}$")
-    second.wait_for("had finished before")
+    second.wait_for("has already finished")
     second.wait_for("finished: budget of 200 env steps used up")
     assert read_snapshot(cluster).version == saved.version
     # A larger budget goes on where it ended; the rlx server of before is still there.
     third = cluster.start_parameter_server("algorithm.max_global_step=1e6")
     third.wait_for("parameter server on")
-    assert "had finished" not in third.output
+    assert "already finished" not in third.output
     assert_no_trace(first, second, third, rlx)
 
 
@@ -309,7 +309,7 @@ def test_an_agent_that_hangs_does_not_keep_its_server_from_ending(tmp_path: Path
         cluster.start_client()
         rlx.wait_for("hanging")
         assert rlx.stop() == 128 + signal.SIGTERM
-        rlx.wait_for("agent does not end; it is left behind")
+        rlx.wait_for("agent does not finish; leaving it behind")
         assert_no_trace(rlx)
 
 

@@ -130,7 +130,7 @@ def test_make_run_s_procfile_trains_and_ends_by_itself(tmp_path: Path) -> None:
         # Once more: it says that nothing is left to do, and ends while the others still load.
         again = start_honcho(processes, copy)
         assert again.wait(100) == 0, again
-        again.wait_for("had finished before")
+        again.wait_for("has already finished")
         # Who is in the middle of loading a library hears of a signal when that is loaded: on a busy
         # machine honcho does not wait for so long.
         assert_finished(again, copy, tmp_path)
