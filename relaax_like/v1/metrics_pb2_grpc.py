@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class MetricsStub(object):
     """Records metrics for TensorBoard. Served by the metrics server and by the parameter server.
-    At most once: a point may be lost when a process dies or a queue is full, never doubled.
+    At most once: a point can be lost when a process dies or a queue is full, but never duplicated.
     """
 
     def __init__(self, channel):
@@ -45,7 +45,7 @@ class MetricsStub(object):
 
 class MetricsServicer(object):
     """Records metrics for TensorBoard. Served by the metrics server and by the parameter server.
-    At most once: a point may be lost when a process dies or a queue is full, never doubled.
+    At most once: a point can be lost when a process dies or a queue is full, but never duplicated.
     """
 
     def StoreScalars(self, request, context):
@@ -72,7 +72,7 @@ def add_MetricsServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Metrics(object):
     """Records metrics for TensorBoard. Served by the metrics server and by the parameter server.
-    At most once: a point may be lost when a process dies or a queue is full, never doubled.
+    At most once: a point can be lost when a process dies or a queue is full, but never duplicated.
     """
 
     @staticmethod

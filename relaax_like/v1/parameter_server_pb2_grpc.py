@@ -90,7 +90,7 @@ class ParameterServerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PushPullWhole(self, request, context):
-        """One push with a message each way, for clients that push seldom: no stream is open meanwhile.
+        """One push with one message each way and without an open stream, for clients that push rarely.
         The gradient and the values must fit the first chunk. INVALID_ARGUMENT: they do not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -118,7 +118,7 @@ class ParameterServerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Stop(self, request, context):
-        """For operators: applies what waits, saves, and ends the process. Answered before that.
+        """For operators: applies queued pushes, saves, and ends the process. Answered before that.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
