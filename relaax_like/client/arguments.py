@@ -16,18 +16,23 @@ def add_security_arguments(parser: argparse.ArgumentParser) -> None:
         "--token-file",
         type=Path,
         metavar="FILE",
-        help="with the token that the server asks for; only its owner may be able to read it",
+        help="file with the token that the server requires; only its owner may have access to it",
     )
     # The variable is read later: a default would be shown by what prints all arguments.
     add(
         "--token",
         metavar="TOKEN",
-        help=f"the token itself, which other users of the machine can see; default: "
-        f"${_TOKEN_VARIABLE}, which they cannot",
+        help="the token itself, which other users of this machine can see; default: "
+        f"${_TOKEN_VARIABLE}, which they cannot see",
     )
-    add("--tls-ca", type=Path, metavar="FILE", help="speak TLS; PEM file of whom to believe")
-    add("--tls-cert", type=Path, metavar="FILE", help="PEM file of an own certificate")
-    add("--tls-key", type=Path, metavar="FILE", help="PEM file of its key")
+    add("--tls-ca", type=Path, metavar="FILE", help="use TLS; CA certificates to trust (PEM file)")
+    add("--tls-cert", type=Path, metavar="FILE", help="client certificate (PEM file)")
+    add(
+        "--tls-key",
+        type=Path,
+        metavar="FILE",
+        help="private key of the client certificate (PEM file)",
+    )
 
 
 def make_security(args: argparse.Namespace) -> ClientSecurity:

@@ -76,8 +76,8 @@ class Retry:
     def __post_init__(self) -> None:
         if not 0 <= self.min_sleep_sec <= self.max_sleep_sec:
             raise ConfigError(
-                f"retry: sleeps of {self.min_sleep_sec} to {self.max_sleep_sec} s, expected "
-                "0 <= min_sleep_sec <= max_sleep_sec"
+                f"retry: sleeps of {self.min_sleep_sec} to {self.max_sleep_sec} s, expected 0 "
+                "<= min_sleep_sec <= max_sleep_sec"
             )
 
 
@@ -191,7 +191,7 @@ class RlxClient:
         self.name = _validate_name(name or f"{socket.gethostname()[:80]}-{os.getpid()}")
         self._address = address
         if token and security is not None:
-            raise ConfigError("both token and security came; put the token into security")
+            raise ConfigError("token and security are both set; put the token into security")
         self._security = security or ClientSecurity(token=token)
         self._hello = self._make_hello(exploit)
         self._timeout_sec = timeout_sec
@@ -239,7 +239,7 @@ class RlxClient:
     def __del__(self) -> None:
         if getattr(self, "_connection", None) is not None:
             warnings.warn(
-                f"RlxClient {self.name!r} was dropped open; use `with` or close()",
+                f"RlxClient {self.name!r} was not closed; use `with` or close()",
                 ResourceWarning,
                 source=self,
                 stacklevel=1,
@@ -288,7 +288,7 @@ class RlxClient:
             connection.send(rlx_pb2.ClientMessage(hello=self._hello))
             answer = connection.receive()
             if answer.WhichOneof("body") != "ready":
-                raise ProtocolError(f"{self._address} did not answer the hello with Ready")
+                raise ProtocolError(f"{self._address} did not reply to the hello with Ready")
         except BaseException:
             connection.close()
             raise
@@ -362,7 +362,7 @@ class RlxClient:
         if not self._sleep_before_retry(error, stop):
             return False
         if self.connect_with_retry(stop):
-            self._report(f"connected to {self._address} again")
+            self._report(f"reconnected to {self._address}")
             return True
         return False
 
@@ -377,7 +377,7 @@ class RlxClient:
             seconds = at_most_sec * random.uniform(0.5, 1.0)
         if not self._is_quiet:
             why = error or f"the connection to {self._address} was lost"
-            self._report(f"{why}; trying again in {seconds:.1f} s")
+            self._report(f"{why}; retrying in {seconds:.1f} s")
         with tracing.span("wait for the server"):
             if stop is None:
                 time.sleep(seconds)
@@ -410,8 +410,9 @@ class RlxClient:
         self._validate_single_slot("act")
         if self._rewards_due:
             raise OutOfOrderError(
-                "act() begins an episode, but the last action's reward is due: call "
-                "reward_and_act(reward, state), or reward_and_reset(reward) to end the episode"
+                "act() starts an episode, but the last action has no reward yet; call "
+                "reward_and_act(reward, state), or reward_and_reset(reward) to end the "
+                "episode"
             )
         message = rlx_pb2.Step()
         leaves = self._observations.row_to_leaves(state, "state")
@@ -461,7 +462,8 @@ class RlxClient:
         mark = self._mark_call()
         if truncated and state is None and not self.finished:
             raise InvalidInputError(
-                "reward_and_reset(truncated=True) needs state, the episode's final observation",
+                "reward_and_reset(truncated=True) needs state, the final observation of the "
+                "episode",
                 "state",
             )
         message = rlx_pb2.Step()
@@ -476,13 +478,15 @@ class RlxClient:
         if self.finished:
             return None
         if len(result.episodes) != 1:
-            raise self._fail(f"{len(result.episodes)} ended episodes came for one that ended")
+            raise self._fail(
+                f"the server reported {len(result.episodes)} ended episodes, expected one"
+            )
         return result.episodes[0].score
 
     def _validate_single_slot(self, verb: str) -> None:
         if self.slots != 1:
             raise OutOfOrderError(
-                f"{verb}() is for one slot, this client drives {self.slots}: use step()"
+                f"{verb}() is for one slot, but this client has {self.slots}; use step()"
             )
 
     def _validate_reward(
@@ -496,8 +500,8 @@ class RlxClient:
     def _validate_rewards_due(self, verb: str) -> None:
         if not self._rewards_due and not self.finished:
             raise OutOfOrderError(
-                f"{verb}: there is no action that a reward could belong to; begin the episode with "
-                "act(state), or with step(observations)"
+                f"{verb}: no action precedes this reward; start the episode with act(state), "
+                "or with step(observations)"
             )
 
     # All slots at once.
@@ -556,7 +560,8 @@ class RlxClient:
             pack_arrays(leaves, message.observations)
         elif goes_on:
             raise InvalidInputError(
-                "observations: None, but some slots go on; expected the next observations of all",
+                "observations: None, but not all slots have ended; pass the next observations "
+                "of all slots",
                 "observations",
             )
         return self._exchange_step(message, mark)
@@ -564,8 +569,8 @@ class RlxClient:
     def _validate_first(self, *outcome: Any) -> None:
         if self._rewards_due or any(part is not None for part in outcome):
             raise OutOfOrderError(
-                "step without rewards: that is only for the first step after connecting, or after "
-                "all slots have ended, and it has observations only; otherwise call "
+                "step without rewards is only allowed as the first step after connecting, or "
+                "after all slots have ended, and then takes only observations; otherwise call "
                 "step(observations, rewards, terminated, truncated)"
             )
 
@@ -585,8 +590,8 @@ class RlxClient:
     def _validate_no_finals(self, truncated: np.ndarray) -> None:
         if truncated.any():
             raise InvalidInputError(
-                f"final_observations: none, but slot {int(truncated.argmax())} was truncated; "
-                "expected the last observation of the episode that was cut off",
+                f"final_observations: missing, but slot {int(truncated.argmax())} was "
+                "truncated; pass the last observation of the truncated episode",
                 "final_observations",
             )
 
@@ -638,9 +643,10 @@ class RlxClient:
     def _open_connection(self) -> Connection:
         if self._connection is None:
             if self._closed:
-                raise OutOfOrderError("this client is closed; make a new one")
+                raise OutOfOrderError("this client is closed; create a new one")
             raise ServerUnavailableError(
-                f"the connection to {self._address} is lost; reconnect() and begin new episodes"
+                f"the connection to {self._address} is lost; call reconnect() and start new "
+                "episodes"
             )
         return self._connection
 
@@ -659,7 +665,7 @@ class RlxClient:
             self._drop_connection()
             raise
         if answer.WhichOneof("body") != "actions":
-            raise self._fail("something other than Actions came as the answer to a step")
+            raise self._fail("received a message other than Actions in reply to a step")
         result = self._unpack_actions(answer.actions, asked)
         if result.actions is not None and not result.episodes:
             self._reader.remember(body, result.version)

@@ -125,7 +125,7 @@ class Connection:
         except TimeoutError:
             connected.close()
             raise ServerUnavailableError(
-                f"rlx server {self.address}: no TLS handshake in time; does it speak TLS?"
+                f"rlx server {self.address}: the TLS handshake timed out; does it use TLS?"
             ) from None
         except OSError as error:
             connected.close()
@@ -167,7 +167,7 @@ class Connection:
         """Sends one serialised message; raises as `send`."""
         if len(body) > self.max_send_bytes:
             raise InvalidInputError(
-                f"a message of {len(body)} bytes, but {self.address} reads at most "
+                f"a message of {len(body)} bytes, but {self.address} accepts at most "
                 f"{self.max_send_bytes}; use fewer slots or smaller observations"
             )
         connected = self._open_socket()
@@ -216,7 +216,7 @@ class Connection:
             message = rlx_pb2.ServerMessage.FromString(body)
         except DecodeError:
             self.close()
-            raise self._malformed("bytes that are no ServerMessage") from None
+            raise self._malformed("bytes that are not a ServerMessage") from None
         kind = message.WhichOneof("body")
         if kind is None:
             self.close()
@@ -251,7 +251,7 @@ class Connection:
     def _open_socket(self) -> socket.socket:
         if self._socket is None:
             raise ServerUnavailableError(
-                f"the connection to {self.address} is closed; make a new one"
+                f"the connection to {self.address} is closed; open a new one"
             )
         return self._socket
 
@@ -266,9 +266,12 @@ class Connection:
             return NotAllowedError(f"the rlx server {self.address}: {mistake}")
         reason: Any = error.strerror or str(error)
         if isinstance(error, TimeoutError):
-            reason = f"no answer within {self._timeout_sec:g} s"
+            reason = f"no reply within {self._timeout_sec:g} s"
         elif not self._heard and self._tls is not None and self._tls.cert is None:
-            reason = f"{reason} without a word; if it asks for a certificate, set tls_cert"
+            reason = (
+                f"{reason} without sending anything; if it requires a client certificate, set "
+                "tls_cert"
+            )
         return ServerUnavailableError(f"lost the rlx server {self.address}: {reason}")
 
     def _find_tls_mistake(self, error: OSError) -> str:

@@ -159,7 +159,9 @@ class GymValues(SpaceValues):
                 value = np.asarray(_get(values, leaf.path))
             except (KeyError, IndexError, TypeError):
                 raise InvalidInputError(
-                    f"{field}: has no {leaf.name!r}, expected a value of {self._gym_space}"[:500],
+                    f"{field}: {leaf.name!r} is missing, expected a value of {self._gym_space}"[
+                        :500
+                    ],
                     field,
                 ) from None
             leaves[leaf.name] = value if leaf.offset is None else value - leaf.offset
@@ -187,7 +189,7 @@ def _make_misfit(leaf: Leaf, array: np.ndarray, where: str = "") -> InvalidInput
     name = f"observation {leaf.name}" if leaf.path else "observation"
     return InvalidInputError(
         f"{name}: {array.dtype} {list(array.shape)}, expected {leaf.space.dtype} "
-        f"{list(leaf.space.shape)} as the space says{where}",
+        f"{list(leaf.space.shape)} as declared by the space{where}",
         name,
     )
 
@@ -269,7 +271,7 @@ def _leaf_to_wire(space: gym.Space, name: str) -> tuple[Space, np.ndarray | None
     if isinstance(space, gym.spaces.MultiBinary):
         return MultiBinary(shape=space.shape), None
     raise ConfigError(
-        f"space {name}: {type(space).__name__} cannot be sent; expected Box, Discrete, "
+        f"space {name}: {type(space).__name__} is not supported; expected Box, Discrete, "
         "MultiDiscrete, MultiBinary, or Dict and Tuple of them; convert it with a wrapper"
     )
 

@@ -183,9 +183,9 @@ class Interactor:
         self._partial_step = getattr(env_slots, "partial_step", None)
         if rnd and env_slots.slots > 1 and self._partial_step is None:
             raise ConfigError(
-                f"rnd={rnd}: these {env_slots.slots} environments can only be stepped together, so "
-                "one alone cannot take random actions after its reset; use rnd=0, or environments "
-                "that are stepped one by one"
+                f"rnd={rnd}: these {env_slots.slots} environments can only be stepped "
+                "together, so a single one cannot take random actions after its reset; use "
+                "rnd=0, or environments that are stepped one by one"
             )
         self.episodes = 0
         self.steps = 0

@@ -31,8 +31,8 @@ def validate_outcome(
     truncated = _validate_flags(truncated, slots, "truncated")
     if (terminated & truncated).any():
         raise InvalidInputError(
-            f"truncated: slot {int((terminated & truncated).argmax())} is terminated and "
-            "truncated at once; a terminal state is not a truncation",
+            f"truncated: slot {int((terminated & truncated).argmax())} is also terminated; a "
+            "terminal state is not a truncation, so set truncated to False",
             "truncated",
         )
     return _validate_rewards(np.asarray(rewards), slots), terminated, truncated
@@ -57,7 +57,7 @@ def pack_success(message: rlx_pb2.Step, slots: int, success: Any) -> None:
     if array.shape != (slots,) or not np.isin(array, (-1, 0, 1)).all():
         raise InvalidInputError(
             f"success: {array.ravel()[:8].tolist()} of shape {list(array.shape)}, expected "
-            f"[{slots}] of 1 (solved), 0 (not) and -1 (not said)",
+            f"[{slots}] of 1 (solved), 0 (not solved) and -1 (unknown)",
             "success",
         )
     write_ndarray(array.astype(np.int8), message.success)
@@ -66,8 +66,8 @@ def pack_success(message: rlx_pb2.Step, slots: int, success: Any) -> None:
 def _validate_rewards(rewards: np.ndarray, slots: int) -> np.ndarray:
     if rewards.dtype.kind not in "biuf":
         raise InvalidInputError(
-            f"rewards: {rewards.tolist()!s:.100} came, expected numbers of shape [{slots}] or "
-            f"[{slots}, r]",
+            f"rewards: expected numbers of shape [{slots}] or [{slots}, r], got "
+            f"{rewards.tolist()!s:.100}",
             "rewards",
         )
     # Always floats: sums of integers would be cut off on the way.

@@ -43,8 +43,9 @@ class SpaceValues:
             or not all(isinstance(leaf, Space) for leaf in spaces.values())
         ):
             raise ConfigError(
-                f"{name}_space: {space!r:.200}; expected a leaf of relaax_like.wire.spaces (Box, "
-                "Discrete, MultiDiscrete, MultiBinary), a dict name -> leaf, or a Gymnasium space"
+                f"{name}_space: expected a leaf of relaax_like.wire.spaces (Box, Discrete, "
+                "MultiDiscrete, MultiBinary), a dict name -> leaf, or a Gymnasium space, got "
+                f"{space!r:.200}"
             )
         self.spaces: Spaces = dict(spaces)
 
@@ -61,7 +62,8 @@ class SpaceValues:
         if not isinstance(values, Mapping) or values.keys() != self.spaces.keys():
             came = sorted(values) if isinstance(values, Mapping) else type(values).__name__
             raise InvalidInputError(
-                f"{field}: {came}, expected a dict with {sorted(self.spaces)} as the space says",
+                f"{field}: {came}, expected a dict with {sorted(self.spaces)} as declared by "
+                "the space",
                 field,
             )
         return {
@@ -128,7 +130,8 @@ def _cast(array: np.ndarray, dtype: np.dtype, field: str) -> np.ndarray:
         cast = array.astype(dtype)
     if not np.can_cast(array.dtype, dtype, "same_kind") and (cast != array).any():
         raise InvalidInputError(
-            f"{field}: {array.dtype} would lose its values as {dtype}, which the space says",
+            f"{field}: converting {array.dtype} to {dtype}, which the space declares, would "
+            "change values",
             field,
         )
     return cast

@@ -70,7 +70,7 @@ def validate_exposure(address: Address, settings: SecurityConfig) -> None:
         return
     if not settings.insecure:
         raise ConfigError(
-            f"{address} can be reached from other machines, but there is no "
+            f"{address} can be reached from other machines, but has no "
             f"{' and no '.join(missing)}. Set them up in the section security of the YAML file "
             "(docs/security.md), or bind to localhost; on a fully trusted network, pass "
             "--insecure"

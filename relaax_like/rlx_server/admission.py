@@ -92,9 +92,9 @@ class Admission:
         if victim is not None:
             victim.turn_away(
                 ProtocolError(
-                    f"{self._max_unknown} connections have not said hello yet, and this is the "
-                    "oldest of the address that has most of them; say hello at once, or try again "
-                    "later",
+                    f"{self._max_unknown} connections have not sent a hello yet, and this is "
+                    "the oldest one from the address with most of them; send the hello "
+                    "immediately, or retry later",
                     "OVERLOADED",
                 )
             )
@@ -122,9 +122,8 @@ class Admission:
         for victim in victims:
             victim.turn_away(
                 ProtocolError(
-                    f"hellos that are not complete hold more than {self._hello_bytes} bytes "
-                    "together, and this is the largest of the address that holds most; try again "
-                    "later",
+                    f"incomplete hellos hold more than {self._hello_bytes} bytes together, and "
+                    "this is the largest one from the address that holds most; retry later",
                     "OVERLOADED",
                 )
             )
@@ -138,17 +137,18 @@ class Admission:
         free_mb = psutil.virtual_memory().available / 2**20
         if free_mb < self._min_free_memory_mb:
             raise ProtocolError(
-                f"{free_mb:.0f} MB of memory are free, {self._min_free_memory_mb:.0f} must be "
-                "(min_free_memory_mb); try again later or use another rlx server",
+                f"only {free_mb:.0f} MB of memory are free, below the minimum of "
+                f"{self._min_free_memory_mb:.0f} MB (min_free_memory_mb); retry later, or use "
+                "another rlx server",
                 "OVERLOADED",
             )
         with self._lock:
             if connection not in self._unknown:
-                raise ProtocolError("the connection is closed already", "OVERLOADED")
+                raise ProtocolError("the connection is already closed", "OVERLOADED")
             if len(self._clients) >= self._max_clients:
                 raise ProtocolError(
-                    f"all {self._max_clients} places are taken (max_clients); try again later or "
-                    "use another rlx server",
+                    f"the maximum of {self._max_clients} clients is connected (max_clients); "
+                    "retry later, or use another rlx server",
                     "OVERLOADED",
                 )
             del self._unknown[connection]

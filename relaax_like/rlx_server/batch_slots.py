@@ -64,7 +64,7 @@ class BatchSlots(BatchAgents):
             self._all_begin = True
         elif transition.rewards.shape[1] != 1:
             raise InvalidInputError(
-                f"rewards: {transition.rewards.shape[1]} per slot, this algorithm learns from one",
+                f"rewards: {transition.rewards.shape[1]} per slot, but this algorithm supports one",
                 "rewards",
             )
         # First, as the next episodes' observations drive out what came before these.
@@ -118,7 +118,7 @@ class BatchSlots(BatchAgents):
         self._agent.close()
         if self._agent.discarded_rollouts:
             logger.warning(
-                "%d rollout(s) of a client were discarded: nobody learned from them in time",
+                "discarded %d rollout(s) of a client that were not learned from in time",
                 self._agent.discarded_rollouts,
             )
 
@@ -152,6 +152,7 @@ class BatchSlots(BatchAgents):
         space = self._action_spaces.get(name)
         if space is None:
             raise AgentFailure(
-                f"the model's action {name!r} is none of the client's {sorted(self._action_spaces)}"
+                f"the model's action {name!r} is not one of the client's "
+                f"{sorted(self._action_spaces)}"
             )
         return actions_to_wire(space, array)

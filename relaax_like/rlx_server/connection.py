@@ -146,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Notes that the client will send no more; what it has sent is still answered."""
         if self._start != self._end and not self._closing:
-            self._warn("went away in the middle of a message")
+            self._warn("disconnected in the middle of a message")
         self._client_done = True
         # Keeps our half open while an answer is on its way; TLS has no halves.
         under_way = self._busy or self._turn_due or bool(self._queue)
@@ -198,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.session.finished:
             self.session.log.write(
                 logging.INFO,
-                "%s: told that the training has finished",
+                "%s: notified that training has finished",
                 self.session.client_name,
             )
             self._close_soon()
@@ -282,8 +282,8 @@ class Connection(asyncio.BufferedProtocol):
         data = memoryview(self._input)
         if not self.session.greeted and data[self._start : self._start + 2] == HANDSHAKE:
             raise ProtocolError(
-                "a TLS handshake came, but this server speaks in the clear: connect without tls_ca,"
-                " or set up TLS in the server's section security"
+                "received a TLS handshake, but this server does not use TLS; connect without "
+                "tls_ca, or set up TLS in the server's section security"
             )
         pings = self._greeted and self.session.has_feature(PING)
         while self._end - self._start >= HEADER.size:
@@ -299,7 +299,8 @@ class Connection(asyncio.BufferedProtocol):
             self._start = body + length
         if len(self._queue) > _MAX_QUEUED:
             raise ProtocolError(
-                f"more than {_MAX_QUEUED} messages sent ahead; wait for the answer to each step",
+                f"more than {_MAX_QUEUED} messages sent without waiting; wait for the reply to "
+                "each step",
                 "OUT_OF_ORDER",
             )
 

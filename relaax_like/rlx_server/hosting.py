@@ -71,7 +71,7 @@ class AgentHost(abc.ABC):
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
         """Answers the requests of batch-native agents; plain ones have none."""
-        raise NotImplementedError("plain agents ask for no predictions")
+        raise NotImplementedError("plain agents do not request predictions")
 
     def close(self) -> None:  # noqa: B027 - optional
         """Lets go of what the agents share."""
@@ -199,8 +199,8 @@ class BatchHost(AgentHost):
         for task in dict.fromkeys(request.task for request in requests):
             if task not in self._processors:
                 raise RelaaxError(
-                    f"class {self._agent_class.__name__} asked for task {task!r}, which is none of "
-                    f"the algorithm's tasks {', '.join(self._processors)}"
+                    f"class {self._agent_class.__name__} asked for task {task!r}, but the "
+                    f"algorithm has the tasks {', '.join(self._processors)}"
                 )
             chosen = [i for i, request in enumerate(requests) if request.task == task]
             parts = self._processors[task].predict([requests[i] for i in chosen])
@@ -214,7 +214,7 @@ class BatchHost(AgentHost):
     def _get_processors(self) -> Mapping[str, ComputationDataProcessor]:
         # Hellos must not queue up behind each other while the parameter server is away.
         if not self._lock.acquire(timeout=_START_WAIT_SEC):
-            raise ServerUnavailableError("the parameter server has not answered yet; come back")
+            raise ServerUnavailableError("the parameter server is not ready; retry later")
         try:
             if not self._processors:
                 self._processors = self._start_processors()
@@ -234,8 +234,8 @@ class BatchHost(AgentHost):
         main = self._agent_class.main_task
         if main is not None and main not in processors:
             raise RelaaxError(
-                f"class {self._agent_class.__name__}: main_task is {main!r}, which is none of the "
-                f"algorithm's tasks {', '.join(processors)}"
+                f"class {self._agent_class.__name__}: main_task is {main!r}, but the algorithm "
+                f"has the tasks {', '.join(processors)}"
             )
         try:
             for processor in processors.values():
@@ -300,8 +300,8 @@ def _get_rollout_steps(config: Any, task: str) -> int:
         return steps
     if task not in steps:
         raise RelaaxError(
-            f"algorithm.rollout_steps: nothing for task {task!r}, only for {', '.join(steps)}; "
-            "name a number for it"
+            f"algorithm.rollout_steps: no number for task {task!r}, only for "
+            f"{', '.join(steps)}; add one"
         )
     return steps[task]
 
@@ -317,6 +317,6 @@ def _validate_agent_class(agent_class: Any) -> None:
     name = getattr(agent_class, "__name__", repr(agent_class))
     missing = [verb for verb in _VERBS if not callable(getattr(agent_class, verb, None))]
     if missing:
-        raise RelaaxError(f"class {name} has no {', '.join(missing)}: an Agent needs {_VERBS}")
+        raise RelaaxError(f"class {name} lacks {', '.join(missing)}; an Agent needs {_VERBS}")
     if inspect.isabstract(agent_class) and issubclass(agent_class, Agent):
         raise RelaaxError(f"class {name} does not implement all of {_VERBS}")

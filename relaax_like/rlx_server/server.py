@@ -166,7 +166,7 @@ class RlxServer:
             self._server.close()
         for task in list(self._tasks):
             task.cancel()
-        goodbye = ProtocolError("the rlx server is going down; reconnect", "UNAVAILABLE")
+        goodbye = ProtocolError("the rlx server is shutting down; reconnect", "UNAVAILABLE")
         for connection in list(self.connections):
             connection.fail(goodbye)
         deadline = self.loop.time() + _STOP_SEC
@@ -263,7 +263,7 @@ class RlxServer:
             try:
                 self._sweep_once()
             except Exception:
-                logger.exception("a sweep over the connections failed; the next one follows")
+                logger.exception("checking the connections failed; the next check follows")
 
     def _sweep_once(self) -> None:
         now = time.monotonic()
@@ -276,7 +276,9 @@ class RlxServer:
             unread = connection.unread_since
             if unread is not None and now - unread > _UNREAD_SEC:
                 connection.session.log.write(
-                    logging.WARNING, "%s: reads no answers; cut", connection.session.client_name
+                    logging.WARNING,
+                    "%s: does not read replies; disconnected",
+                    connection.session.client_name,
                 )
                 connection.abort()
                 continue

@@ -81,7 +81,7 @@ class Greeting:
     def __init__(self, hello: rlx_pb2.Hello, max_slots: int):
         if hello.protocol_version != PROTOCOL_VERSION:
             raise ProtocolError(
-                f"protocol version {hello.protocol_version} is not spoken here, only "
+                f"protocol version {hello.protocol_version} is not supported, only "
                 f"{PROTOCOL_VERSION}; update the client or the server",
                 "VERSION_MISMATCH",
                 "protocol_version",
@@ -129,7 +129,7 @@ def _read_features(hello: rlx_pb2.Hello) -> list[str]:
     ):
         raise InvalidInputError(
             f"features: {len(hello.features)} names, expected at most {_MAX_FEATURES}, sorted, "
-            "each once, of 1 to 50 characters a-z 0-9 _",
+            "unique, of 1 to 50 characters a-z 0-9 _",
             "features",
         )
     return names
@@ -263,14 +263,14 @@ class Session:
             if kind is None:
                 raise ProtocolError("an empty message", "MALFORMED")
             if self._greeting is None:
-                raise ProtocolError(f"{kind} came before hello", "OUT_OF_ORDER")
+                raise ProtocolError(f"received {kind} before hello", "OUT_OF_ORDER")
             if kind == "step":
                 return self._step(message.step, body)
             if kind == "scalars":
                 self._store_scalars(message.scalars.scalars)
             elif PING not in self._greeting.features:
                 raise ProtocolError(
-                    "ping came, but Ready.features does not have it", "OUT_OF_ORDER", "ping"
+                    "received ping, but Ready.features does not list it", "OUT_OF_ORDER", "ping"
                 )
             return None
         except ProtocolError:
@@ -334,7 +334,7 @@ class Session:
         trace = "".join(traceback.format_exception(error))
         self.log.write(
             logging.ERROR,
-            "%s: its agent failed; the session ends, others continue",
+            "%s: its agent failed; this session ends, others continue",
             self.name,
             trace=shorten(trace, MAX_TRACE_LENGTH),
         )
@@ -458,7 +458,7 @@ class Session:
     def _check_time_limit(self) -> None:
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise ProtocolError(
-                "this session's time is over; connect again, perhaps to another server",
+                "this session has reached its time limit; reconnect, possibly to another server",
                 "UNAVAILABLE",
             )
 
@@ -468,7 +468,7 @@ class Session:
             for count, part in enumerate(walk_fields(body, 0, len(body)), 1):
                 number, kind, start, stop = part
                 if count > _MAX_PARTS:
-                    raise InvalidInputError(f"a message of more than {_MAX_PARTS} parts came")
+                    raise InvalidInputError(f"the message has more than {_MAX_PARTS} parts")
                 if kind != BYTES:
                     continue
                 if number in (_HELLO, _STEP):
@@ -488,16 +488,16 @@ class Session:
         fields = sum(1 for _ in itertools.islice(walk_fields(body, start, stop), limit + 1))
         if fields > limit:
             raise InvalidInputError(
-                f"a message of more than {limit} fields, expected at most {leaves} leaves in each "
-                "of its parts"
+                f"the message has more than {limit} fields, expected at most {leaves} leaves "
+                "in each of its parts"
             )
         if stop - start > _LONG_MESSAGE_BYTES:
             descriptor = _FIELDS_BY_NUMBER[number].message_type
             most = fields * _FIELD_WEIGHT + _MORE_WEIGHT
             if weigh(body, descriptor, start, stop, most) > most:
                 raise InvalidInputError(
-                    f"a message of {len(body)} bytes that has too much beside the data of its "
-                    f"arrays; expected at most about {most} bytes of names, shapes and the like"
+                    f"the message of {len(body)} bytes has too much overhead besides array "
+                    f"data; expected at most about {most} bytes of names, shapes and the like"
                 )
 
     def _store_scalars(self, scalars: Sequence[metrics_pb2.Scalar]) -> None:
@@ -518,11 +518,11 @@ class Session:
             self._drops.add(len(scalars) - len(points))
             self.log.write(
                 logging.WARNING,
-                "%s: %d of %d points of curves were dropped: %s",
+                "%s: dropped %d of %d curve points: %s",
                 self.client_name,
                 len(scalars) - len(points),
                 len(scalars),
-                mistake or "more came than the budget of points per second allows",
+                mistake or "the limit of points per second was exceeded",
             )
 
 
@@ -610,7 +610,7 @@ def _validate_points(body: bytes | memoryview, start: int, stop: int) -> None:
     else:
         return
     raise InvalidInputError(
-        f"scalars: {came}; send at most {_MAX_POINTS} points in a message", "scalars"
+        f"scalars: {came}; send at most {_MAX_POINTS} points per message", "scalars"
     )
 
 
@@ -636,6 +636,6 @@ def _parse(body: bytes | memoryview) -> rlx_pb2.ClientMessage:
 
 def _describe_malformed(body: bytes | memoryview) -> ProtocolError:
     return ProtocolError(
-        f"{len(body)} bytes that are no rlx protocol message: is the peer an rlx client?",
+        f"{len(body)} bytes that are not an rlx protocol message; is the peer an rlx client?",
         "MALFORMED",
     )

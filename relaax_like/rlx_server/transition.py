@@ -65,8 +65,8 @@ def read_step(step: rlx_pb2.Step, spaces: Spaces, slots: int, running: bool) -> 
         return Transition(observations=observations)
     if len(outcome_parts) != 3:
         raise ProtocolError(
-            f"a step after actions needs rewards, terminated and truncated; only "
-            f"{', '.join(outcome_parts) or 'observations'} came",
+            "a step after actions needs rewards, terminated and truncated, but only has "
+            f"{', '.join(outcome_parts) or 'observations'}",
             "OUT_OF_ORDER",
         )
     return _read_outcome(step, spaces, slots, observations)
@@ -75,14 +75,14 @@ def read_step(step: rlx_pb2.Step, spaces: Spaces, slots: int, running: bool) -> 
 def _validate_start(step: rlx_pb2.Step, outcome_parts: list[str]) -> None:
     if outcome_parts:
         raise ProtocolError(
-            f"{outcome_parts[0]} came before any action was given out: the first step of a "
-            "session, and the one after reward_and_reset, has observations only",
+            f"{outcome_parts[0]} received before any action was sent; the first step of a "
+            "session, and the step after reward_and_reset, must only have observations",
             "OUT_OF_ORDER",
             outcome_parts[0],
         )
     if not step.observations:
         raise ProtocolError(
-            "an empty step: observations are needed", "OUT_OF_ORDER", "observations"
+            "an empty step; observations are required", "OUT_OF_ORDER", "observations"
         )
 
 
@@ -102,7 +102,7 @@ def _read_outcome(
     if observations is None and (ended is None or not ended.all()):
         going_on = 0 if ended is None else np.flatnonzero(~ended)[0]
         raise InvalidInputError(
-            f"observations: missing, but slot {going_on} goes on", "observations"
+            f"observations: missing, but the episode of slot {going_on} continues", "observations"
         )
     return Transition(
         observations=observations,

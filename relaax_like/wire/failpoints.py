@@ -19,13 +19,13 @@ ENVIRONMENT_VARIABLE = "RELAAX_FAILPOINT"
 
 # Name -> where it is.
 NAMES = {
-    "ps.before_journal": "a push is valid and has its turn; nothing is written",
-    "ps.after_journal_before_apply": "a push is in the journal, its version is not yet visible",
-    "ps.after_apply_before_reply": "a push took effect, nobody has been told",
-    "ps.after_publish": "a learner's publish is written down and visible, it has not been told",
+    "ps.before_journal": "a push is valid and next in line; nothing is written yet",
+    "ps.after_journal_before_apply": "a push is in the journal; its version is not yet visible",
+    "ps.after_apply_before_reply": "a push took effect; no client has been notified",
+    "ps.after_publish": "a publication is written and visible; its learner is not yet notified",
     "ps.in_snapshot": "a snapshot's files are written under a temporary name",
-    "ps.after_snapshot_before_drop": "a snapshot is in place, the old segments are still there",
-    "ps.in_replay": "a record of the journal has been applied again, at the start",
+    "ps.after_snapshot_before_drop": "a snapshot is in place; the old journal segments still exist",
+    "ps.in_replay": "a record of the journal has been replayed during the start",
 }
 
 
@@ -73,15 +73,18 @@ def arm(text: str) -> None:
         action, _, count = action.partition("@")
         if name not in NAMES:
             raise ConfigError(
-                f"{ENVIRONMENT_VARIABLE}: no failpoint {name!r}; there are {', '.join(NAMES)}"
+                f"{ENVIRONMENT_VARIABLE}: unknown failpoint {name!r}; expected one of "
+                f"{', '.join(NAMES)}"
             )
         if action == "error" and name == "ps.after_journal_before_apply":
             raise ConfigError(
-                f"{ENVIRONMENT_VARIABLE}: {part!r}: what is in the journal has to be applied, "
-                "kill the process instead"
+                f"{ENVIRONMENT_VARIABLE}: {part!r}: an error is not possible here, because "
+                "what is in the journal must be applied; use kill instead"
             )
         if count and not (count.isdecimal() and int(count) > 0):
-            raise ConfigError(f"{ENVIRONMENT_VARIABLE}: {part!r}: @{count}, expected @1 or more")
+            raise ConfigError(
+                f"{ENVIRONMENT_VARIABLE}: {part!r}: expected @1 or more, got @{count}"
+            )
         armed[name] = _Armed(_parse_action(part, action), int(count or 0))
     _armed.clear()
     _armed.update(armed)

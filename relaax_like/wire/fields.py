@@ -38,9 +38,9 @@ def walk_fields(body: Body, start: int, stop: int) -> Iterator[tuple[int, int, i
         elif kind in _FIXED_SIZES:
             end = start + _FIXED_SIZES[kind]
         else:
-            raise ValueError(f"wire type {kind}: a group, or not a field at all")
+            raise ValueError(f"wire type {kind}, which is a group or not a field")
         if end > stop:
-            raise ValueError("a field that ends beyond its message")
+            raise ValueError("a field that extends beyond the end of its message")
         yield number, kind, start, end
         start = end
 
@@ -93,4 +93,4 @@ def _read_varint(body: Body, start: int, stop: int) -> tuple[int, int]:
         if not byte & 0x80:
             return value, start
         shift += 7
-    raise ValueError("a number without an end")
+    raise ValueError("an unterminated varint")

@@ -70,7 +70,7 @@ class Layout:
             parts.append(one)
             parts.append(part)
         body = b"".join(parts)
-        assert len(body) == self._length, "data of another length"
+        assert len(body) == self._length, "data of a different length"
         return body
 
 

@@ -67,7 +67,7 @@ def write_ndarray(array: np.ndarray, message: NdArrayMessage) -> None:
         name = _NAME_OF.get(dtype)
         if name is None:
             raise TypeError(
-                f"cannot send an array of dtype {array.dtype}: use one of {', '.join(DTYPES)}"
+                f"arrays of dtype {array.dtype} cannot be sent; use one of {', '.join(DTYPES)}"
             )
         array = array.astype(dtype)
     message.dtype = name
@@ -106,8 +106,8 @@ def message_to_ndarray(
     shape = tuple(message.shape[: MAX_AXES + 1])  # of the millions that may have come
     if len(shape) > MAX_AXES or min(shape, default=0) < 0:
         raise InvalidInputError(
-            f"{field}: shape {list(shape[:8])} is not allowed, expected at most {MAX_AXES} axes, "
-            "each of length 0 or more",
+            f"{field}: invalid shape {list(shape[:8])}, expected at most {MAX_AXES} axes, each "
+            "of length 0 or more",
             field,
         )
     # Python integers: NumPy's would overflow, and a shape must never decide an allocation.
@@ -115,8 +115,8 @@ def message_to_ndarray(
     data = message.data
     if expected != len(data) or expected > max_bytes:
         raise InvalidInputError(
-            f"{field}: {len(data)} bytes of data, but shape {list(shape)} of {message.dtype} needs "
-            f"{expected} (at most {max_bytes})",
+            f"{field}: {len(data)} bytes of data, but shape {list(shape)} of {message.dtype} "
+            f"needs {expected} (at most {max_bytes})",
             field,
         )
     array = np.frombuffer(data, dtype)

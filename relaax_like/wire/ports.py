@@ -40,7 +40,9 @@ def describe_bind_failure(host: str, port: int) -> str:
     holder = describe_port_holder(host, port)
     if holder:
         return f"port {port} is in use by {holder}: stop it or choose another port"
-    return f"{host} is no address of this machine, or this user may not use port {port}"
+    return (
+        f"{host} is not an address of this machine, or this user is not allowed to use port {port}"
+    )
 
 
 def _find_listeners(connections: list[Any], host: str, port: int) -> list[Any]:

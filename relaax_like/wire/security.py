@@ -103,14 +103,16 @@ class ClientSecurity:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, Path(value))
         if self.token and self.token_file:
-            raise ConfigError(f"both a token and token_file {self.token_file} came; leave out one")
+            raise ConfigError(
+                f"token and token_file {self.token_file} are both set; set only one of them"
+            )
         if (self.tls_cert is None) != (self.tls_key is None):
             missing = "tls_key" if self.tls_key is None else "tls_cert"
-            raise ConfigError(f"{missing}: missing; a certificate and its key belong together")
+            raise ConfigError(f"{missing}: missing; a certificate and its key must be set together")
         if self.tls_cert and not self.tls_ca:
             raise ConfigError(
-                "tls_ca: missing, though tls_cert is given: without it the connection is in the "
-                "clear"
+                "tls_ca: missing, but tls_cert is set; without tls_ca the connection is not "
+                "encrypted"
             )
 
     @property
@@ -152,18 +154,19 @@ def describe_missing_role(tokens: Tokens, token: str, needed: Role) -> str:
     """
     if not token:
         return (
-            f"no token came, one of role {needed} is needed; set token_file (--token-file) to a "
-            "file with a token that stands in the server's security.tokens_file"
+            f"no token was sent, but one of role {needed} is required; set token_file "
+            "(--token-file) to a file with a token listed in the server's "
+            "security.tokens_file"
         )
     role = tokens.find_role(token)
     if role is None:
         return (
-            "the token that came is not known here; compare the client's token_file with the "
+            "the token is not known to this server; compare the client's token_file with the "
             "server's security.tokens_file"
         )
     if role < needed:
         return (
-            f"the token that came has role {role}, role {needed} is needed; set token_file "
+            f"the token has role {role}, but role {needed} is required; set token_file "
             "(--token-file) to a file with such a token"
         )
     return ""
@@ -179,16 +182,16 @@ def read_token(path: Path) -> str:
     for number, line in _read_lines(path, "token file"):
         place = f"{path}:{number}"
         if found:
-            raise ConfigError(f"{place}: a second token, expected one in the whole file")
+            raise ConfigError(f"{place}: a second token; expected one token in the file")
         if len(line.split()) != 1:
             raise ConfigError(
-                f"{place}: expected a token alone; lines ROLE TOKEN belong into security."
-                "tokens_file of the servers"
+                f"{place}: expected only a token; lines of the form ROLE TOKEN belong in the "
+                "servers' security.tokens_file"
             )
         _validate_token(line, place)
         found = line
     if not found:
-        raise ConfigError(f"token file {path}: no token in it")
+        raise ConfigError(f"token file {path}: contains no token; write one token into it")
     return found
 
 
@@ -200,22 +203,22 @@ def _read_tokens(path: Path) -> _Digests:
         words = line.split()
         if len(words) != 2:
             raise ConfigError(
-                f"{place}: {len(words)} words, expected two: ROLE TOKEN (comments stand on lines "
-                "of their own and begin with #)"
+                f"{place}: {len(words)} words, expected two: ROLE TOKEN (comments need lines "
+                "of their own that start with #)"
             )
         role = _ROLES.get(words[0])
         if role is None:
             known = ", ".join(_ROLES)
-            raise ConfigError(f"{place}: the first word is no role, expected one of {known}")
+            raise ConfigError(f"{place}: the first word is not a role, expected one of {known}")
         _validate_token(words[1], place)
         digest = _compute_digest(words[1])
         if digest in lines:
             raise ConfigError(
-                f"{place}: the token of line {lines[digest][0]} once more; each needs its own"
+                f"{place}: the same token as in line {lines[digest][0]}; tokens must be unique"
             )
         lines[digest] = number, role
     if not lines:
-        raise ConfigError(f"tokens file {path}: no token in it; expected lines ROLE TOKEN")
+        raise ConfigError(f"tokens file {path}: contains no token; expected lines ROLE TOKEN")
     return tuple((digest, role) for digest, (_, role) in lines.items())
 
 
@@ -236,7 +239,7 @@ def _validate_token(token: str, place: str) -> None:
             f"{MAX_TOKEN_LENGTH}; make one with: openssl rand -hex 32"
         )
     if not token.isprintable():
-        raise ConfigError(f"{place}: a character in the token that cannot be printed")
+        raise ConfigError(f"{place}: the token contains an unprintable character")
 
 
 def _compute_digest(token: str) -> bytes:

@@ -56,7 +56,7 @@ class Space:
                 f"space: a shape of {len(self.shape)} axes, expected at most {MAX_AXES}", "shape"
             )
         if any(length < 0 for length in self.shape):
-            raise InvalidInputError(f"space: negative axis in shape {list(self.shape)}", "shape")
+            raise InvalidInputError(f"space: shape {list(self.shape)} has a negative axis", "shape")
 
     def count_bytes(self, slots: int) -> int | None:
         """Returns the size of the array of all slots; None above `MAX_LEAF_BYTES`.
@@ -88,7 +88,8 @@ class Space:
             )
         if array.dtype != DTYPES[self.dtype]:
             raise InvalidInputError(
-                f"{field}: dtype {array.dtype}, expected {self.dtype} as the space says", field
+                f"{field}: dtype {array.dtype}, expected {self.dtype} as declared by the space",
+                field,
             )
         self.validate_range(array, field)
         return array
@@ -123,8 +124,8 @@ class Box(Space):
                 object.__setattr__(self, name, bound)
             if bound is not None and (bound.shape != self.shape or np.isnan(bound).any()):
                 raise InvalidInputError(
-                    f"space: {name} has shape {list(bound.shape)} or NaN, expected numbers of "
-                    f"shape {list(self.shape)}",
+                    f"space: {name} has shape {list(bound.shape)} or contains NaN, expected "
+                    f"numbers of shape {list(self.shape)}",
                     name,
                 )
         if self.low is not None and self.high is not None and (self.low > self.high).any():
@@ -181,7 +182,7 @@ class Discrete(Space):
         """See `Space`."""
         if ((array < self.start) | (array >= self.start + self.n)).any():
             raise InvalidInputError(
-                f"{field}: {array.ravel()[:8].tolist()} has values outside "
+                f"{field}: {array.ravel()[:8].tolist()} contains values outside "
                 f"{self.start}..{self.start + self.n - 1}",
                 field,
             )
@@ -211,7 +212,7 @@ class MultiDiscrete(Space):
         limits = np.asarray(self.n, np.int64).reshape(self.shape)
         if ((array < 0) | (array >= limits)).any():
             raise InvalidInputError(
-                f"{field}: values outside 0..n-1 for n={list(self.n)[:8]}", field
+                f"{field}: contains values outside 0..n-1 for n={list(self.n)[:8]}", field
             )
 
 
@@ -224,7 +225,7 @@ class MultiBinary(Space):
     def validate_range(self, array: np.ndarray, field: str) -> None:
         """See `Space`."""
         if ((array != 0) & (array != 1)).any():
-            raise InvalidInputError(f"{field}: values other than 0 and 1", field)
+            raise InvalidInputError(f"{field}: contains values other than 0 and 1", field)
 
 
 def _validate_integers(dtype: str, kind: str, first: int, last: int) -> None:
@@ -236,7 +237,7 @@ def _validate_integers(dtype: str, kind: str, first: int, last: int) -> None:
     limits = np.iinfo(dtype)
     if first < limits.min or last > limits.max:
         raise InvalidInputError(
-            f"space: {kind} with values {first}..{last}, which {dtype} does not hold; use int64",
+            f"space: {kind} with values {first}..{last}, which do not fit into {dtype}; use int64",
             "dtype",
         )
 
@@ -294,7 +295,7 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
             return Box(**common)
         if message.kind == rlx_pb2.DISCRETE:
             if len(message.n) != 1:
-                raise InvalidInputError(f"DISCRETE needs one n, {len(message.n)} came", "n")
+                raise InvalidInputError(f"DISCRETE needs exactly one n, got {len(message.n)}", "n")
             return Discrete(n=message.n[0], start=message.start, **common)
         if message.kind == rlx_pb2.MULTI_DISCRETE:
             if not _has_components(shape, len(message.n)):
@@ -309,7 +310,7 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
     except InvalidInputError as error:
         raise InvalidInputError(f"{field}: {error}", field) from None
     raise InvalidInputError(
-        f"{field}: kind {message.kind} is unknown, expected BOX, DISCRETE, MULTI_DISCRETE or "
+        f"{field}: unknown kind {message.kind}, expected BOX, DISCRETE, MULTI_DISCRETE or "
         "MULTI_BINARY",
         field,
     )
@@ -346,8 +347,8 @@ def messages_to_spaces(messages: Mapping[str, rlx_pb2.Space], field: str, slots:
         space = message_to_space(messages[name], f"{field}[{name}]")
         if space.count_bytes(slots) is None:
             raise InvalidInputError(
-                f"{field}[{name}]: {slots} slot(s) of {space.dtype} {list(space.shape)} take more "
-                f"than {MAX_LEAF_BYTES} bytes; use fewer slots or a smaller array",
+                f"{field}[{name}]: {slots} slot(s) of {space.dtype} {list(space.shape)} need "
+                f"more than {MAX_LEAF_BYTES} bytes; use fewer slots or a smaller array",
                 f"{field}[{name}]",
             )
         spaces[name] = space
@@ -372,8 +373,9 @@ def unpack_arrays(
     """
     if len(messages) != len(spaces) or messages.keys() != spaces.keys():
         raise InvalidInputError(
-            f"{field}: leaves {[name[:60] for name in heapq.nsmallest(8, messages)]}, expected "
-            f"{sorted(spaces)[:8]} as in the hello ({len(messages)} came, {len(spaces)} expected)",
+            f"{field}: got leaves {[name[:60] for name in heapq.nsmallest(8, messages)]}, "
+            f"expected {sorted(spaces)[:8]} as in the hello (got {len(messages)}, expected "
+            f"{len(spaces)})",
             field,
         )
     arrays = {}

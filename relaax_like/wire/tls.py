@@ -20,19 +20,19 @@ HANDSHAKE = b"\x16\x03"
 
 # What OpenSSL calls the certificate's own fault, and the cure.
 _VERIFY_CURES = {
-    9: "its time has not come yet: look at the clocks of both machines",
-    10: "renew it; a new one is read without a restart",
-    18: "tls_ca must have the certificate that signed it",
-    19: "tls_ca must have the certificate that signed it",
-    20: "tls_ca must have the certificate that signed it",
-    21: "tls_ca must have the certificate that signed it",
-    62: "make it for this name, or connect by a name that it has",
-    64: "make it for this address, or connect by a name that it has",
+    9: "it is not valid yet; check the clocks of both machines",
+    10: "renew it; the new one is read without a restart",
+    18: "tls_ca must contain the certificate that signed it",
+    19: "tls_ca must contain the certificate that signed it",
+    20: "tls_ca must contain the certificate that signed it",
+    21: "tls_ca must contain the certificate that signed it",
+    62: "issue it for this name, or connect with a name that it contains",
+    64: "issue it for this address, or connect with a name that it contains",
 }
 # Parts of OpenSSL's names for what a peer says that speaks no TLS, and for a peer's alerts about
 # our certificate.
 _PLAIN = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
-_CLIENT_CERT_CURE = "set tls_cert and tls_key to one that the server's tls_ca has signed"
+_CLIENT_CERT_CURE = "set tls_cert and tls_key to a certificate signed by the server's tls_ca"
 _CLIENT_CERT = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "DECRYPT_ERROR", "ACCESS_DENIED")
 
 
@@ -142,7 +142,7 @@ class ServerTls:
             except ConfigError as error:  # changed once more since they were checked, ...
                 if str(error) != self._told:
                     self._told = str(error)
-                    logger.warning("%s; trying again", error)
+                    logger.warning("%s; retrying", error)
                 return loaded
             self._told = ""
         return newest
@@ -167,7 +167,7 @@ def _load_ca(context: ssl.SSLContext, path: Path) -> None:
         context.load_verify_locations(cafile=path)
     except OSError as error:
         raise ConfigError(
-            f"tls_ca {path}: no certificates in PEM form: {_describe_reason(error)}"
+            f"tls_ca {path}: expected certificates in PEM format: {_describe_reason(error)}"
         ) from None
 
 
@@ -179,8 +179,8 @@ def _load_chain(context: ssl.SSLContext, cert: Path, key: Path) -> None:
         context.load_cert_chain(cert, key, password=lambda: "")
     except OSError as error:
         raise ConfigError(
-            f"tls_cert {cert} and tls_key {key}: expected a certificate and its key, not encrypted,"
-            f" in PEM form: {_describe_reason(error)}"
+            f"tls_cert {cert} and tls_key {key}: expected a certificate and its unencrypted "
+            f"key in PEM format: {_describe_reason(error)}"
         ) from None
 
 
@@ -191,17 +191,16 @@ def _describe_reason(error: OSError) -> str:
 def describe_tls_error(error: OSError) -> str:
     """Says why a TLS connection failed for good, and the cure; "" when it may just be a loss."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        cure = _VERIFY_CURES.get(error.verify_code, "see tls_ca")
-        return f"its certificate is not accepted ({error.verify_message}): {cure}"
+        cure = _VERIFY_CURES.get(error.verify_code, "check tls_ca")
+        return f"its certificate was rejected ({error.verify_message}): {cure}"
     reason = getattr(error, "reason", None) or ""
     if not isinstance(error, ssl.SSLError) or not reason:
         return ""
     if any(part in reason for part in _PLAIN):
-        return "it does not speak TLS on this port: leave out tls_ca, or set up TLS at the server"
+        return "it does not use TLS on this port: remove tls_ca, or set up TLS on the server"
     if any(part in reason for part in _CLIENT_CERT):
         return (
-            f"it does not accept our certificate ({reason.lower().replace('_', ' ')}): "
-            f"{_CLIENT_CERT_CURE}"
+            f"it rejected our certificate ({reason.lower().replace('_', ' ')}): {_CLIENT_CERT_CURE}"
         )
     return ""
 
@@ -230,8 +229,8 @@ def find_tls_mistake(host: str, port: int, tls: ClientTls | None, timeout_sec: f
     except OSError as error:
         return describe_tls_error(error)
     return (
-        "it closes the connection after the handshake, which is how a certificate of ours is "
-        f"missed or refused: {_CLIENT_CERT_CURE}"
+        "it closes the connection after the handshake, as servers do when a client "
+        f"certificate is missing or rejected: {_CLIENT_CERT_CURE}"
     )
 
 
@@ -241,11 +240,13 @@ def _find_unexpected_tls(host: str, port: int, timeout_sec: float) -> str:
     context.verify_mode = ssl.CERT_NONE
     try:
         with _connect(host, port, context, timeout_sec):
-            return "it speaks TLS: set tls_ca to the certificate that has signed its own"
+            return "it uses TLS: set tls_ca to the certificate that signed its own"
     except ssl.SSLError as error:
         # In TLS 1.2 it comes before the handshake is over.
         asks = any(part in (error.reason or "") for part in _CLIENT_CERT)
-        return "it speaks TLS and asks for a certificate: set tls_ca, tls_cert, tls_key" * asks
+        return (
+            "it uses TLS and requires a client certificate: set tls_ca, tls_cert and tls_key" * asks
+        )
 
 
 def _is_heard(host: str, port: int, tls: ClientTls, timeout_sec: float) -> bool:

@@ -91,8 +91,8 @@ class Recorder:
             self.path, self._map = _make_file(folder, role, _ROWS_AT + capacity * _ROW_BYTES)
         except OSError as error:
             raise ConfigError(
-                f"{str(folder)[:200]}: no trace can be written there: {error}; choose another "
-                f"folder with {ENVIRONMENT_VARIABLE}, or run without a trace"
+                f"{str(folder)[:200]}: cannot write a trace there: {error}; choose another "
+                f"folder with {ENVIRONMENT_VARIABLE}, or run without tracing"
             ) from None
         self._numbers = itertools.count()
         self._written = memoryview(self._map)[_COUNT_AT:_LINES_AT].cast("Q")
@@ -311,7 +311,7 @@ def read_trace(path: Path) -> ProcessTrace:
     except OSError as error:
         raise InvalidInputError(f"{path}: {error.strerror or error}") from None
     if content[: len(_MAGIC)] != _MAGIC:
-        raise InvalidInputError(f"{path}: begins like no trace of this version")
+        raise InvalidInputError(f"{path}: not a trace of this version")
     try:
         process, names, threads = _read_lines(content[_LINES_AT:_ROWS_AT])
         capacity, offset = int(process["capacity"]), int(process["wall_minus_clock_ns"])

@@ -66,10 +66,10 @@ class WatchedFiles(Generic[T]):
         except ConfigError as error:
             if str(error) != self._told:
                 self._told = str(error)
-                logger.warning("%s; what was read from %s before stays in force", error, names)
+                logger.warning("%s; the previous contents of %s remain in effect", error, names)
             return
         self._state, self._told = state, ""
-        logger.info("read again after a change: %s", names)
+        logger.info("reloaded after a change: %s", names)
 
     def _look(self) -> list[tuple[int, ...] | None]:
         return [_describe(path) for path in self._paths]
@@ -102,10 +102,10 @@ def read_bytes(path: Path, what: str, private: bool = False) -> bytes:
     except OSError as error:
         raise ConfigError(f"{what} {path}: cannot be read: {error.strerror}") from None
     if len(data) > _MAX_BYTES:
-        raise ConfigError(f"{what} {path}: more than {_MAX_BYTES} bytes")
+        raise ConfigError(f"{what} {path}: larger than {_MAX_BYTES} bytes")
     if private and os.name == "posix" and mode & 0o077:
         raise ConfigError(
-            f"{what} {path}: others than its owner may read or write it (mode {mode & 0o777:03o}); "
-            f"run: chmod 600 {path}"
+            f"{what} {path}: users other than its owner can read or write it (mode "
+            f"{mode & 0o777:03o}); run: chmod 600 {path}"
         )
     return data

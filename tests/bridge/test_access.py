@@ -133,20 +133,28 @@ def test_a_method_that_nobody_knows_is_for_operators(backend, tmp_path):
 @pytest.mark.parametrize(
     ("metadata", "code", "want"),
     [
-        ((), grpc.StatusCode.UNAUTHENTICATED, "no token came, one of role agent is needed"),
-        ((("authorization", AGENT),), grpc.StatusCode.UNAUTHENTICATED, "no token came"),
-        ((("authorization", f"Basic {AGENT}"),), grpc.StatusCode.UNAUTHENTICATED, "no token came"),
-        ((("token", f"Bearer {AGENT}"),), grpc.StatusCode.UNAUTHENTICATED, "no token came"),
-        ((("authorization", "Bearer "),), grpc.StatusCode.UNAUTHENTICATED, "no token came"),
+        (
+            (),
+            grpc.StatusCode.UNAUTHENTICATED,
+            "no token was sent, but one of role agent is required",
+        ),
+        ((("authorization", AGENT),), grpc.StatusCode.UNAUTHENTICATED, "no token was sent"),
+        (
+            (("authorization", f"Basic {AGENT}"),),
+            grpc.StatusCode.UNAUTHENTICATED,
+            "no token was sent",
+        ),
+        ((("token", f"Bearer {AGENT}"),), grpc.StatusCode.UNAUTHENTICATED, "no token was sent"),
+        ((("authorization", "Bearer "),), grpc.StatusCode.UNAUTHENTICATED, "no token was sent"),
         (
             (("authorization", f"Bearer {AGENT}x"),),
             grpc.StatusCode.UNAUTHENTICATED,
-            "not known here; compare the client's token_file with the server's security",
+            "not known to this server; compare the client's token_file with the server's security",
         ),
         (
             (("authorization", f"Bearer {ENVIRONMENT}"),),
             grpc.StatusCode.PERMISSION_DENIED,
-            "has role environment, role agent is needed; set token_file",
+            "has role environment, but role agent is required; set token_file",
         ),
     ],
 )
@@ -213,7 +221,7 @@ def test_a_token_that_is_withdrawn_while_running_stops_its_bearer_and_no_other(b
         client.push_pull(ONES)
         new = "agent-token-after-the-change"
         write_private(tmp_path / "tokens", f"agent {new}\noperator {OPERATOR}\n")
-        with pytest.raises(NotAllowedError, match="not known here"):
+        with pytest.raises(NotAllowedError, match="not known to this server"):
             client.push_pull(ONES)
         assert other.status().version == 1
         write_private(file, new)  # the client reads its own file again
@@ -256,21 +264,21 @@ def test_a_certificate_of_another_ca_is_not_believed(backend, authority, tmp_pat
     client = Authority(tmp_path, "other").client(AGENT)
     with serve(backend, security=ServerSecurity(tls=authority.server_tls())) as address:
         with connect(address, client) as link:
-            with pytest.raises(NotAllowedError, match="tls_ca must have the certificate"):
+            with pytest.raises(NotAllowedError, match="tls_ca must contain the certificate"):
                 link.status(timeout_sec=2)
             # A waiting process learns it from its second look, not never.
-            with pytest.raises(NotAllowedError, match="tls_ca must have the certificate"):
+            with pytest.raises(NotAllowedError, match="tls_ca must contain the certificate"):
                 link.wait()
 
 
 def test_tls_on_one_end_alone_is_told(backend, authority):
     with serve(backend, security=ServerSecurity(tls=authority.server_tls())) as address:
-        with connect(address) as link, pytest.raises(NotAllowedError, match="it speaks TLS: set"):
+        with connect(address) as link, pytest.raises(NotAllowedError, match="it uses TLS: set"):
             link.status(timeout_sec=2)
         assert train(address, authority.client()) == -1.0
     with serve(backend) as address:
         with connect(address, authority.client()) as link:
-            with pytest.raises(NotAllowedError, match="does not speak TLS"):
+            with pytest.raises(NotAllowedError, match="does not use TLS"):
                 link.status(timeout_sec=2)
         assert train(address, None) == -2.0
 
@@ -296,7 +304,7 @@ def test_an_expired_certificate_that_is_replaced_counts_without_a_restart(
             # The same channel, too, gets through with its next attempt.
             assert wait_until(lambda: get_status_or_none(link), "the new certificate")
         assert train(address, authority.client()) == -1.0
-    assert "read again after a change" in caplog.text
+    assert "reloaded after a change" in caplog.text
 
 
 def get_status_or_none(link):

@@ -151,5 +151,5 @@ def test_a_folder_that_cannot_be_written_ends_the_process_at_once(
             "rlx", [find_command(command), "--config", cluster.config, "--trace"]
         )
     assert program.wait() == 2
-    assert "no trace can be written there" in program.lines[-1]
+    assert "cannot write a trace there" in program.lines[-1]
     assert TRACE not in program.output

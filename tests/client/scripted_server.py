@@ -344,7 +344,7 @@ def _validate_outcome(step: ReceivedStep, slots: int) -> None:
     require(np.isfinite(rewards).all(), "rewards not finite")
     for name, flags in (("terminated", terminated), ("truncated", truncated)):
         require(flags.dtype == np.bool_ and flags.shape == (slots,), f"{name} {flags!r}")
-    require(not (terminated & truncated).any(), "terminated and truncated at once")
+    require(not (terminated & truncated).any(), "is also terminated")
     require(
         step.final_observations is not None or not truncated.any(),
         "truncated without final observations",

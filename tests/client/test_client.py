@@ -150,13 +150,13 @@ def test_dict_spaces_take_and_give_dicts(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda c: c.reward_and_act(1.0, ZEROS), "begin the episode with act"),
-        (lambda c: c.reward_and_reset(1.0), "begin the episode with act"),
-        (lambda c: c.step(ZEROS[None], [1.0]), "no action that a reward could belong to"),
-        (lambda c: c.step(ZEROS[None], terminated=np.array([True])), "observations only"),
+        (lambda c: c.reward_and_act(1.0, ZEROS), "start the episode with act"),
+        (lambda c: c.reward_and_reset(1.0), "start the episode with act"),
+        (lambda c: c.step(ZEROS[None], [1.0]), "no action precedes this reward"),
+        (lambda c: c.step(ZEROS[None], terminated=np.array([True])), "takes only observations"),
         (lambda c: (c.act(ZEROS), c.act(ZEROS)), "call reward_and_act.*or reward_and_reset"),
         (lambda c: (c.act(ZEROS), c.step(ZEROS[None])), "otherwise call step"),
-        (lambda c: (c.close(), c.act(ZEROS)), "closed; make a new one"),
+        (lambda c: (c.close(), c.act(ZEROS)), "closed; create a new one"),
     ],
 )
 def test_a_verb_at_the_wrong_time_says_the_right_order(
@@ -180,12 +180,18 @@ def test_a_single_slot_verb_on_many_slots_is_refused(serve: Serve) -> None:
         (lambda c: c.reward_and_act(1.0, [0, 0, 0, np.nan]), "NaN or infinity in slot 0"),
         (lambda c: c.reward_and_act(1.0, [0, 0, 0, 1e300]), "NaN or infinity in slot 0"),
         (lambda c: c.reward_and_act(np.nan, ZEROS), "rewards: NaN or infinity"),
-        (lambda c: c.reward_and_reset(1.0, truncated=True), "needs state, the episode's final"),
+        (
+            lambda c: c.reward_and_reset(1.0, truncated=True),
+            "needs state, the final observation of the episode",
+        ),
         (lambda c: c.step(ZEROS[None], [1.0, 2.0]), r"rewards: shape \[2\], expected \[1\]"),
         (lambda c: c.step(ZEROS[None], [1.0], [1]), "terminated: int64"),
-        (lambda c: c.step(ZEROS[None], [1.0], [True], [True], ZEROS[None]), "at once"),
+        (
+            lambda c: c.step(ZEROS[None], [1.0], [True], [True], ZEROS[None]),
+            "slot 0 is also terminated",
+        ),
         (lambda c: c.step(ZEROS[None], [1.0], None, [True]), "slot 0 was truncated"),
-        (lambda c: c.step(None, [1.0]), "some slots go on"),
+        (lambda c: c.step(None, [1.0]), "not all slots have ended"),
         (lambda c: c.step(ZEROS[None], [1.0], [True], success=[2]), r"1 \(solved\)"),
     ],
 )
@@ -205,9 +211,12 @@ def test_a_bad_value_is_refused_before_it_is_sent(
 def test_integers_must_keep_their_value() -> None:
     values = SpaceValues(Box(dtype="uint8", shape=()), "observation")
     assert values.to_leaves([7, 255], 2, "x")["observation"].dtype == np.uint8
-    with pytest.raises(InvalidInputError, match="would lose its values as uint8"):
+    with pytest.raises(
+        InvalidInputError,
+        match="converting int64 to uint8, which the space declares, would change values",
+    ):
         values.to_leaves([7, 256], 2, "x")
-    with pytest.raises(InvalidInputError, match="would lose its values"):
+    with pytest.raises(InvalidInputError, match="which the space declares, would change values"):
         values.to_leaves([0.5, 1.0], 2, "x")
 
 
@@ -296,7 +305,7 @@ def test_after_the_quiet_time_each_attempt_is_reported(serve: Serve) -> None:
     retry = dataclasses.replace(QUICK, quiet_sec=0)
     make_client(server, retry=retry, report=lines.append).close()
     assert len(lines) == 2
-    assert all("come back later; trying again in 0.0 s" in line for line in lines)
+    assert all("come back later; retrying in 0.0 s" in line for line in lines)
 
 
 def test_an_error_in_the_session_names_code_and_field(serve: Serve) -> None:
@@ -306,22 +315,22 @@ def test_an_error_in_the_session_names_code_and_field(serve: Serve) -> None:
         with pytest.raises(ProtocolError, match="wrong reward") as raised:
             client.reward_and_act(1.0, ZEROS)
         assert (raised.value.code, raised.value.field) == ("INVALID_FIELD", "rewards")
-        with pytest.raises(ServerUnavailableError, match=r"reconnect\(\) and begin new episodes"):
+        with pytest.raises(ServerUnavailableError, match=r"reconnect\(\) and start new episodes"):
             client.act(ZEROS)
 
 
 def test_server_that_never_answers_times_out(serve: Serve) -> None:
     with make_client(serve(Role(hang_at=2)), timeout_sec=2.0) as client:
         client.act(ZEROS)
-        with pytest.raises(ServerUnavailableError, match="no answer within 2 s"):
+        with pytest.raises(ServerUnavailableError, match="no reply within 2 s"):
             client.reward_and_act(1.0, ZEROS)
 
 
 @pytest.mark.parametrize(
     ("garbage", "match"),
     [
-        (b"\xff\xff\xff\xff", "4294967295 bytes was announced"),
-        (struct.pack(">I", 3) + b"\xff\xff\xff", "no ServerMessage"),
+        (b"\xff\xff\xff\xff", "a length prefix of 4294967295 bytes"),
+        (struct.pack(">I", 3) + b"\xff\xff\xff", "not a ServerMessage"),
         (struct.pack(">I", 0), "without a known body"),
         (
             struct.pack(">I", 4)
@@ -333,7 +342,7 @@ def test_server_that_never_answers_times_out(serve: Serve) -> None:
             (lambda body: struct.pack(">I", len(body)) + body)(
                 rlx_pb2.ServerMessage(actions={"version": 1}).SerializeToString()
             ),
-            "actions: leaves",
+            "actions: got leaves",
         ),
     ],
 )
@@ -358,7 +367,7 @@ def test_dropped_in_an_episode_then_reconnected_begins_a_fresh_one(serve: Serve)
         assert client.act(ZEROS) is not None
         assert client.reward_and_reset(1.0) == 1.0
     assert [len(session.steps) for session in server.sessions] == [2, 2]
-    assert ["trying again in" in line for line in lines] == [True, False]
+    assert ["retrying in" in line for line in lines] == [True, False]
 
 
 def test_reconnect_waits_for_a_server_that_starts_later(serve: Serve) -> None:
@@ -426,7 +435,7 @@ def test_impossible_sleeps_are_refused(bounds: tuple[float, float]) -> None:
 def test_message_longer_than_the_server_reads_is_refused_here(serve: Serve) -> None:
     server = serve(Role(max_message_bytes=1000))
     with RlxClient(server.address, Box(dtype="uint8", shape=(2000,)), MOVE) as client:
-        with pytest.raises(InvalidInputError, match="reads at most 1000; use fewer slots"):
+        with pytest.raises(InvalidInputError, match="accepts at most 1000; use fewer slots"):
             client.act(np.zeros(2000, np.uint8))
 
 
@@ -436,7 +445,7 @@ def test_close_twice_and_warning_when_dropped_open(serve: Serve) -> None:
     client.close()
     client.close()
     dropped = make_client(server)
-    with pytest.warns(ResourceWarning, match="dropped open"):
+    with pytest.warns(ResourceWarning, match="was not closed"):
         del dropped
 
 

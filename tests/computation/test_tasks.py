@@ -274,6 +274,6 @@ def test_an_unknown_task_is_named():
     with serve(CONFIG) as server:
         host = make_host(CONFIG, server)
         host.make_agent().close()
-        with pytest.raises(Exception, match=r"task 'plan', which is none of .* goal, control"):
+        with pytest.raises(Exception, match=r"task 'plan', but the algorithm has .* goal, control"):
             host.predict([Request({"observation": np.zeros((1, 2))}, {}, task="plan")])
         host.close()

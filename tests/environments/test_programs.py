@@ -125,7 +125,7 @@ def test_a_server_that_drops_in_an_episode_is_found_again(serve: Serve, start: S
     options = ("--env", "CartPole-v1", "--retry-sleep", 0, 0.1)
     code, out, err = finish(start(GYM, "--rlx-server", server.address, *options))
     assert (code, err) == (0, "")
-    assert out.count("trying again in") == 1
+    assert out.count("retrying in") == 1
     assert [len(session.steps) for session in server.sessions] == [10, 50]
     first = server.sessions[1].steps[0].observations
     assert first is not None

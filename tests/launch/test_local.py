@@ -47,11 +47,11 @@ def write_experiment(folder: Path, wrong: str) -> Path:
         ("huge observation", "observations: 3e+38 in slot {slot}; " + EXPECTED),
         (
             "short observation",
-            "observation: float32 [3], expected float32 [4] as the space says (slot {slot})",
+            "observation: float32 [3], expected float32 [4] as declared by the space (slot {slot})",
         ),
         (
             "text as observation",
-            "observation: <U1 [4], expected float32 [4] as the space says (slot {slot})",
+            "observation: <U1 [4], expected float32 [4] as declared by the space (slot {slot})",
         ),
     ],
 )

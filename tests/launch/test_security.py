@@ -97,15 +97,15 @@ def test_on_this_machine_nothing_is_needed(host: str) -> None:
     ["0.0.0.0", "::", "192.0.2.1", "example.org", "127.example.org", "localhost.example.org"],
 )
 def test_beyond_it_a_server_is_refused_with_the_cure(host: str) -> None:
-    with pytest.raises(ConfigError, match=r"no TLS and no tokens: .*--insecure"):
+    with pytest.raises(ConfigError, match=r"no TLS and no tokens\. .*--insecure"):
         validate_exposure(Address(host, 0), SecurityConfig())
 
 
 @pytest.mark.parametrize(
     ("settings", "want"),
     [
-        (SecurityConfig(tls_cert=Path("a"), tls_client_cert_required=True), "no tokens: "),
-        (SecurityConfig(tokens_file=Path("a")), "no TLS: "),
+        (SecurityConfig(tls_cert=Path("a"), tls_client_cert_required=True), r"has no tokens\. "),
+        (SecurityConfig(tokens_file=Path("a")), r"has no TLS\. "),
         (SecurityConfig(tls_cert=Path("a"), tokens_file=Path("b")), ""),
     ],
 )

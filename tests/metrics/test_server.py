@@ -126,5 +126,5 @@ def test_port_of_a_plain_socket_is_refused(recorder: TensorBoardRecorder) -> Non
 
 
 def test_address_of_another_machine_is_refused(recorder: TensorBoardRecorder) -> None:
-    with pytest.raises(ConfigError, match=r"192\.0\.2\.1 is no address of this machine"):
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.1 is not an address of this machine"):
         create_metrics_server(Address("192.0.2.1", 7002), recorder)

@@ -101,11 +101,11 @@ MANY_N = put(4, put(1, b"x") + put(2, put(6, b"\x02" * 5_000_000)))
 POINT = rlx_pb2.ClientMessage.DESCRIPTOR.fields_by_name["scalars"].number
 BODIES = {
     "many parts": (b"\x78\x00" * (1 << 20), "parts"),
-    "a group first": (b"\x7b\x7c" + put(1, HELLO + LEAVES), "no rlx protocol message"),
-    "a group within": (put(1, b"\x7b\x7c" + HELLO + LEAVES), "no rlx protocol message"),
+    "a group first": (b"\x7b\x7c" + put(1, HELLO + LEAVES), "not an rlx protocol message"),
+    "a group within": (put(1, b"\x7b\x7c" + HELLO + LEAVES), "not an rlx protocol message"),
     "leaves in many parts": (put(1, LEAVES[:16_000]) * 9, "parts"),
-    "a heavy leaf": (put(1, HELLO + MANY_LOWS), "beside the data"),
-    "a leaf of many numbers": (put(1, HELLO + MANY_N), "beside the data"),
+    "a heavy leaf": (put(1, HELLO + MANY_LOWS), "overhead besides array data"),
+    "a leaf of many numbers": (put(1, HELLO + MANY_N), "overhead besides array data"),
     "many points": (put(POINT, put(1, b"") * 1_100_000), "more than 20000 points"),
 }
 

@@ -119,7 +119,7 @@ def test_a_bad_point_is_dropped_and_reported_and_ends_nothing(client, recorder, 
     assert client.ask(make_next()).WhichOneof("body") == "actions"
     assert recorder.get("curve") == [0.0]
     assert recorder.get("x") == []
-    assert "3 of 4 points of curves were dropped: scalars: name ''" in caplog.text
+    assert "dropped 3 of 4 curve points: scalars: name ''" in caplog.text
 
 
 def test_a_message_of_too_many_bytes_of_points_is_refused(client):

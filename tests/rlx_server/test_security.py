@@ -84,8 +84,15 @@ def test_a_token_of_the_role_or_above_lets_in(tokens, token, tmp_path):
 @pytest.mark.parametrize(
     ("token", "want"),
     [
-        ("", r"no token came, one of role environment is needed; set token_file \(--token-file\)"),
-        (ENVIRONMENT + "x", "not known here; compare the client's token_file with the server's"),
+        (
+            "",
+            r"no token was sent, but one of role environment is required; set token_file "
+            r"\(--token-file\)",
+        ),
+        (
+            ENVIRONMENT + "x",
+            "not known to this server; compare the client's token_file with the server's",
+        ),
     ],
 )
 def test_a_refusal_is_told_before_anything_is_built_and_disturbs_nobody(
@@ -111,7 +118,7 @@ def test_a_client_reads_its_token_anew_when_it_reconnects(tokens, tmp_path):
             play(client)
             write_private(tmp_path / "tokens", f"environment {new}\n")
             assert play(client) == 3  # a session that was let in goes on
-            with pytest.raises(NotAllowedError, match="not known here"):
+            with pytest.raises(NotAllowedError, match="not known to this server"):
                 client.connect()
             write_private(file, new)
             client.connect()
@@ -122,7 +129,7 @@ def test_a_hello_without_a_token_is_refused_before_it_is_parsed(tokens, monkeypa
     from relaax_like.rlx_server import session
 
     monkeypatch.setattr(session, "_parse", None)
-    with serve(tokens=tokens) as address, pytest.raises(NotAllowedError, match="no token came"):
+    with serve(tokens=tokens) as address, pytest.raises(NotAllowedError, match="no token was sent"):
         connect(address)
 
 
@@ -132,7 +139,7 @@ def test_a_server_without_tokens_asks_for_none():
 
 
 def test_both_ways_to_give_a_token_at_once_are_refused():
-    with pytest.raises(ConfigError, match="both token and security"):
+    with pytest.raises(ConfigError, match="token and security are both set"):
         connect("localhost:1", ClientSecurity(token=AGENT), token=AGENT)
 
 
@@ -171,7 +178,9 @@ def test_mutual_tls_wants_a_certificate_of_its_ca(authority, tmp_path):
     with serve(tls=authority.server_tls(client_cert_required=True)) as address:
         with connect(address, authority.client(certificate=True)) as client:
             assert play(client) == 3
-        with pytest.raises(ServerUnavailableError, match="asks for a certificate, set tls_cert"):
+        with pytest.raises(
+            ServerUnavailableError, match="requires a client certificate, set tls_cert"
+        ):
             connect(address, authority.client())
         with pytest.raises((NotAllowedError, ServerUnavailableError)):
             connect(address, foreign.client(certificate=True))
@@ -196,7 +205,7 @@ def test_handshakes_that_never_end_are_counted_and_keep_nobody_out(authority):
 
 def test_a_certificate_of_another_ca_is_not_believed(authority, tmp_path):
     with serve(tls=authority.server_tls()) as address:
-        with pytest.raises(NotAllowedError, match="tls_ca must have the certificate"):
+        with pytest.raises(NotAllowedError, match="tls_ca must contain the certificate"):
             connect(address, Authority(tmp_path, "other").client(AGENT), retry=RETRY)
     # The token was not sent to whoever that was.
     assert RecordingAgent.instances == []
@@ -206,7 +215,7 @@ def test_a_client_in_the_clear_is_told_and_disturbs_nobody(authority):
     with serve(tls=authority.server_tls()) as address:
         with connect(address, authority.client()) as served:
             served.act(STATE)
-            with pytest.raises(NotAllowedError, match=r"it speaks TLS: set tls_ca"):
+            with pytest.raises(NotAllowedError, match=r"it uses TLS: set tls_ca"):
                 connect(address, retry=RETRY)
             assert served.reward_and_reset(1.0) == 1.0
 
@@ -214,10 +223,10 @@ def test_a_client_in_the_clear_is_told_and_disturbs_nobody(authority):
 def test_a_tls_client_of_a_server_in_the_clear_is_told_and_disturbs_nobody(authority, caplog):
     with serve() as address, connect(address) as served:
         served.act(STATE)
-        with pytest.raises(NotAllowedError, match="it does not speak TLS on this port"):
+        with pytest.raises(NotAllowedError, match="it does not use TLS on this port"):
             connect(address, authority.client(), retry=RETRY)
         assert served.reward_and_reset(1.0) == 1.0
-    assert "a TLS handshake came, but this server speaks in the clear" in caplog.text
+    assert "received a TLS handshake, but this server does not use TLS" in caplog.text
 
 
 def test_who_never_shakes_hands_is_dropped(authority):

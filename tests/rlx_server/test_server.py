@@ -267,7 +267,7 @@ def test_after_its_time_a_client_is_sent_away_at_an_episodes_end_only(backend):
         assert read_actions(client.ask(make_next())) == [1]
         answer = client.ask(make_next(terminated=array([1], "bool")))
     assert answer.error.code == rlx_pb2.UNAVAILABLE
-    assert "connect again" in answer.error.message
+    assert "reconnect" in answer.error.message
 
 
 def test_the_end_of_training_is_told_with_the_last_episode_and_the_connection_closed():

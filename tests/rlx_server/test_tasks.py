@@ -163,8 +163,12 @@ def test_the_tasks_of_all_agents_are_asked_in_one_call_each():
 @pytest.mark.parametrize(
     ("rollout_steps", "main_task", "want"),
     [
-        ({"control": 8}, "control", "rollout_steps: nothing for task 'goal', only for control"),
-        ({"goal": 4, "control": 8}, "act", "main_task is 'act', which is none of .* goal, control"),
+        ({"control": 8}, "control", "rollout_steps: no number for task 'goal', only for control"),
+        (
+            {"goal": 4, "control": 8},
+            "act",
+            "main_task is 'act', but the algorithm has the tasks goal, control",
+        ),
     ],
     ids=["no schedule", "no such task"],
 )

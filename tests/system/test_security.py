@@ -102,12 +102,12 @@ def test_a_cluster_trains_over_mutual_tls_with_tokens(cluster: SecureCluster) ->
 
     # Without a token, with none of the tokens, and with TLS on one side only.
     strangers = {
-        "no token came": cluster.tls_flags,
-        "not known here": [
+        "no token was sent": cluster.tls_flags,
+        "not known to this server": [
             *("--token-file", write_private(cluster.folder / "bad-token", "x" * 20)),
             *cluster.tls_flags,
         ],
-        "it speaks TLS": token,
+        "it uses TLS": token,
     }
     for number, (want, flags) in enumerate(strangers.items()):
         stranger = cluster.start_client(f"stranger{number}", *flags)
@@ -127,7 +127,7 @@ def test_a_cluster_trains_over_mutual_tls_with_tokens(cluster: SecureCluster) ->
     assert asked.wait() == 0, asked
     refused = cluster.start("status", [*status, *cluster.tls_flags])
     assert refused.wait() == 2, refused
-    assert "no token came" in refused.output
+    assert "no token was sent" in refused.output
 
     cluster.wait_steps(20)  # nobody was disturbed
     wait_until(lambda: list((cluster.folder / "run" / "metrics").glob("events.*")), metrics)
@@ -152,14 +152,14 @@ def test_tokens_and_certificates_are_replaced_while_a_cluster_runs(cluster: Secu
     new = "agent-token-of-tomorrow"
     tokens = cluster.folder / "tokens"
     write_private(tokens, tokens.read_text() + f"agent {new}\n")  # both count
-    ps.wait_for("read again after a change: .*/tokens$")
+    ps.wait_for("reloaded after a change: .*/tokens$")
     write_private(cluster.folder / "token", new)
-    rlx.wait_for("read again after a change: .*/token$")
+    rlx.wait_for("reloaded after a change: .*/token$")
     seen = len(ps.lines)
     write_private(tokens, f"environment {ENVIRONMENT}\nagent {new}\n")
-    ps.wait_for("read again after a change: .*/tokens$", after=seen)
+    ps.wait_for("reloaded after a change: .*/tokens$", after=seen)
     cluster.authority.issue()
-    rlx.wait_for("read again after a change: .*/own-cert.pem")
+    rlx.wait_for("reloaded after a change: .*/own-cert.pem")
     cluster.security = cluster.authority.client(new, certificate=True)
     cluster.wait_steps(20)
     assert client.alive
@@ -174,7 +174,7 @@ def test_an_rlx_server_whose_token_is_not_accepted_ends_with_the_reason(
     wrong = write_private(cluster.folder / "wrong-token", ENVIRONMENT)
     rlx = cluster.start_rlx_server(f"security.token_file={wrong}")
     assert rlx.wait() == 2, rlx
-    assert "the token that came has role environment, role agent is needed" in rlx.output
+    assert "the token has role environment, but role agent is required" in rlx.output
     assert TRACE not in rlx.output
     assert ps.alive
 

@@ -66,14 +66,14 @@ def test_a_kill_is_one():
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ("ps.nowhere=kill", "no failpoint 'ps.nowhere'; there are ps.before_journal"),
+        ("ps.nowhere=kill", "unknown failpoint 'ps.nowhere'; expected one of ps.before_journal"),
         (PLACE, "expected NAME=kill"),
         (f"{PLACE}=explode", "expected NAME=kill"),
         (f"{PLACE}=kill:3", "expected NAME=kill"),
         (f"{PLACE}=sleep:long", "sleep:SECONDS"),
         (f"{PLACE}=sleep:nan", "sleep:SECONDS"),
         (f"{PLACE}=kill@0", "expected @1 or more"),
-        ("ps.after_journal_before_apply=error", "kill the process instead"),
+        ("ps.after_journal_before_apply=error", "use kill instead"),
         (f"{PLACE}=kill@x", "expected @1 or more"),
     ],
 )

@@ -116,7 +116,7 @@ def test_received_array_is_read_only() -> None:
     ids=lambda array: str(array.dtype),
 )
 def test_sending_a_foreign_dtype_is_a_type_error(array: np.ndarray) -> None:
-    with pytest.raises(TypeError, match="cannot send an array of dtype"):
+    with pytest.raises(TypeError, match=r"arrays of dtype .* cannot be sent"):
         ndarray_to_message(array, NdArray)
 
 
@@ -164,7 +164,7 @@ def test_received_dtype_outside_the_list_is_refused(dtype: str, item_bytes: int)
     ids=str,
 )
 def test_impossible_shape_is_refused(shape: list[int], data: bytes) -> None:
-    with pytest.raises(InvalidInputError, match="is not allowed"):
+    with pytest.raises(InvalidInputError, match="invalid shape"):
         message_to_ndarray(NdArray(dtype="float32", shape=shape, data=data))
 
 

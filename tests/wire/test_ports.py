@@ -67,4 +67,4 @@ def test_failure_sentence_names_holder_or_address(listener: socket.socket) -> No
     assert sentence.startswith(f"port {port} is in use by pid {os.getpid()} (")
     assert "choose another port" in sentence
     listener.close()
-    assert "192.0.2.1 is no address of this machine" in describe_bind_failure("192.0.2.1", port)
+    assert "192.0.2.1 is not an address of this machine" in describe_bind_failure("192.0.2.1", port)

@@ -53,10 +53,10 @@ def test_each_token_has_its_role_and_others_have_none(path: Path) -> None:
         (AGENT, Role.ENVIRONMENT, ""),
         (AGENT, Role.AGENT, ""),
         (OPERATOR, Role.AGENT, ""),
-        (ENVIRONMENT, Role.AGENT, "has role environment, role agent is needed"),
-        (AGENT, Role.OPERATOR, "has role agent, role operator is needed"),
-        ("", Role.ENVIRONMENT, "no token came, one of role environment is needed"),
-        (AGENT + "x", Role.ENVIRONMENT, "not known here"),
+        (ENVIRONMENT, Role.AGENT, "has role environment, but role agent is required"),
+        (AGENT, Role.OPERATOR, "has role agent, but role operator is required"),
+        ("", Role.ENVIRONMENT, "no token was sent, but one of role environment is required"),
+        (AGENT + "x", Role.ENVIRONMENT, "not known to this server"),
     ],
 )
 def test_a_role_may_what_lower_ones_may(path: Path, token: str, needed: Role, want: str) -> None:
@@ -74,16 +74,16 @@ def test_only_digests_are_kept(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ("", "no token in it"),
-        ("# nothing\n\n", "no token in it"),
+        ("", "contains no token"),
+        ("# nothing\n\n", "contains no token"),
         (f"{GOOD}\n", ":1: 1 words"),
         (f"agent {GOOD} # mine\n", ":1: 4 words"),
-        (f"# a\nmaster {GOOD}\n", ":2: the first word is no role"),
-        (f"{GOOD} agent\n", ":1: the first word is no role"),
+        (f"# a\nmaster {GOOD}\n", ":2: the first word is not a role"),
+        (f"{GOOD} agent\n", ":1: the first word is not a role"),
         (f"agent {GOOD[:-1]}\n", ":1: a token of 15 characters"),
         (f"agent {'x' * 513}\n", ":1: a token of 513 characters"),
-        (f"agent {GOOD}\nagent {'y' * 16}\noperator {GOOD}\n", ":3: the token of line 1 once more"),
-        (f"agent {GOOD}\x7f\n", ":1: a character"),
+        (f"agent {GOOD}\nagent {'y' * 16}\noperator {GOOD}\n", ":3: the same token as in line 1"),
+        (f"agent {GOOD}\x7f\n", ":1: the token contains an unprintable character"),
         (f"agent {GOOD}\u00e4\n", "not plain ASCII"),
     ],
 )
@@ -132,8 +132,8 @@ def test_a_broken_new_file_changes_nothing_and_is_told_once(path: Path, caplog) 
     path.unlink()
     assert tokens.find_role(AGENT) == Role.AGENT
     first, second = [record.getMessage() for record in caplog.records]
-    assert f"{path}:2: the first word is no role" in first
-    assert "before stays in force" in first
+    assert f"{path}:2: the first word is not a role" in first
+    assert "remain in effect" in first
     assert "No such file" in second
     assert GOOD not in caplog.text
     assert "z" * 20 not in caplog.text
@@ -171,8 +171,8 @@ def test_a_token_file_has_one_token_and_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ("", "no token in it"),
-        (f"agent {GOOD}", ":1: expected a token alone"),
+        ("", "contains no token"),
+        (f"agent {GOOD}", ":1: expected only a token"),
         (f"{GOOD}\n{AGENT}", ":2: a second token"),
         ("short", ":1: a token of 5 characters"),
     ],
@@ -187,7 +187,7 @@ def test_a_token_file_that_is_wrong_is_told(tmp_path: Path, text: str, want: str
 @pytest.mark.parametrize(
     ("arguments", "want"),
     [
-        ({"token": GOOD, "token_file": "f"}, "both a token and token_file"),
+        ({"token": GOOD, "token_file": "f"}, "token and token_file f are both set"),
         ({"tls_ca": "a", "tls_cert": "c"}, "tls_key: missing"),
         ({"tls_ca": "a", "tls_key": "k"}, "tls_cert: missing"),
         ({"tls_cert": "c", "tls_key": "k"}, "tls_ca: missing"),

@@ -65,14 +65,17 @@ def test_boxes_with_other_bounds_are_not_equal() -> None:
 
 
 _BAD_SPACES: dict[str, tuple[dict[str, Any], str]] = {
-    "no kind": ({"dtype": "float32"}, "kind 0 is unknown"),
-    "unknown kind": ({"kind": 9, "dtype": "float32"}, "kind 9 is unknown"),
+    "no kind": ({"dtype": "float32"}, "unknown kind 0"),
+    "unknown kind": ({"kind": 9, "dtype": "float32"}, "unknown kind 9"),
     "unknown dtype": ({"kind": rlx_pb2.BOX, "dtype": "V8"}, "unknown dtype 'V8'"),
     "negative axis": ({"kind": rlx_pb2.BOX, "dtype": "float32", "shape": [-1]}, "negative axis"),
-    "discrete without n": ({"kind": rlx_pb2.DISCRETE, "dtype": "int64"}, "needs one n, 0 came"),
+    "discrete without n": (
+        {"kind": rlx_pb2.DISCRETE, "dtype": "int64"},
+        "needs exactly one n, got 0",
+    ),
     "discrete with two n": (
         {"kind": rlx_pb2.DISCRETE, "dtype": "int64", "n": [1, 2]},
-        "needs one n, 2 came",
+        "needs exactly one n, got 2",
     ),
     "discrete of nothing": (
         {"kind": rlx_pb2.DISCRETE, "dtype": "int64", "n": [0]},
@@ -88,7 +91,7 @@ _BAD_SPACES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "discrete that its dtype does not hold": (
         {"kind": rlx_pb2.DISCRETE, "dtype": "int8", "n": [200]},
-        "values 0..199, which int8 does not hold",
+        "values 0..199, which do not fit into int8",
     ),
     "multi-discrete of floats": (
         {"kind": rlx_pb2.MULTI_DISCRETE, "dtype": "float64", "n": [2], "shape": [1]},
@@ -122,7 +125,7 @@ def test_message_that_is_no_space_is_refused(fields: dict[str, Any], want: str) 
     ("low", "high", "want"),
     [
         (np.zeros(3, np.float32), None, "low has shape"),
-        (None, np.array([1, np.nan], np.float32), "high has shape .* or NaN"),
+        (None, np.array([1, np.nan], np.float32), "high has shape .* or contains NaN"),
         (np.array([0, 2], np.float32), np.array([1, 1], np.float32), "low is above high"),
     ],
     ids=["shape", "NaN", "crossed"],
@@ -276,7 +279,7 @@ def test_one_number_is_a_bound_of_all_components() -> None:
         ("uint8", -1, "space: low is -1, expected a number of uint8"),
         ("float32", "low", "space: low is 'low', expected a number of float32"),
         ("float32", [1, 2], r"space: low is \[1, 2\], expected .* or an array of shape \[3\]"),
-        ("float32", float("nan"), "or NaN"),
+        ("float32", float("nan"), "or contains NaN"),
         ("float32", np.array(1.0), r"low has shape \[\]"),
     ],
 )

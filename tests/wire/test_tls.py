@@ -73,14 +73,14 @@ def test_nobody_there_is_no_mistake_of_tls(authority: Authority) -> None:
 @pytest.mark.parametrize(
     ("case", "want"),
     [
-        ("foreign", "tls_ca must have the certificate that signed it"),
+        ("foreign", "tls_ca must contain the certificate that signed it"),
         ("expired", "certificate has expired.*renew it"),
-        ("other name", "make it for this name"),
-        ("other address", "make it for this address"),
-        ("no certificate", "does not accept our certificate .*set tls_cert"),
-        ("foreign certificate", "does not accept our certificate .*set tls_cert"),
-        ("in the clear", "does not speak TLS"),
-        ("unexpected", "it speaks TLS: set tls_ca"),
+        ("other name", "issue it for this name"),
+        ("other address", "issue it for this address"),
+        ("no certificate", "rejected our certificate .*set tls_cert"),
+        ("foreign certificate", "rejected our certificate .*set tls_cert"),
+        ("in the clear", "does not use TLS"),
+        ("unexpected", "it uses TLS: set tls_ca"),
     ],
 )
 def test_each_mistake_is_told_with_its_cure(
@@ -118,9 +118,17 @@ def test_a_loss_is_no_mistake() -> None:
 @pytest.mark.parametrize(
     ("file", "text", "want"),
     [
-        ("cert", "nonsense", "tls_cert .* and tls_key .*: expected a certificate and its key"),
-        ("key", "nonsense", "tls_cert .* and tls_key .*: expected a certificate and its key"),
-        ("ca", "nonsense", "tls_ca .*: no certificates in PEM form"),
+        (
+            "cert",
+            "nonsense",
+            "tls_cert .* and tls_key .*: expected a certificate and its unencrypted key",
+        ),
+        (
+            "key",
+            "nonsense",
+            "tls_cert .* and tls_key .*: expected a certificate and its unencrypted key",
+        ),
+        ("ca", "nonsense", "tls_ca .*: expected certificates in PEM format"),
         ("cert", None, "tls_cert .*: cannot be read: No such file"),
         ("key", None, "tls_key .*: cannot be read: No such file"),
         ("ca", None, "tls_ca .*: cannot be read: No such file"),
@@ -180,6 +188,6 @@ def test_a_half_replaced_pair_waits_for_its_other_half(
     )
     write_private(authority.cert, other.cert.read_bytes())
     assert tls.get().cert == before
-    assert "before stays in force" in caplog.text
+    assert "remain in effect" in caplog.text
     write_private(authority.key, other.key.read_bytes())
     assert tls.get() == (authority.ca.read_bytes(), other.cert.read_bytes(), other.key.read_bytes())
