@@ -50,7 +50,7 @@ class Chaos:
         draw -= self.request_lost
         if draw < self.in_flight:
             threading.Thread(target=_forget, args=(call,), name="in flight", daemon=True).start()
-            raise ServerUnavailableError(f"{ENVIRONMENT_VARIABLE}: repeated while under way")
+            raise ServerUnavailableError(f"{ENVIRONMENT_VARIABLE}: repeated while still in flight")
         draw -= self.in_flight
         reply = call()
         if draw < self.reply_lost:
@@ -91,5 +91,7 @@ def parse(text: str) -> Chaos:
             raise ConfigError(f"{ENVIRONMENT_VARIABLE}: {part!r}, expected a number") from None
     chances = [value for name, value in values.items() if name != "seed"]
     if not (all(0 <= chance <= 1 for chance in chances) and sum(chances) <= 1):
-        raise ConfigError(f"{ENVIRONMENT_VARIABLE}: {text!r}: the probabilities add to 1 at most")
+        raise ConfigError(
+            f"{ENVIRONMENT_VARIABLE}: {text!r}: the probabilities must add up to 1 at most"
+        )
     return Chaos(**values)  # type: ignore[arg-type]  # the seed is an int

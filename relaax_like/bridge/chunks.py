@@ -49,7 +49,8 @@ class Assembler:
         end = self._filled + len(chunk)
         if end > len(self._flat):
             raise InvalidInputError(
-                f"{self._field}: more than {len(self._flat)} bytes came", self._field
+                f"{self._field}: received more than the expected {len(self._flat)} bytes",
+                self._field,
             )
         self._flat[self._filled : end] = np.frombuffer(chunk, np.uint8)
         self._filled = end
@@ -62,6 +63,7 @@ class Assembler:
         """
         if self._filled != len(self._flat):
             raise InvalidInputError(
-                f"{self._field}: {self._filled} bytes came, expected {len(self._flat)}", self._field
+                f"{self._field}: received {self._filled} bytes, expected {len(self._flat)}",
+                self._field,
             )
         return self._flat

@@ -239,8 +239,8 @@ class BufferingClient(ParameterServerClient):
     def _note_away(self, error: ServerUnavailableError) -> None:
         if not self._away:
             logger.warning(
-                "%s: %s; going on with version %d of the values, pushes are discarded until it is "
-                "back",
+                "%s: %s; continuing with version %d of the values, and discarding pushes "
+                "until it is back",
                 self.client_id,
                 error,
                 self.version,

@@ -103,7 +103,7 @@ class ExperienceServicer:
     def _get_sink(self) -> ExperienceSink:
         if self._sink is None:
             raise LeasedError(
-                "this run learns beside its agents (learner.placement: agent): send gradients "
+                "this run learns beside its agents (learner.placement: agent); send gradients "
                 "instead of experience"
             )
         return self._sink
@@ -167,8 +167,8 @@ class _Stream:
             self._first.incarnation,
         ):
             raise InvalidInputError(
-                f"experience: of client {header.client_id[:60]!r} on the stream of "
-                f"{self._first.client_id[:60]!r}; one stream is one client's",
+                f"experience: from client {header.client_id[:60]!r} on the stream of "
+                f"{self._first.client_id[:60]!r}; a stream belongs to one client",
                 "client_id",
             )
         return header
@@ -182,7 +182,8 @@ class _Stream:
         limit = self._sink.max_rollout_bytes
         if header.rollout_bytes > limit:
             raise InvalidInputError(
-                f"rollout: {header.rollout_bytes} bytes announced, at most {limit} in this run",
+                f"rollout: {header.rollout_bytes} bytes announced, but at most {limit} are "
+                "allowed in this run",
                 "rollout_bytes",
             )
         rollout = None
@@ -213,14 +214,17 @@ class _Stream:
 def _get_header(message: frames.ExperienceRequest | None) -> experience_pb2.ExperienceHeader:
     if isinstance(message, experience_pb2.ExperienceRequest) and message.HasField("header"):
         return message.header
-    raise InvalidInputError("experience: expected a header, no chunk and nothing else", "header")
+    raise InvalidInputError("experience: expected a header without a chunk", "header")
 
 
 def _get_chunk(message: frames.ExperienceRequest | None) -> bytes | memoryview:
     if isinstance(message, memoryview):
         return message
     if message is None or not message.HasField("chunk"):
-        raise InvalidInputError("rollout: the stream ended, or another began, in it", "rollout")
+        raise InvalidInputError(
+            "rollout: the stream ended, or another rollout started, before it was complete",
+            "rollout",
+        )
     return message.chunk
 
 

@@ -62,8 +62,8 @@ class CallLimit(grpc.ServerInterceptor):
         if full:
             context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{count} calls are open from {address}, which is the most for one address; close "
-                "those that are idle",
+                f"{count} calls are open from {address}, the maximum for one address; close "
+                "idle ones",
             )
         if not context.add_callback(lambda: self._leave(address)):  # it is over already
             self._leave(address)
@@ -78,4 +78,6 @@ class CallLimit(grpc.ServerInterceptor):
 def _take_one(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
     for request in requests:
         return request
-    return context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call ended without its message")
+    return context.abort(
+        grpc.StatusCode.INVALID_ARGUMENT, "the call ended before its message arrived"
+    )

@@ -57,7 +57,8 @@ def _check(handler: Any, method: str) -> grpc.RpcMethodHandler:
             name = method.rpartition("/")[2]
             context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"{name}: a message that cannot be read; do both ends have the same .proto file?",
+                f"{name}: the request is not a valid message; do both ends use the same .proto "
+                "file?",
             )
         return request
 

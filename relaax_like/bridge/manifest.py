@@ -153,7 +153,7 @@ class Manifest:
             return self
         names = frozenset(groups)
         if len(names) < len(groups):
-            raise InvalidInputError("groups: one is named twice, expected each once", "groups")
+            raise InvalidInputError("groups: duplicate name; name each group once", "groups")
         return _select_groups(self, names)
 
     def pack(
@@ -178,7 +178,7 @@ class Manifest:
         segments = self.trainable if gradient else self.segments
         if len(arrays) != len(segments):
             raise InvalidInputError(
-                f"{len(arrays)} arrays came, expected {len(segments)}: "
+                f"received {len(arrays)} arrays, expected {len(segments)}: "
                 f"{', '.join(segment.name for segment in segments[:8])}"
             )
         flat = out
@@ -188,8 +188,8 @@ class Manifest:
             array = np.asarray(array)
             if array.shape != segment.shape or array.dtype != DTYPES[segment.dtype]:
                 raise InvalidInputError(
-                    f"{segment.name}: {array.dtype} {list(array.shape)} came, expected "
-                    f"{segment.dtype} {list(segment.shape)}",
+                    f"{segment.name}: expected {segment.dtype} {list(segment.shape)}, got "
+                    f"{array.dtype} {list(array.shape)}",
                     segment.name,
                 )
             self._view(flat, segment)[...] = array
@@ -215,9 +215,9 @@ class Manifest:
         segments = self.statistics.get(name)
         if segments is None:
             raise InvalidInputError(
-                f"statistic {name[:60]!r}: there is none of this name; this run has "
+                f"unknown statistic {name[:60]!r}; this run has "
                 f"{', '.join(self.statistics) or 'no statistics'}. Does the model give its "
-                "variables with kind statistic?",
+                "variables kind statistic?",
                 name,
             )
         if not 0 < moments.count <= _MAX_COUNT:
@@ -229,11 +229,11 @@ class Manifest:
         for segment, part in zip(segments[1:], parts[1:], strict=True):
             if part.shape != segment.shape or part.dtype != np.float64:
                 raise InvalidInputError(
-                    f"{segment.name}: {part.dtype} {list(part.shape)} came, expected float64 "
-                    f"{list(segment.shape)}",
+                    f"{segment.name}: expected float64 {list(segment.shape)}, got {part.dtype} "
+                    f"{list(part.shape)}",
                     segment.name,
                 )
-        _validate_ranges(segments, parts, _MAX_DELTA, "clip what is measured")
+        _validate_ranges(segments, parts, _MAX_DELTA, "clip what you measure")
 
     def validate_statistics(self, flat: np.ndarray) -> None:
         """Checks the running statistics in values that a run is to start from, [total_bytes] uint8.
@@ -243,7 +243,7 @@ class Manifest:
         """
         for name, segments in self.statistics.items():
             _validate_ranges(
-                segments, self.view_statistic(flat, name), _MAX_START, "let the run start from 0"
+                segments, self.view_statistic(flat, name), _MAX_START, "start the run from 0"
             )
 
     @staticmethod
@@ -257,8 +257,8 @@ def _select_groups(manifest: Manifest, groups: frozenset[str]) -> Manifest:
     known = manifest.groups()
     for name in sorted(groups - known.keys()):
         raise InvalidInputError(
-            f"groups: no variable group {name[:60]!r}; this run has {', '.join(known)}. Do client "
-            "and server use the same algorithm folder?",
+            f"groups: unknown variable group {name[:60]!r}; this run has {', '.join(known)}. "
+            "Do client and server use the same algorithm folder?",
             "groups",
         )
     segments, end = [], 0
@@ -278,7 +278,7 @@ def _validate_ranges(
         wrong = ~((array >= low) & (array <= high))  # true for NaN
         if wrong.any():
             raise InvalidInputError(
-                f"{segment.name}: {array[wrong][0]:g}, expected numbers in {low:g} to "
+                f"{segment.name}: {array[wrong][0]:g}, expected numbers from {low:g} to "
                 f"{high:g}; {cure}",
                 segment.name,
             )
@@ -293,14 +293,15 @@ def _find_statistics(segments: Iterable[Segment]) -> dict[str, StatisticSegments
     statistics = {name: _make_statistic(name, found) for name, found in parts.items()}
     if len(statistics) > MAX_STATISTICS:
         raise InvalidInputError(
-            f"{len(statistics)} running statistics, at most {MAX_STATISTICS}: put several into one "
-            "array"
+            f"{len(statistics)} running statistics, but at most {MAX_STATISTICS} are "
+            "supported; combine several into one array"
         )
     num_bytes = sum(segment.num_bytes for found in statistics.values() for segment in found)
     if num_bytes > MAX_STATISTIC_BYTES:
         raise InvalidInputError(
-            f"the running statistics have {num_bytes} bytes together, at most "
-            f"{MAX_STATISTIC_BYTES} fit into a push: use one number per channel, not per element"
+            f"the running statistics have {num_bytes} bytes together, but at most "
+            f"{MAX_STATISTIC_BYTES} fit into a push; use one number per channel, not per "
+            "element"
         )
     return statistics
 
@@ -309,7 +310,7 @@ def _make_statistic(name: str, parts: Mapping[str, Segment]) -> StatisticSegment
     missing = [f"{name}.{part}" for part in _PARTS if part not in parts]
     if missing:
         raise InvalidInputError(
-            f"statistic {name}: {', '.join(missing)} missing; a running statistic is "
+            f"statistic {name}: {', '.join(missing)} missing; a running statistic consists of "
             f"{', '.join(f'{name}.{part}' for part in _PARTS)}, all of kind {STATISTIC}",
             name,
         )
@@ -358,7 +359,7 @@ def make_manifest(variables: Iterable[Variable]) -> Manifest:
 
 def _validate_variables(variables: Sequence[Variable]) -> None:
     if not variables:
-        raise InvalidInputError("no variables: a run needs at least one trainable array")
+        raise InvalidInputError("no variables; a run needs at least one trainable array")
     seen = set()
     for variable in variables:
         name, value = variable.name, np.asarray(variable.value)
@@ -367,7 +368,7 @@ def _validate_variables(variables: Sequence[Variable]) -> None:
                 f"variable name {name[:60]!r}: expected 1 to 200 of A-Z a-z 0-9 _ - . / :", name
             )
         if name in seen:
-            raise InvalidInputError(f"{name}: two variables have this name", name)
+            raise InvalidInputError(f"{name}: duplicate variable name; rename one of them", name)
         seen.add(name)
         if variable.kind not in _KINDS:
             raise InvalidInputError(
@@ -376,7 +377,9 @@ def _validate_variables(variables: Sequence[Variable]) -> None:
         if value.dtype.name not in DTYPES:
             raise InvalidInputError(f"{name}: dtype {value.dtype} is not supported", name)
         if variable.kind == TRAINABLE and value.dtype != np.float32:
-            raise InvalidInputError(f"{name}: trainable, but {value.dtype}; use float32", name)
+            raise InvalidInputError(
+                f"{name}: trainable, but of dtype {value.dtype}; use float32", name
+            )
 
 
 def manifest_to_message(manifest: Manifest) -> pb.Manifest:
@@ -410,7 +413,7 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
         if segment.dtype not in DTYPES or min(segment.shape, default=0) < 0:
             raise InvalidInputError(
                 f"manifest: {segment.name[:200]} is {segment.dtype[:40]!r} "
-                f"{list(segment.shape[:8])}, which is no array",
+                f"{list(segment.shape[:8])}, which is not an array",
                 segment.name[:200],
             )
     manifest = Manifest(

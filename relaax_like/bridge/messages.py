@@ -118,8 +118,8 @@ def validate_whole(manifest: Manifest) -> None:
     """
     if not chunks.fits_one(manifest.total_bytes):
         raise InvalidInputError(
-            f"PushPullWhole: this run's values have {manifest.total_bytes} bytes, at most "
-            f"{chunks.CHUNK_BYTES} go in one message; use PushPull",
+            f"PushPullWhole: this run's values have {manifest.total_bytes} bytes, but a "
+            f"message holds at most {chunks.CHUNK_BYTES}; use PushPull",
             "values",
         )
 
@@ -144,14 +144,16 @@ def messages_to_push(
     """
     if isinstance(first, memoryview) or first.WhichOneof("part") != "header":
         raise InvalidInputError(
-            "push: the first message must be the header, and none may follow the gradient's end",
+            "push: expected the header as the first message, and no message after the end of "
+            "the gradient",
             "header",
         )
     header = first.header
     gradient = None
     if len(header.episodes) > MAX_EPISODES:
         raise InvalidInputError(
-            f"push: {len(header.episodes)} episodes, at most {MAX_EPISODES} in one push",
+            f"push: {len(header.episodes)} episodes, but at most {MAX_EPISODES} are allowed in "
+            "one push",
             "episodes",
         )
     push = header_to_push(header, None)
@@ -184,7 +186,8 @@ def count_awaited_bytes(first: frames.Request, manifest: Manifest) -> int:
 def _messages_to_statistics(deltas: Sequence[pb.StatisticDelta]) -> dict[str, Moments]:
     if len(deltas) > MAX_STATISTICS:
         raise InvalidInputError(
-            f"push: {len(deltas)} statistics, at most {MAX_STATISTICS} in one push", "statistics"
+            f"push: {len(deltas)} statistics, but at most {MAX_STATISTICS} are allowed in one push",
+            "statistics",
         )
     statistics: dict[str, Moments] = {}
     for delta in deltas:
@@ -207,14 +210,14 @@ def _validate_gradient_header(header: pb.PushHeader, manifest: Manifest) -> int:
     if header.gradient_bytes != num_bytes:
         whose = f"its groups {', '.join(header.groups)} have" if header.groups else "it has"
         raise InvalidInputError(
-            f"gradient: {header.gradient_bytes} bytes announced, by the manifest {whose} "
-            f"{num_bytes}: do client and server use the same model?",
+            f"gradient: {header.gradient_bytes} bytes announced, but by the manifest {whose} "
+            f"{num_bytes}; do client and server use the same model?",
             "gradient_bytes",
         )
     if header.fingerprint != manifest.fingerprint:
         raise InvalidInputError(
-            f"gradient: made for layout {header.fingerprint:08x}, this run has "
-            f"{manifest.fingerprint:08x}: do client and server use the same model?",
+            f"gradient: fingerprint {header.fingerprint:08x}, but this run has "
+            f"{manifest.fingerprint:08x}; do client and server use the same model?",
             "fingerprint",
         )
     return num_bytes
@@ -223,7 +226,7 @@ def _validate_gradient_header(header: pb.PushHeader, manifest: Manifest) -> int:
 def _take_shared(shared: SharedVectors | None, num_bytes: int) -> np.ndarray:
     if shared is None:
         raise InvalidInputError(
-            "gradient: in shared memory, but none was agreed upon; send an offer first",
+            "gradient: in shared memory, but no shared memory was agreed upon; send an offer first",
             "shared_gradient",
         )
     # A copy: what was found to be finite stays so, whatever the client does to its memory.
@@ -295,7 +298,7 @@ def messages_to_reply(
     iterator = iter(messages)
     first = next(iterator, None)
     if not isinstance(first, pb.PushPullReply) or first.WhichOneof("part") != "header":
-        raise InvalidInputError("reply: the first message must be the header", "header")
+        raise InvalidInputError("reply: expected the header as the first message", "header")
     header = first.header
     values = None
     if header.values_bytes:

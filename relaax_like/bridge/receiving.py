@@ -84,7 +84,7 @@ class Receiving:
             yield reception
         except Exception:  # whatever a reader makes of a call that is no more
             if reception.cancelled:
-                raise SlowError("push: ended to make room for others; try again") from None
+                raise SlowError("push: aborted to make room for others; retry") from None
             raise
         finally:
             with self._changed:
@@ -96,7 +96,7 @@ class Receiving:
         with self._changed:
             while self._num_bytes and self._num_bytes + num_bytes > self._max_bytes:
                 if not context.is_active():
-                    raise SlowError("push: given up before there was room for it")
+                    raise SlowError("push: cancelled before there was room for it")
                 self._cancel_slow()
                 self._changed.wait(_POLL_SEC)
             now = time.monotonic()

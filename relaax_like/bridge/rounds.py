@@ -74,7 +74,7 @@ class Rounds:
         if os.getpid() != self._pid:
             raise RelaaxError(
                 "this process was forked from the one that connected to the parameter server; "
-                "connect in it anew"
+                "connect again in this process"
             )
         with self._limited(timeout_sec) as call:
             shared = self._shared
@@ -156,7 +156,7 @@ def _take_replies(shared: SharedVectors, call: Any) -> Iterator[frames.Reply]:
     try:
         yield frames.to_push_pull_reply(letter)
     except DecodeError:
-        raise InvalidInputError("reply: it cannot be read", "header") from None
+        raise InvalidInputError("reply: not a valid reply message", "header") from None
 
 
 def _put(gradient: np.ndarray, buffer: np.ndarray) -> None:

@@ -87,7 +87,7 @@ class SharedVectors:
             flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
             descriptor = os.memfd_create(_NAME, flags)
         except (AttributeError, OSError) as error:
-            raise UnusableError(f"no anonymous memory: {error}") from None
+            raise UnusableError(f"anonymous memory is not available: {error}") from None
         try:
             os.ftruncate(descriptor, num_bytes)
             fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
@@ -96,7 +96,7 @@ class SharedVectors:
             offer = Offer(os.getpid(), descriptor, nonce)
             yield cls(memory, offer, gradient_bytes, values_bytes)
         except OSError as error:
-            raise UnusableError(f"no anonymous memory: {error}") from None
+            raise UnusableError(f"anonymous memory is not available: {error}") from None
         finally:
             os.close(descriptor)
 
@@ -108,30 +108,30 @@ class SharedVectors:
           UnusableError: it is on another machine, of another user, or not what it should be.
         """
         if offer.mailboxes and not mailbox.SUPPORTED:
-            raise UnusableError("no mailboxes on this kind of machine")
+            raise UnusableError("this kind of machine has no mailboxes")
         num_bytes = _list_starts(gradient_bytes, values_bytes)[-1]
         path = f"/proc/{int(offer.pid)}/fd/{int(offer.descriptor)}"
         try:
             # Nothing else is opened: a device would notice, a terminal might take the server over.
             if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
-                raise UnusableError("it is no memory of that kind")
+                raise UnusableError("it is not anonymous memory of relaax")
             flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
             descriptor = os.open(path, flags)
         except OSError as error:
-            raise UnusableError(f"not within reach: {error.strerror}") from None
+            raise UnusableError(f"not accessible: {error.strerror}") from None
         try:
             # Nothing but such memory has these seals: no file of ours can be meant.
             if fcntl.fcntl(descriptor, _GET_SEALS) & _SEALS != _SEALS:
-                raise UnusableError("it could shrink")
+                raise UnusableError("it could be shrunk")
             if os.fstat(descriptor).st_size != num_bytes:
-                raise UnusableError(f"it has another size than {num_bytes} bytes")
+                raise UnusableError(f"its size is not {num_bytes} bytes")
             memory = mmap.mmap(descriptor, num_bytes)
         except OSError as error:
-            raise UnusableError(f"no memory of that kind: {error.strerror}") from None
+            raise UnusableError(f"not anonymous memory: {error.strerror}") from None
         finally:
             os.close(descriptor)
         if not secrets.compare_digest(memory[:_NONCE_BYTES], offer.nonce):
-            raise UnusableError("it is of another process")
+            raise UnusableError("it belongs to another process")
         return cls(memory, offer, gradient_bytes, values_bytes)
 
 

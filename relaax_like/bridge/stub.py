@@ -68,7 +68,7 @@ class Health:
         try:
             probe.result(_PROBE_SEC)
         except grpc.FutureTimeoutError:
-            raise ServerUnavailableError("the parameter server has not answered yet") from None
+            raise ServerUnavailableError("the parameter server has not replied yet") from None
         with self._lock:
             if self._probe is probe:
                 self._probe = None

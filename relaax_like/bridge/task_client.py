@@ -39,8 +39,9 @@ class TaskClient(ParameterServerClient):
         for name in names:
             if name not in places:
                 raise InvalidInputError(
-                    f"{name}: the run has no such variable, it has {', '.join(list(places)[:8])}; "
-                    "start it from the initial values of the same algorithm folder",
+                    f"{name}: the run has no such variable, only "
+                    f"{', '.join(list(places)[:8])}; start it from the initial values of the "
+                    "same algorithm folder",
                     name,
                 )
         self._places = [places[name] for name in names]
@@ -51,9 +52,9 @@ class TaskClient(ParameterServerClient):
         for segment in layout:
             if segment.name not in order:
                 raise InvalidInputError(
-                    f"{segment.name}: in the same variable group as the task's {own[0].name}, but "
-                    "none of its variables: a gradient would move it; start the run from initial "
-                    "values that give each task groups of its own",
+                    f"{segment.name}: in the same variable group as the task's {own[0].name}, "
+                    "but not a variable of the task, so that a gradient would change it; "
+                    "start the run from initial values that give each task its own groups",
                     segment.name,
                 )
         # Where in the task's gradients each array of a push lies.
@@ -118,7 +119,8 @@ class TaskClient(ParameterServerClient):
     def _arrange(self, gradients: Sequence[np.ndarray]) -> list[np.ndarray]:
         if len(gradients) != len(self._order):
             raise InvalidInputError(
-                f"{len(gradients)} gradients came, the task has {len(self._order)} variables"
+                f"received {len(gradients)} gradients, but the task has {len(self._order)} "
+                "variables"
             )
         return [gradients[index] for index in self._order]
 

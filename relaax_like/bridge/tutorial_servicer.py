@@ -86,7 +86,9 @@ def _read_gradient(messages: Iterator[bridge_pb2.NdArray], manifest: Manifest) -
     arrays: list[np.ndarray] = []
     for message in itertools.islice(messages, len(segments) + 1):
         if len(arrays) == len(segments):
-            raise InvalidInputError(f"gradients: more than {len(segments)} arrays came")
+            raise InvalidInputError(
+                f"gradients: received more than the expected {len(segments)} arrays"
+            )
         segment = segments[len(arrays)]
         arrays.append(message_to_ndarray(message, segment.name, segment.num_bytes))
     return manifest.pack(arrays, gradient=True)

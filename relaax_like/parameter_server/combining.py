@@ -124,7 +124,7 @@ class Combiner:
         staleness = self._count_changes_after(push.gradient_version)
         too_stale = config.max_staleness is not None and staleness > config.max_staleness
         if config.method == "avg" and staleness:
-            return self._drop("the weights have changed since; with avg, only fresh ones count")
+            return self._drop("the weights have changed since; avg only accepts fresh gradients")
         if too_stale and config.when_stale == "drop":
             return self._drop(
                 f"the weights have changed more than {config.max_staleness} times since "

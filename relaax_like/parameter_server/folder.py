@@ -31,8 +31,8 @@ def lock_folder(directory: Path) -> IO[str]:
         if not isinstance(error, BlockingIOError):
             raise
         raise SnapshotError(
-            f"{directory}: held by another parameter server, pid {holder}; stop it, or use another "
-            "checkpoint directory"
+            f"{directory}: in use by another parameter server, pid {holder}; stop it, or use "
+            "another checkpoint directory"
         ) from None
     file.truncate(0)
     file.write(str(os.getpid()))
@@ -50,7 +50,7 @@ def count_start(path: Path) -> int:
     except ValueError:
         # Larger than any count of starts, so that it still grows.
         epoch = int(time.time())
-        _LOG.warning("%s: damaged, the epoch goes on at %d", path, epoch)
+        _LOG.warning("%s: damaged; continuing with epoch %d", path, epoch)
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     with open(temporary, "w", encoding="ascii") as file:
         file.write(str(epoch))

@@ -57,7 +57,9 @@ def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) 
     variables = list(variables)
     make_manifest(variables)
     if any(variable.name == _METADATA for variable in variables):
-        raise InvalidInputError(f"{_METADATA}: this name is taken, use another", _METADATA)
+        raise InvalidInputError(
+            f"{_METADATA}: this variable name is reserved; use another", _METADATA
+        )
     temporary = Path(path).with_name(f".tmp-{Path(path).name}")
     try:
         _write_archive(temporary, variables)
@@ -104,7 +106,7 @@ def load_variables(path: str | os.PathLike[str]) -> list[Variable]:
             is_ours = archive.comment == _METADATA.encode()
         metadata = arrays.pop(_METADATA, None)
         if metadata is None and is_ours:
-            raise InvalidInputError("damaged, its list of variables is missing")
+            raise InvalidInputError("damaged, because its list of variables is missing")
         if metadata is None:
             variables = [Variable(name, array) for name, array in arrays.items()]
         else:
@@ -112,7 +114,7 @@ def load_variables(path: str | os.PathLike[str]) -> list[Variable]:
     except InvalidInputError as error:
         raise InvalidInputError(f"{path}: {error}", error.field) from None
     except FileNotFoundError:
-        raise InvalidInputError(f"{path}: there is no such file") from None
+        raise InvalidInputError(f"{path}: no such file") from None
     except _DAMAGE as error:
         raise InvalidInputError(
             f"{path}: not an .npz file of plain arrays, or damaged ({error}); write it with "
@@ -139,8 +141,8 @@ def compute_initial_values(argv: Sequence[str], timeout_sec: float) -> list[Vari
             _run([*argv, str(path)], timeout_sec, stderr)
             if not path.exists():
                 raise ConfigError(
-                    f"initial values: {_describe(argv)} ended well but wrote no file to the path "
-                    f"in its last argument{_tail(stderr)}"
+                    f"initial values: {_describe(argv)} succeeded, but did not write the file "
+                    f"named by its last argument{_tail(stderr)}"
                 )
         return load_variables(path)
 
@@ -186,7 +188,7 @@ def _tail(file: IO[bytes]) -> str:
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - _STDERR_BYTES))
     lines = file.read().decode(errors="replace").rstrip().splitlines()[-_STDERR_LINES:]
-    return "; its last words:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
+    return "; its last output:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
 
 
 def _write_entry(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
@@ -216,8 +218,8 @@ def _validate(path: str | os.PathLike[str], variables: list[Variable]) -> None:
     for variable in variables:
         if variable.kind == TRAINABLE and variable.value.dtype != np.float32:
             raise InvalidInputError(
-                f"{path}: {variable.name}: {variable.value.dtype}, but trainable variables are "
-                "float32; save array.astype(numpy.float32)",
+                f"{path}: {variable.name}: {variable.value.dtype}, but trainable variables "
+                "must be float32; save array.astype(numpy.float32)",
                 variable.name,
             )
     try:

@@ -45,15 +45,17 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
         if push.groups:
             raise Refused(
                 "unknown group",
-                f"groups: {', '.join(push.groups)[:60]}, but no gradient; leave them out",
+                f"groups: {', '.join(push.groups)[:60]}, but there is no gradient; leave "
+                "groups empty",
                 "groups",
             )
         return None
     if push.fingerprint != manifest.fingerprint:
         raise Refused(
             "foreign layout",
-            f"fingerprint: {push.fingerprint:#x}, expected {manifest.fingerprint:#x}: the "
-            "gradient is of another model; start the agent with this run's configuration",
+            f"fingerprint: {push.fingerprint:#x}, expected {manifest.fingerprint:#x}; the "
+            "gradient belongs to a different model, so start the agent with this run's "
+            "configuration",
             "fingerprint",
         )
     _validate_count("gradient_version", push.gradient_version, 0)
@@ -101,10 +103,10 @@ def _validate_gradient(gradient: np.ndarray, layout: Manifest) -> np.ndarray:
             return flat
     name = find_not_finite(flat, layout)
     if name:
-        raise Refused("not finite", f"{name}: the gradient has NaN or infinity in it", name)
+        raise Refused("not finite", f"{name}: the gradient contains NaN or infinity", name)
     raise Refused(
         "too large",
-        "gradient: its norm is above 1e19, which no optimizer survives; clip it",
+        "gradient: its norm is above 1e19, which no optimizer can handle; clip it",
         "gradient",
     )
 

@@ -220,7 +220,7 @@ class Journal:
                 try:
                     file.path.unlink(missing_ok=True)
                 except OSError as error:
-                    _LOG.warning("%s: old segment not removed: %s", file.path, error)
+                    _LOG.warning("%s: could not remove the old segment: %s", file.path, error)
                     break
                 with self._lock:
                     del self._files[0]
@@ -247,9 +247,9 @@ class Journal:
             except OSError as error:
                 with self._lock:
                     self._failed = (
-                        f"{self.directory}: the journal cannot be synced: {error}; what was not "
-                        "synced may be lost, nothing is accepted any more. Restart the parameter "
-                        "server when the disk is well"
+                        f"{self.directory}: the journal cannot be synced: {error}; what was "
+                        "not synced may be lost, and no more pushes are accepted. "
+                        "Restart the parameter server once the disk works again"
                     )
                 raise JournalError(self._failed) from error
             self._note_head(files[-1].first_index, index)
@@ -296,7 +296,7 @@ class Journal:
         if self._failed:
             raise JournalError(self._failed)
         if self._closed:
-            raise JournalError(f"{self.directory}: closed, nothing can be appended any more")
+            raise JournalError(f"{self.directory}: closed; nothing more can be appended")
 
     def _append(self, pieces: Sequence[memoryview]) -> None:
         file = self._files[-1]
@@ -309,8 +309,8 @@ class Journal:
             if not isinstance(error, OSError):
                 raise
             raise JournalError(
-                f"{file.path}: record {self.next_index} was not written: {error}; nothing of it "
-                "stays, the next one may succeed"
+                f"{file.path}: record {self.next_index} could not be written: {error}; it was "
+                "removed completely, and the next one may succeed"
             ) from error
         file.size += size
         self._written_bytes += size
@@ -323,9 +323,9 @@ class Journal:
             os.ftruncate(file.descriptor, file.size)
         except OSError as error:
             self._failed = (
-                f"{file.path}: record {self.next_index} was not written ({cause}), and its half "
-                f"cannot be taken back: {error}; nothing is accepted any more. Restart the "
-                "parameter server, which cuts it off"
+                f"{file.path}: record {self.next_index} could not be written ({cause}), and "
+                f"its partial data cannot be removed: {error}; no more pushes are accepted. "
+                "Restart the parameter server, which truncates the file"
             )
             raise JournalError(self._failed) from error
 
@@ -349,11 +349,15 @@ class Journal:
             try:
                 path.unlink(missing_ok=True)
             except OSError as second:
-                _LOG.warning("%s: not removed: %s", path, second)  # it holds no record
+                _LOG.warning("%s: could not be removed: %s", path, second)  # it holds no record
             if not isinstance(error, OSError):
                 raise
-            cure = "the old one goes on, the next try may succeed" if self._files else "make room"
-            raise JournalError(f"{path}: no new segment: {error}; {cure}") from error
+            cure = (
+                "the old segment stays in use, and the next attempt may succeed"
+                if self._files
+                else "free some disk space"
+            )
+            raise JournalError(f"{path}: cannot create a new segment: {error}; {cure}") from error
         self._files.append(file)
         self._written_bytes += HEADER_BYTES
 
@@ -419,17 +423,17 @@ class Journal:
             # The segment that begins with the next record is torn: the one before it goes on.
             reader = self._read(max(first - 1, segments[0].first_index))
         if reader.torn:
-            _LOG.warning("%s; it is cut off", reader.torn)
+            _LOG.warning("%s; truncating it there", reader.torn)
         end = reader.end
         if end is not None and end.index > first:
             raise JournalError(
-                f"{self.directory}: the journal has records up to {end.index - 1}, but the next "
-                f"one is to be {first}: the others were not replayed"
+                f"{self.directory}: the journal has records up to {end.index - 1}, but the "
+                f"next one would be {first}; the others were not replayed"
             )
         if end is not None and end.index < first:
             _LOG.warning(
-                "%s: the journal ends before record %d, the state before record %d; the journal "
-                "begins anew",
+                "%s: the journal ends before record %d, but the state before record %d; "
+                "starting a new journal",
                 self.directory,
                 end.index,
                 first,

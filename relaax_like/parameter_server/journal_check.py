@@ -125,7 +125,7 @@ def cut_journal(directory: Path, damage: Damage, unusable: Sequence[Path] = ()) 
             aside.rmdir()  # nothing came into it
         sync_path(directory)
     except OSError as error:
-        raise JournalError(f"{directory}: the journal was not cut: {error}") from error
+        raise JournalError(f"{directory}: could not truncate the journal: {error}") from error
     return Cut(aside if aside.exists() else None, moved)
 
 

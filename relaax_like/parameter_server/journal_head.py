@@ -126,8 +126,8 @@ class JournalHead:
         except OSError as error:
             if not self._failed:
                 _LOG.warning(
-                    "%s: not written: %s; if the journal loses its end, the next start may not "
-                    "notice",
+                    "%s: could not be written: %s; if the journal loses its end, the next "
+                    "start may not notice",
                     self.path,
                     error,
                 )

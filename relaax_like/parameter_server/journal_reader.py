@@ -64,9 +64,9 @@ class DamagedJournalError(JournalError):
 
     def __init__(self, damage: Damage, directory: Path):
         super().__init__(
-            f"{damage}. Bring the file back, or let `relaax fsck "
-            f"{shlex.quote(str(directory.parent))} --to-last-good` give up what lies behind: it "
-            "names the versions"
+            f"{damage}. Restore the file, or let `relaax fsck "
+            f"{shlex.quote(str(directory.parent))} --to-last-good` discard everything after "
+            "it; it lists the versions that are lost"
         )
         self.damage = damage
 
@@ -136,7 +136,10 @@ class SegmentReader:
         if previous is None:
             return
         if self.fingerprint != previous.fingerprint:
-            found = f"fingerprint {self.fingerprint:#x}, {previous.fingerprint:#x} before it"
+            found = (
+                f"fingerprint {self.fingerprint:#x}, but {previous.fingerprint:#x} in the segment "
+                "before"
+            )
             raise DamagedError(0, found, torn=False)
         # A power cut may take the end of a segment, but not of one that is known to be on the disk.
         torn = not self.segment.confirmed
@@ -144,7 +147,7 @@ class SegmentReader:
             found = f"a segment that begins with record {self.index}"
             raise DamagedError(0, found, torn and self.index > previous.index)
         if self.chain != previous.chain:
-            raise DamagedError(0, "a segment that does not continue the one before", torn=False)
+            raise DamagedError(0, "a segment that does not continue the previous one", torn=False)
 
     def __iter__(self) -> Iterator[tuple[int, memoryview]]:
         """Yields index and payload; goes on where it was left.
@@ -186,7 +189,7 @@ class SegmentReader:
                 "the version of relaax_like that wrote it, or start in another run_dir"
             )
         if self.index != self.segment.first_index:
-            found = f"a header that begins with record {self.index}, which the name contradicts"
+            found = f"a header for record {self.index}, which contradicts the file name"
             raise DamagedError(0, found, torn=False)
         return chain
 
@@ -198,9 +201,9 @@ class SegmentReader:
         header = self._read(RECORD_BYTES)
         mark, length, index, crc, chain = RECORD.unpack(header)
         if mark != MARK:
-            raise DamagedError(self.offset, f"{mark!r} instead of a record's mark")
+            raise DamagedError(self.offset, f"{mark!r} instead of a record marker")
         if length > remaining:
-            found = f"a record of {length} bytes, of which the file has {remaining}"
+            found = f"a record of {length} bytes, of which only {remaining} are in the file"
             raise DamagedError(self.offset, found)
         payload = self._read(length)
         if crc != zlib.crc32(payload, zlib.crc32(header[4:20])):
@@ -208,7 +211,7 @@ class SegmentReader:
         if index != self.index:
             raise DamagedError(self.offset, f"record {index}")
         if chain != zlib.crc32(header[4:24], self.chain):
-            raise DamagedError(self.offset, "a record that does not continue the one before")
+            raise DamagedError(self.offset, "a record that does not continue the previous one")
         self.index += 1
         self.chain = chain
         self.record_offset = self.offset
@@ -221,7 +224,9 @@ class SegmentReader:
         except OSError as error:
             raise DamagedError(self.offset, f"cannot be read: {error}", torn=False) from error
         if len(piece) < count:
-            raise DamagedError(self.offset, "a file that shrank while it was read", torn=False)
+            raise DamagedError(
+                self.offset, "a file that shrank while it was being read", torn=False
+            )
         return piece
 
 
@@ -313,7 +318,7 @@ class JournalReader:
         older = sum(segment.first_index <= self._from_index for segment in segments)
         if segments and not older:
             first = segments[0]
-            found = f"a journal that begins with record {first.first_index}"
+            found = f"a journal that starts with record {first.first_index}"
             damage = Damage(first.path, 0, self._from_index, found, torn=False)
             raise DamagedJournalError(damage, self._directory)
         return segments[max(0, older - 1) :]
@@ -330,7 +335,7 @@ class JournalReader:
             self._fail_at_end(f"its head, {head.path}, is damaged: {error}; more may be missing")
         if claim is None:
             if segments:
-                self._fail_at_end(f"its head, {head.path}, is missing, and more may be")
+                self._fail_at_end(f"its head, {head.path}, is missing, and more may be missing")
             return
         if claim.is_final and self._from_index >= claim.end:
             return
@@ -350,9 +355,9 @@ class JournalReader:
     def _validate_model(self, reader: SegmentReader) -> None:
         if self._fingerprint is not None and reader.fingerprint != self._fingerprint:
             raise JournalError(
-                f"{reader.segment.path}: the journal is of another model: fingerprint "
-                f"{reader.fingerprint:#x}, expected {self._fingerprint:#x}; use the configuration "
-                "of that run, or another checkpoint directory"
+                f"{reader.segment.path}: the journal belongs to a different model: fingerprint "
+                f"{reader.fingerprint:#x}, expected {self._fingerprint:#x}; use the "
+                "configuration of that run, or another checkpoint directory"
             )
 
 

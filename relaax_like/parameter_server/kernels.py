@@ -326,7 +326,7 @@ def make_step(name: str, form: str | None = None) -> Step:
     except ImportError as error:  # numba is there, but too old for this NumPy, or broken
         if form is not None:
             raise
-        _LOG.warning("numba cannot be imported, the slower NumPy kernels are used: %s", error)
+        _LOG.warning("cannot import numba, using the slower NumPy kernels: %s", error)
         return blocked
 
 
@@ -380,7 +380,11 @@ def _compile_loop(name: str) -> Step:
     try:
         return numba.njit(signature, cache=True, **options)(loop)
     except Exception as error:  # whatever a read-only, full or damaged cache raises
-        _LOG.info("kernel %s is compiled anew at each start, no cache: %s", name, error)
+        _LOG.info(
+            "kernel %s is compiled again at each start, because it cannot be cached: %s",
+            name,
+            error,
+        )
     return numba.njit(signature, cache=False, **options)(loop)
 
 
@@ -394,7 +398,7 @@ def main() -> None:
     if form == "numba":
         print(f"kernels: {len(KERNELS)} compiled with numba in {took:.1f} s")
     else:
-        print("kernels: numba is not installed, the slower NumPy forms are used")
+        print("kernels: numba is not installed, using the slower NumPy versions")
 
 
 if __name__ == "__main__":

@@ -153,8 +153,8 @@ class Mirror:
             waiting.close()
         if missing and is_first:
             _LOG.warning(
-                "mirror %s: %s was not copied in %g s at the end; it is in the folder, and only "
-                "there",
+                "mirror %s: %s could not be copied within %g s at the end; it exists in the "
+                "folder only",
                 self._remote.shown_url,
                 missing,
                 timeout_sec,
@@ -257,7 +257,8 @@ class Mirror:
             self._error = text
         if is_news:
             _LOG.warning(
-                "mirror %s: %s was not copied: %s. Training goes on, and it is tried again",
+                "mirror %s: %s could not be copied: %s. Training continues, and the copy is "
+                "retried",
                 self._remote.shown_url,
                 name,
                 text,
@@ -268,7 +269,7 @@ class Mirror:
             was_failing = bool(self._error)
             self._error = ""
         if was_failing:
-            _LOG.info("mirror %s is back: it has %s", self._remote.shown_url, name)
+            _LOG.info("mirror %s is available again: it has %s", self._remote.shown_url, name)
 
 
 def fetch_newest(
@@ -306,9 +307,9 @@ def fetch_newest(
         except Exception as error:  # a file system of fsspec may raise anything
             failure = error
     raise SnapshotError(
-        f"mirror {remote.shown_url}: no snapshot could be fetched to {directory}, which has none: "
-        f"{remote.describe(failure)}; bring the mirror back, or start without mirror_url to begin "
-        "afresh"
+        f"mirror {remote.shown_url}: no snapshot could be downloaded to {directory}, which has "
+        f"none: {remote.describe(failure)}; make the mirror available again, or start without "
+        "mirror_url to start from scratch"
     ) from failure
 
 
@@ -318,20 +319,20 @@ def _fetch_newest(remote: Remote, directory: Path) -> Path | None:
         try:
             content = remote.read_manifest(name)
         except FileNotFoundError:
-            _LOG.warning("mirror %s: %s is a half, skipped", remote.shown_url, name)
+            _LOG.warning("mirror %s: skipping incomplete snapshot %s", remote.shown_url, name)
             continue
         try:
             return _fetch(remote, name, content, directory)
         except DamagedError as error:
             _LOG.warning(
-                "mirror %s: damaged snapshot %s skipped: %s", remote.shown_url, name, error
+                "mirror %s: skipping damaged snapshot %s: %s", remote.shown_url, name, error
             )
             damaged += 1
     if damaged:
         raise SnapshotError(
             f"mirror {remote.shown_url}: all {damaged} snapshots are damaged (see the log); "
-            "nothing was started. Bring one back from a backup, or start without mirror_url to "
-            "begin afresh"
+            "nothing was started. Restore one from a backup, or start without mirror_url to "
+            "start from scratch"
         )
     return None
 

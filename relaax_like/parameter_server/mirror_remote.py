@@ -91,13 +91,13 @@ class Remote:
         match = _URL.match(url)
         if match is None:
             raise ConfigError(
-                f"mirror_url: {self.shown_url!r} is no URL, expected one like s3://bucket/prefix "
-                "or file:///folder"
+                f"mirror_url: {self.shown_url!r} is not a URL, expected one such as "
+                "s3://bucket/prefix or file:///folder"
             )
         if "?" in url:
             raise ConfigError(
-                f"mirror_url: {self.shown_url}: a mirror's URL has no ? in it; keys belong in the "
-                "environment"
+                f"mirror_url: {self.shown_url}: the URL must not contain ?; put credentials "
+                "into environment variables"
             )
         self._url = url
         self._timeout_sec = timeout_sec
@@ -190,7 +190,7 @@ class Remote:
     def _check_size(self, path: str, size: int) -> None:
         found = self._call(lambda **options: self._fs.info(path, **options))["size"]
         if found != size:
-            raise OSError(f"{path} has {found} bytes there, {size} were sent")
+            raise OSError(f"{path} has {found} bytes there, but {size} were sent")
 
     def _check_packages(self) -> None:
         try:
@@ -199,13 +199,13 @@ class Remote:
             fsspec.get_filesystem_class(self._protocol)
         except ImportError as error:
             raise ConfigError(
-                f"mirror_url: {self.shown_url} needs a package that is missing; {_INSTALL} "
-                f"({error})"
+                f"mirror_url: {self.shown_url} needs a package that is not installed; "
+                f"{_INSTALL} ({error})"
             ) from None
         except ValueError:
             raise ConfigError(
-                f"mirror_url: {self.shown_url}: {self._protocol}:// is unknown, expected a "
-                "protocol of fsspec, such as s3:// or file://"
+                f"mirror_url: {self.shown_url}: unknown protocol {self._protocol}://, expected "
+                "a protocol of fsspec, such as s3:// or file://"
             ) from None
 
     def _connect(self) -> None:
@@ -228,7 +228,7 @@ class Remote:
         if self._hanging is not None:
             self._hanging.join(self._timeout_sec)
             if self._hanging.is_alive():
-                raise TimeoutError(f"a call still hangs after {self._timeout_sec:g} s more")
+                raise TimeoutError(f"a call still hangs after another {self._timeout_sec:g} s")
         outcome: list[Any] = []
         failure: list[BaseException] = []
 
@@ -264,6 +264,6 @@ def _hide_password(url: str) -> str:
     place, slash, path = rest.partition("/")
     user, at, host = place.rpartition("@")
     if not at and "@" in path and ":" in host and not host.rpartition(":")[2].isdigit():
-        raise ConfigError("mirror_url: a / in its password? Write it as %2F")
+        raise ConfigError("mirror_url: does its password contain a /? Write it as %2F")
     shown = f"{scheme}{separator}{user.partition(':')[0]}{at}{host}{slash}{path}"
     return shown.partition("?")[0]

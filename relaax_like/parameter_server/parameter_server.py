@@ -129,7 +129,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """
         _validate_numbers(max_global_step, snapshot_every_sec, snapshot_every_env_steps, queue_size)
         if snapshots is None and (snapshot_every_sec or snapshot_every_env_steps):
-            raise ConfigError("snapshots are to be taken, but there is no checkpoint directory")
+            raise ConfigError("snapshots are configured, but there is no checkpoint directory")
         self._store = store
         self._snapshots = snapshots
         self._journal = journal
@@ -245,13 +245,13 @@ class ParameterServer(ParameterServerBackend, Publisher):
         except FullError:
             self._statistics.count_refused("busy")
             raise ServerUnavailableError(
-                f"the parameter server is busy: {self._turns.size} pushes wait; try again later"
+                f"the parameter server is busy: {self._turns.size} pushes are queued; retry later"
             ) from None
         except TimeoutError:
             self._statistics.count_refused("timeout")
             raise TimeoutError(
-                f"the push of {push.client_id} waited {timeout_sec:g} s for its turn and was "
-                "withdrawn; nothing took effect"
+                f"the push of {push.client_id} waited {timeout_sec:g} s in the queue and was "
+                "withdrawn; it had no effect"
             ) from None
         if reply.finished:
             self._ending.note_told(push.client_id)
@@ -314,8 +314,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def _refuse_leased(self) -> NoReturn:
         self._statistics.count_refused("leased")
         raise LeasedError(
-            "this run learns in the server (learner.placement: server): send experience instead "
-            "of gradients and statistics"
+            "this run learns in the server (learner.placement: server); send experience "
+            "instead of gradients and statistics"
         )
 
     def count_refused(self, reason: str) -> None:
@@ -490,7 +490,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 start = Position(index, self.version, self.global_t)
             replayed = self._replay(self._journal.replay(start))
             if dropped := self._combiner.drop_strangers():
-                _LOG.warning("%d gradients that were held back are dropped: no more avg", dropped)
+                _LOG.warning(
+                    "dropping %d held-back gradients, because combine.method is no longer avg",
+                    dropped,
+                )
         if changes := self._store.describe_changed_optimizers():
             _LOG.info(
                 "optimizer settings have changed: %s; the new ones apply from version %d on",
@@ -515,7 +518,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._take_up(published)
             self._records += 1  # what the newest snapshot does not have
             self._check_finished()
-        _LOG.info("took up publish %d, step %d", self._published, self.global_t)
+        _LOG.info("restored publication %d, step %d", self._published, self.global_t)
         return True
 
     def _take_up(self, state: State) -> None:
@@ -631,8 +634,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
         if push.gradient is not None and self._is_lost(push):
             self._statistics.count_refused("lost version")
             return self._drop(
-                f"version {push.gradient_version} of epoch {push.gradient_epoch or 'unknown'} was "
-                f"lost in a restart, which went on from version {self._first_version}; pull first",
+                f"version {push.gradient_version} of epoch {push.gradient_epoch or 'unknown'} "
+                f"was lost in a restart, which continued from version {self._first_version}; "
+                "pull first",
             )
         if is_empty(push):  # somebody asks for values
             return self._answer_nothing()

@@ -82,8 +82,8 @@ class PublishedState:
         except OSError as error:
             if not self._failed:
                 _LOG.error(
-                    "%s: a publish was not written: %s. Training goes on; a crash costs what came "
-                    "since the newest snapshot",
+                    "%s: a publication could not be written: %s. Training continues; a crash "
+                    "loses everything since the newest snapshot",
                     self._directory / NAMES[self._turn],
                     error,
                 )
@@ -156,13 +156,13 @@ def _unpack(data: bytes, like: State) -> State:
     magic, crc, header_length = _PREFIX.unpack_from(data)
     body = memoryview(data)[_PREFIX.size :]
     if magic != _MAGIC or zlib.crc32(body) != crc:
-        raise ValueError("it is not whole")
+        raise ValueError("it is incomplete")
     header = json.loads(bytes(body[:header_length]))
     if header["fingerprint"] != like.manifest.fingerprint:
-        raise ValueError("it is of another model")
+        raise ValueError("it belongs to a different model")
     names = {group: tuple(names) for group, names in header["slot_names"].items()}
     if names != {group: tuple(own) for group, own in like.slot_names.items()}:
-        raise ValueError("it is of other optimizers")
+        raise ValueError("it belongs to different optimizers")
     rest = np.frombuffer(body[header_length:], np.uint8)
     expected = like.values.nbytes + sum(own.nbytes for own in like.slots.values())
     if len(rest) != expected:

@@ -20,7 +20,7 @@ _RATE_SEC = 5.0
 JOURNAL_INDEX = "journal_index"
 
 NO_SNAPSHOT = (
-    "{}: there is a journal, but no snapshot before it: bring the snapshots back, or start in "
+    "{}: there is a journal, but no snapshot before it; restore the snapshots, or start in "
     "another run_dir"
 )
 # What survives `kill -9`: all that was acknowledged, or what the newest snapshot has.
@@ -116,8 +116,9 @@ class PushJournal:
         yield from read_records(reader, start)
         if reader.torn:
             _LOG.warning(
-                "%s; the journal is cut off there. No record that is known to be synced is lost; "
-                "after a power cut, pushes acknowledged in the last second before it can be",
+                "%s; truncating the journal there. No record known to be synced is lost; "
+                "after a power failure, pushes acknowledged in the second before it can be "
+                "lost",
                 reader.torn,
             )
         self._journal = Journal(
@@ -140,8 +141,8 @@ class PushJournal:
         pieces = pack_record(record)
         if self._is_too_much(sum(map(len, pieces))):
             self._give_up(
-                f"more than {self._max_bytes_per_sec / 1e6:g} MB/s of gradients came, the bound "
-                "is relaax-parameter-server.journal_max_mb_per_sec"
+                f"gradients arrive at more than {self._max_bytes_per_sec / 1e6:g} MB/s, the "
+                "limit set by relaax-parameter-server.journal_max_mb_per_sec"
             )
             return
         try:
@@ -204,8 +205,8 @@ class PushJournal:
     def _give_up(self, reason: str) -> None:
         self.durability = "snapshot"
         _LOG.error(
-            "the journal is not written any more: %s. Training goes on; until the next start, a "
-            "crash costs the updates since the last snapshot",
+            "the journal is no longer written: %s. Training continues; until the next start, "
+            "a crash loses the updates since the last snapshot",
             reason,
         )
 
@@ -247,7 +248,7 @@ def read_records(reader: JournalReader, start: Position) -> Iterator[Record]:
         if (record.version_before, record.global_t_before) != (version, global_t):
             raise reader.make_error(
                 f"a record that continues version {record.version_before}, step "
-                f"{record.global_t_before}; what lies before it ends at version {version}, step "
+                f"{record.global_t_before}; the data before it ends at version {version}, step "
                 f"{global_t}, and what lies between was not written or is lost"
             )
         version, global_t = record.version, record.global_t
@@ -256,5 +257,5 @@ def read_records(reader: JournalReader, start: Position) -> Iterator[Record]:
 
 def _make_final_error(error: JournalError) -> ServerUnavailableError:
     return ServerUnavailableError(
-        f"nothing can be acknowledged any more: {error}; restart the parameter server"
+        f"no more pushes can be acknowledged: {error}; restart the parameter server"
     )

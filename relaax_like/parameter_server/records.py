@@ -113,8 +113,9 @@ def unpack_record(payload: memoryview) -> Record:
         }
     except (struct.error, DecodeError, ValueError, KeyError) as error:
         raise JournalError(
-            f"a record of the journal cannot be read: {error}; it was written by another version "
-            "of relaax_like: finish the run with that one, or start in a new checkpoint directory"
+            f"a record of the journal cannot be read: {error}; it was written by another "
+            "version of relaax_like. Finish the run with that version, or start in a new "
+            "checkpoint directory"
         ) from None
     return Record(
         push,

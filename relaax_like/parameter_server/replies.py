@@ -65,8 +65,8 @@ class Replies:
         if newest is None or push.sequence == 0 or _key(push) >= _key(newest):
             return None
         return (
-            f"push {push.sequence} of life {push.incarnation} came late: {newest.sequence} of "
-            f"life {newest.incarnation} was answered before"
+            f"push {push.sequence} of incarnation {push.incarnation} arrived late: "
+            f"{newest.sequence} of incarnation {newest.incarnation} was answered before"
         )
 
     def note(self, push: Push, answered: Answered) -> None:

@@ -160,7 +160,7 @@ class Saver:
             self.save(score)
         except SnapshotError as error:
             self.failures += 1
-            _LOG.error("%s; training goes on", error)
+            _LOG.error("%s; training continues", error)
 
     def save_replayed(self) -> None:
         """Has a snapshot hold what the journal gave back: publishes do not go into that."""
@@ -184,4 +184,4 @@ class Saver:
             self.try_to_save()
         except Exception:
             self.failures += 1
-            _LOG.exception("a snapshot failed; training goes on")
+            _LOG.exception("a snapshot failed; training continues")

@@ -257,7 +257,7 @@ def _read_array(path: Path, size: int, crc32: int) -> np.ndarray:
 def _check_file(path: Path, size: int, crc32: int) -> None:
     """Compares a file with its manifest, piece by piece; reads and sums release the GIL."""
     if path.stat().st_size != size:
-        raise DamagedError(f"{path.name} has {path.stat().st_size} bytes, {size} were written")
+        raise DamagedError(f"{path.name} has {path.stat().st_size} bytes, but {size} were written")
     found = 0
     buffer = memoryview(bytearray(_READ_BYTES))
     with open(path, "rb", buffering=0) as file:

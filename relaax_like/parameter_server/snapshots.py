@@ -104,7 +104,7 @@ class Snapshots:
             else; nothing of it stays, and the older ones are untouched.
         """
         if self._lock is None:
-            raise SnapshotError(f"{self.directory}: closed, no snapshot can be saved any more")
+            raise SnapshotError(f"{self.directory}: closed; no more snapshots can be saved")
         if score is not None and not math.isfinite(score):
             score = None
         target = self.path_of(state)
@@ -117,11 +117,11 @@ class Snapshots:
             self._move_into_place(temporary, target)
         except DamagedError as error:
             raise SnapshotError(
-                f"{target}: the snapshot was discarded: the disk gave back something else than "
-                f"was written to it ({error}); older snapshots are untouched, check the disk"
+                f"{target}: the snapshot was discarded, because the disk returned other data "
+                f"than was written ({error}); older snapshots are untouched. Check the disk"
             ) from error
         except (OSError, ValueError) as error:
-            raise SnapshotError(f"{target}: the snapshot was not written: {error}") from error
+            raise SnapshotError(f"{target}: the snapshot could not be written: {error}") from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         self._damaged.discard(target.name)
@@ -155,7 +155,7 @@ class Snapshots:
             return None
         if state.manifest.fingerprint != manifest.fingerprint:
             raise SnapshotError(
-                f"{self.path_of(state)}: the snapshot is of another model: "
+                f"{self.path_of(state)}: the snapshot belongs to a different model: "
                 f"{_describe_difference(state.manifest, manifest)}; use the configuration of "
                 "that run, or another checkpoint directory"
             )
@@ -209,7 +209,7 @@ class Snapshots:
         try:
             os.rename(self.directory / name, doomed)
         except OSError as error:
-            _LOG.warning("%s: old snapshot not deleted: %s", self.directory / name, error)
+            _LOG.warning("%s: could not delete the old snapshot: %s", self.directory / name, error)
             return
         shutil.rmtree(doomed, ignore_errors=True)
 
@@ -288,7 +288,7 @@ def read_latest(directory: Path, damaged: set[str] | None = None) -> State | Non
         try:
             return read_files(directory / name)
         except DamagedError as error:
-            _LOG.warning("%s: damaged snapshot skipped: %s", directory / name, error)
+            _LOG.warning("%s: skipping a damaged snapshot: %s", directory / name, error)
             if damaged is not None:
                 damaged.add(name)
     if names != list_names(directory):  # a server has replaced them while they were read
@@ -296,8 +296,8 @@ def read_latest(directory: Path, damaged: set[str] | None = None) -> State | Non
     if names:
         raise SnapshotError(
             f"{directory}: all {len(names)} snapshots are damaged (see the log); nothing was "
-            "started. Bring one back from a backup, or use another checkpoint directory to start "
-            "anew"
+            "started. Restore one from a backup, or use another checkpoint directory to start "
+            "from scratch"
         )
     return None
 
@@ -335,7 +335,7 @@ def read_best(directory: Path) -> State | None:
         try:
             score = read_manifest(directory / name).get("score")
         except DamagedError as error:
-            _LOG.warning("%s: damaged snapshot skipped: %s", directory / name, error)
+            _LOG.warning("%s: skipping a damaged snapshot: %s", directory / name, error)
             damaged += 1
             continue
         if score is not None:
@@ -344,13 +344,13 @@ def read_best(directory: Path) -> State | None:
         try:
             return read_files(directory / name)
         except DamagedError as error:
-            _LOG.warning("%s: damaged snapshot skipped: %s", directory / name, error)
+            _LOG.warning("%s: skipping a damaged snapshot: %s", directory / name, error)
             damaged += 1
     if names != list_names(directory):  # a server has replaced them while they were read
         return read_best(directory)
     if damaged:
         raise SnapshotError(
-            f"{directory}: no snapshot with a score can be used, {damaged} are damaged (see the "
+            f"{directory}: no usable snapshot has a score, and {damaged} are damaged (see the "
             "log); use the newest snapshot instead"
         )
     return None
@@ -377,11 +377,11 @@ def _describe_difference(saved: Manifest, wanted: Manifest) -> str:
         if name not in ours:
             lines.append(f"{name} is only in the snapshot")
         elif name not in theirs:
-            lines.append(f"{name} is missing in the snapshot")
+            lines.append(f"{name} is missing from the snapshot")
         elif _layout(ours[name]) != _layout(theirs[name]):
             lines.append(f"{name} is {_layout(theirs[name])}, here {_layout(ours[name])}")
     more = f" and {len(lines) - 5} more" if len(lines) > 5 else ""
-    return ("; ".join(lines[:5]) or "the same variables in another order") + more
+    return ("; ".join(lines[:5]) or "the same variables in a different order") + more
 
 
 def _layout(segment: Segment) -> str:

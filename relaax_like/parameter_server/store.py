@@ -245,8 +245,8 @@ class Store:
                 )
             if not is_finite(given):
                 raise InvalidInputError(
-                    f"slots of group {group.name}: the optimizer's memory has NaN or infinity; "
-                    "lower the learning rate, or clip gradients",
+                    f"slots of group {group.name}: the optimizer state contains NaN or "
+                    "infinity; lower the learning rate, or clip gradients",
                     group.name,
                 )
             part[...] = given
@@ -290,12 +290,12 @@ class Store:
           SnapshotError: another layout, or slots of another optimizer; nothing has changed.
         """
         if state.manifest.fingerprint != self.manifest.fingerprint:
-            raise SnapshotError("the snapshot has another layout than this run")
+            raise SnapshotError("the snapshot has a different layout than this run")
         for group in self._groups:
             names = tuple(state.slot_names.get(group.name, ()))
             if names != group.slots or group.name not in state.steps:
                 raise SnapshotError(
-                    f"group {group.name}: the snapshot holds optimizer slots {list(names)}, "
+                    f"group {group.name}: the snapshot has optimizer slots {list(names)}, but "
                     f"optimizer {group.config.name} needs {list(group.slots)}; configure the "
                     "optimizer of that run, or start in a new checkpoint directory"
                 )
@@ -327,7 +327,7 @@ class Store:
         buffer[...] = flat
         bad = find_not_finite(buffer[:trainable], self.manifest)
         if bad:
-            raise InvalidInputError(f"{bad}: the value {what} has NaN or infinity", bad)
+            raise InvalidInputError(f"{bad}: the value {what} contains NaN or infinity", bad)
         self.manifest.validate_statistics(buffer)
         return self._pool.publish(buffer)
 
@@ -457,7 +457,7 @@ def _assign_optimizers(
     """
     groups = manifest.groups()
     if not manifest.gradient_bytes:
-        raise ConfigError("there is no trainable variable: a run needs at least one")
+        raise ConfigError("no trainable variable; a run needs at least one")
     chosen = {}
     for group in groups:
         _, slash, own = group.partition("/")
@@ -466,19 +466,19 @@ def _assign_optimizers(
         if not chosen[group]:
             raise ConfigError(
                 f"variable group {group!r} has no optimizer{_nearest(group, optimizers)}; "
-                "configure one for it; there are optimizers for: "
+                "configure one for it. There are optimizers for: "
                 f"{', '.join(optimizers) or 'none'}"
             )
     for name in optimizers.keys() - set(chosen.values()):
         raise ConfigError(
-            f"optimizer for {name!r}, but no variable is in that group{_nearest(name, groups)}; "
-            f"the groups are {', '.join(groups)}"
+            f"optimizer for {name!r}, but no variable is in that "
+            f"group{_nearest(name, groups)}; the groups are {', '.join(groups)}"
         )
     for segment in manifest.segments:
         if segment.kind == TARGET:
             raise ConfigError(
-                f"{segment.name}: variables of kind target are not mixed by the server yet; keep "
-                "the target network in the learner"
+                f"{segment.name}: the server does not update variables of kind target yet; "
+                "keep the target network in the learner"
             )
     return {group: optimizers[name] for group, name in chosen.items()}
 

@@ -244,7 +244,9 @@ def test_a_client_that_starts_anew_counts_anew_and_its_earlier_life_is_over(site
     new.send(1, make_rewarded(1, 2.0))
     new.wait(received=1)
     old.send(2, make_rewarded(1, 3.0))
-    old.assert_ends(InvalidInputError, "of life 5 of client client, which began life 6 since")
+    old.assert_ends(
+        InvalidInputError, "of incarnation 5 of client client, which began incarnation 6 since"
+    )
     new.send(2, make_rewarded(2, 4.0))
     new.wait(version=1)
     assert site.learned() == [[1.0, 2.0, 4.0, 4.0]]
@@ -700,28 +702,28 @@ STREAMS: dict[str, tuple[Sequence[bytes], str]] = {
     ),
     "another incarnation in the second header": (
         [header(), header(incarnation=7, sequence=1)],
-        "one stream is one client's",
+        "a stream belongs to one client",
     ),
     "a header where a chunk belongs": (
         [header(sequence=1, columns=2, rollout_bytes=LENGTH), header()],
-        "the stream ended, or another began, in it",
+        "the stream ended, or another rollout started, before it was complete",
     ),
     "two headers at once": (
         [header(), whole(HALF, rollout_bytes=LENGTH), whole(HALF, rollout_bytes=LENGTH)],
-        "the stream ended, or another began, in it",
+        "the stream ended, or another rollout started, before it was complete",
     ),
     "a chunk after the end": ([whole(GOOD_BYTES[:-1]), chunk(b"x")], "rollout"),
     "garbage in the middle": (
         [header(sequence=1, columns=2, rollout_bytes=LENGTH), chunk(HALF), b"\xff\xff"],
-        "the stream ended, or another began, in it",
+        "the stream ended, or another rollout started, before it was complete",
     ),
     "an end in the middle": (
         [header(sequence=1, columns=2, rollout_bytes=LENGTH), chunk(HALF)],
-        "the stream ended, or another began, in it",
+        "the stream ended, or another rollout started, before it was complete",
     ),
     "more bytes than announced": (
         [header(sequence=1, columns=2, rollout_bytes=10), chunk(GOOD_BYTES)],
-        "more than 10 bytes came",
+        "received more than the expected 10 bytes",
     ),
     "more than announced at once": ([whole(GOOD_BYTES, rollout_bytes=10)], "more than 10 bytes"),
     "fewer bytes than it needs": ([whole(HALF)], "rollout: these bytes are none|bytes of data"),

@@ -66,10 +66,22 @@ def test_only_the_named_group_moves_and_only_its_part_is_given(connect, backend)
 @pytest.mark.parametrize(
     ("gradients", "groups", "want"),
     [
-        ([np.zeros(4, np.float32)], ["controls/default"], "no variable group 'controls/default'"),
-        ([np.zeros(4, np.float32)], ["control/default"] * 2, "twice"),
-        ([np.zeros(4, np.float32)], ["goal/default"], "1 arrays came, expected 2: goal/W, goal/b"),
-        ([np.zeros(3, np.float32)], ["control/default"], "control/W: float32"),
+        (
+            [np.zeros(4, np.float32)],
+            ["controls/default"],
+            "unknown variable group 'controls/default'",
+        ),
+        ([np.zeros(4, np.float32)], ["control/default"] * 2, "duplicate name"),
+        (
+            [np.zeros(4, np.float32)],
+            ["goal/default"],
+            "received 1 arrays, expected 2: goal/W, goal/b",
+        ),
+        (
+            [np.zeros(3, np.float32)],
+            ["control/default"],
+            r"control/W: expected float32 \[4\], got float32 \[3\]",
+        ),
     ],
     ids=["unknown", "twice", "another group's", "shape"],
 )
@@ -95,16 +107,16 @@ def make_header(**fields):
 @pytest.mark.parametrize(
     ("fields", "chunk", "want"),
     [
-        ({"groups": ["no/such"], "gradient_bytes": 16}, 16, "no variable group 'no/such'"),
-        ({"groups": ["control/default"] * 2, "gradient_bytes": 32}, 32, "twice"),
+        ({"groups": ["no/such"], "gradient_bytes": 16}, 16, "unknown variable group 'no/such'"),
+        ({"groups": ["control/default"] * 2, "gradient_bytes": 32}, 32, "duplicate name"),
         (
             {"groups": ["control/default"], "gradient_bytes": 60},
             60,
-            "60 bytes announced, by the manifest its groups control/default have 16",
+            "60 bytes announced, but by the manifest its groups control/default have 16",
         ),
         ({"groups": ["control/default"], "gradient_bytes": 16}, 12, "gradient"),
         ({"groups": ["control/default"], "gradient_bytes": 16}, 20, "gradient"),
-        ({"groups": ["control/default"]}, 0, "but no gradient"),
+        ({"groups": ["control/default"]}, 0, "but there is no gradient"),
     ],
     ids=["unknown", "twice", "announced for all", "too little", "too much", "no gradient"],
 )
@@ -127,7 +139,7 @@ def test_as_many_names_as_fit_a_header_are_refused_at_once(backend):
         message = make_header(groups=[f"g{n}" for n in range(300_000)], gradient_bytes=4)
         with pytest.raises(grpc.RpcError) as caught:
             list(pb_grpc.ParameterServerStub(channel).PushPull(iter([message]), timeout=30))
-    assert "no variable group 'g0'" in caught.value.details()
+    assert "unknown variable group 'g0'" in caught.value.details()
     assert len(caught.value.details()) < 1000
 
 
@@ -189,7 +201,7 @@ def test_a_view_over_grpc_sends_its_own_groups_bytes_only(backend):
 @pytest.mark.parametrize(
     ("names", "want"),
     [
-        (["goal/W", "goal/c"], "goal/c: the run has no such variable, it has goal/W"),
+        (["goal/W", "goal/c"], "goal/c: the run has no such variable, only goal/W"),
         (["goal/W"], "goal/b: in the same variable group as the task's goal/W"),
     ],
     ids=["missing", "a stranger in its group"],
@@ -201,5 +213,5 @@ def test_a_run_of_another_folder_is_refused(backend, names, want):
 
 def test_too_few_gradients_are_refused(backend):
     with InProcessClient(backend) as client:
-        with pytest.raises(InvalidInputError, match="1 gradients came, the task has 2"):
+        with pytest.raises(InvalidInputError, match="received 1 gradients, but the task has 2"):
             make_view(client).push_pull([np.ones(2, np.float32)])

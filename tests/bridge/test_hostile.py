@@ -261,7 +261,7 @@ UNARY = [
 def test_bytes_that_are_no_message(channel: grpc.Channel, method: str, data: bytes) -> None:
     code, details = hostile.refuse(channel, method, [data])
     assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert details.startswith(f"{method.rpartition('/')[2]}: a message that cannot be read")
+    assert details.startswith(f"{method.rpartition('/')[2]}: the request is not a valid message")
 
 
 def test_metadata_of_a_megabyte(channel: grpc.Channel) -> None:
@@ -342,9 +342,9 @@ PUSHES: dict[str, tuple[dict, str, str]] = {
     "another layout": ({"fingerprint": 7}, "layout 00000007", "malformed"),
     "a longer gradient": ({"gradient_bytes": 404}, "404 bytes announced", "malformed"),
     "an endless gradient": ({"gradient_bytes": (1 << 64) - 1}, "bytes announced", "malformed"),
-    "an unknown group": ({"groups": ["x" * 1000]}, "no variable group", "malformed"),
-    "a group without a name": ({"groups": [""]}, "no variable group", "malformed"),
-    "a group twice": ({"groups": ["default"] * 2}, "named twice", "malformed"),
+    "an unknown group": ({"groups": ["x" * 1000]}, "unknown variable group", "malformed"),
+    "a group without a name": ({"groups": [""]}, "unknown variable group", "malformed"),
+    "a group twice": ({"groups": ["default"] * 2}, "duplicate name", "malformed"),
     "groups and no gradient": (
         {"groups": ["default"], "gradient_bytes": 0, "env_steps": 1},
         "leave them out",
@@ -376,7 +376,7 @@ PUSHES: dict[str, tuple[dict, str, str]] = {
     ),
     "64 unknown statistics": (
         {"statistics": statistics(64, count=1, mean=SCALAR, m2=SCALAR)},
-        "there is none of this name",
+        "unknown statistic",
         "bad statistic",
     ),
     "65 statistics": ({"statistics": statistics(65)}, "at most 64", "malformed"),
@@ -398,7 +398,7 @@ PUSHES: dict[str, tuple[dict, str, str]] = {
     ),
     "a statistic's long name": (
         {"statistics": [pb.StatisticDelta(name="n" * 1_000_000, mean=SCALAR, m2=SCALAR)]},
-        "there is none of this name",
+        "unknown statistic",
         "bad statistic",
     ),
 }
@@ -447,13 +447,13 @@ def test_a_gradient_that_is_cut_off_or_goes_on(site: Site, channel: grpc.Channel
 
     header = pb.PushPullRequest(header=make_header(site)).SerializeToString()
     for messages, words in [
-        ([header], "0 bytes came, expected 400"),
-        ([header, chunk(399)], "399 bytes came, expected 400"),
+        ([header], "received 0 bytes, expected 400"),
+        ([header, chunk(399)], "received 399 bytes, expected 400"),
         ([header, chunk(200), chunk(201)], "more than 400 bytes"),
         ([header, chunk(1_000_000)], "more than 400 bytes"),
         ([header, chunk(200), header], "a second header"),
         ([header, b"", chunk(400)], "a second header"),
-        ([header, *([chunk(0)] * 1000), chunk(399)], "399 bytes came, expected 400"),
+        ([header, *([chunk(0)] * 1000), chunk(399)], "received 399 bytes, expected 400"),
     ]:
         code, details = hostile.refuse(channel, hostile.PUSH_PULL, messages)
         assert (code, words in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
@@ -559,7 +559,7 @@ def test_300_half_pushes_that_never_end(site: Site) -> None:
         assert all(call.is_active() for call in calls)
         hold.set()
         for call in calls:
-            with pytest.raises(grpc.RpcError, match="200 bytes came, expected 400"):
+            with pytest.raises(grpc.RpcError, match="received 200 bytes, expected 400"):
                 list(call)
 
 

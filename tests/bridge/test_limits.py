@@ -84,6 +84,6 @@ def is_full(channel: grpc.Channel) -> bool:
         said = f"{error.code()}: {error.details()}"
     else:
         return False
-    most = "4 calls are open from ipv4:127.0.0.1, which is the most for one address"
+    most = "4 calls are open from ipv4:127.0.0.1, the maximum for one address"
     assert said.startswith(f"{grpc.StatusCode.RESOURCE_EXHAUSTED}: {most}")
     return True

@@ -123,10 +123,19 @@ def test_unpacked_arrays_are_views(mixed: Manifest) -> None:
 @pytest.mark.parametrize(
     ("arrays", "want"),
     [
-        ([_float32(2, 3), _float32(1)], "2 arrays came, expected 3: actor/W1"),
-        ([_float32(3, 2), _float32(1), _float32(4)], r"actor/W1: float32 \[3, 2\] came"),
-        ([_float32(2, 3), _float32(1), np.zeros(4)], r"critic/W1: float64 \[4\] came, expected"),
-        ([_float32(2, 3), np.float32(1), _float32(4)], r"actor/W2: float32 \[\] came"),
+        ([_float32(2, 3), _float32(1)], "received 2 arrays, expected 3: actor/W1"),
+        (
+            [_float32(3, 2), _float32(1), _float32(4)],
+            r"actor/W1: expected float32 \[2, 3\], got float32 \[3, 2\]",
+        ),
+        (
+            [_float32(2, 3), _float32(1), np.zeros(4)],
+            r"critic/W1: expected float32 \[4\], got float64 \[4\]",
+        ),
+        (
+            [_float32(2, 3), np.float32(1), _float32(4)],
+            r"actor/W2: expected float32 \[1\], got float32 \[\]",
+        ),
     ],
     ids=["count", "shape", "dtype", "rank"],
 )
@@ -141,12 +150,12 @@ def test_gradient_that_does_not_fit_is_refused(
     ("variables", "want"),
     [
         ([], "no variables"),
-        ([Variable("a", _float32(1)), Variable("a", _float32(1))], "a: two variables"),
+        ([Variable("a", _float32(1)), Variable("a", _float32(1))], "a: duplicate variable name"),
         ([Variable("", _float32(1))], "variable name ''"),
         ([Variable("a b", _float32(1))], "variable name 'a b'"),
         ([Variable("x" * 201, _float32(1))], "variable name"),
         ([Variable("a", _float32(1), kind="buffer")], "kind 'buffer', expected one of trainable"),
-        ([Variable("a", np.zeros(1))], "trainable, but float64; use float32"),
+        ([Variable("a", np.zeros(1))], "trainable, but of dtype float64; use float32"),
         ([Variable("a", np.zeros(1, np.complex64), kind=TARGET)], "complex64 is not supported"),
         ([Variable("a", np.array([None]), kind=TARGET)], "object is not supported"),
     ],
@@ -195,11 +204,11 @@ def test_running_statistics_are_found_by_name() -> None:
         (_statistic("s", count=np.zeros((), np.int64)), r"s\.count: int64"),
         (
             [Variable("w", _float32(1))] + [v for i in range(65) for v in _statistic(f"s{i}")[1:]],
-            "65 running statistics, at most 64",
+            "65 running statistics, but at most 64",
         ),
         (
             _statistic("s", mean=np.zeros(2**22), m2=np.zeros(2**22)),
-            "67108872 bytes together, at most 67108864",
+            "67108872 bytes together, but at most 67108864",
         ),
     ],
     ids=["count", "mean and m2", "dtype", "shape", "many counts", "integer", "many", "large"],

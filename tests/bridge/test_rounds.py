@@ -77,7 +77,7 @@ def test_a_large_model_goes_both_ways(share):
 
 def test_a_server_that_cannot_share_memory_gets_chunks(monkeypatch):
     def decline(*arguments):
-        raise UnusableError("not within reach: No such process")
+        raise UnusableError("not accessible: No such process")
 
     monkeypatch.setattr(SharedVectors, "attach", decline)
     with make_backend(LARGE) as backend, serve(backend) as address:
@@ -132,8 +132,8 @@ def test_an_offer_of_nothing_is_declined_and_the_push_may_not_use_it(pid):
             replies = pb_grpc.ParameterServerStub(channel).PushPull(iter(messages), timeout=10)
             answer = next(replies).answer
             assert not answer.accepted
-            assert "not within reach" in answer.reason
-            with pytest.raises(grpc.RpcError, match="none was agreed upon"):
+            assert "not accessible" in answer.reason
+            with pytest.raises(grpc.RpcError, match="no shared memory was agreed upon"):
                 next(replies)
         assert backend.version == 0
 
@@ -229,7 +229,7 @@ def test_not_a_message_in_a_mailbox_is_refused_and_nobody_else_is_disturbed(back
         client.push_pull(ONES)
         call, shared = client._rounds._call, client._rounds._shared
         shared.requests.put(b"\xff garbage")
-        with pytest.raises(grpc.RpcError, match="must be the header"):
+        with pytest.raises(grpc.RpcError, match="expected the header"):
             next(call)
         with link.parameter_server_stub(often=True) as other:
             np.testing.assert_array_equal(other.push_pull(ONES)[1], [-2, -2, -2])
@@ -243,7 +243,7 @@ def test_not_a_message_in_the_replies_is_told(backend, address, monkeypatch):
         replies = client._rounds._shared.replies
         take = replies.take
         monkeypatch.setattr(replies, "take", lambda: take() and b"\xff" * 9)
-        with pytest.raises(InvalidInputError, match="reply: it cannot be read"):
+        with pytest.raises(InvalidInputError, match="reply: not a valid reply message"):
             client.push_pull(ONES)
         np.testing.assert_array_equal(client.push_pull(ONES)[1], [-3, -3, -3])
 
@@ -301,7 +301,7 @@ def test_a_push_by_mailbox_is_refused_in_words(backend, address):
     link, client = connect(address)
     with link, client:
         client.push_pull(ONES)
-        with pytest.raises(InvalidInputError, match="b1: the gradient has NaN"):
+        with pytest.raises(InvalidInputError, match="b1: the gradient contains NaN"):
             client.push_pull([ONES[0], np.full(3, np.nan, np.float32)])
         np.testing.assert_array_equal(client.push_pull(ONES)[1], [-2, -2, -2])
 
@@ -428,7 +428,7 @@ def test_what_follows_a_whole_push_must_be_a_header(backend, address):
     with grpc.insecure_channel(address) as channel:
         replies = pb_grpc.ParameterServerStub(channel).PushPull(iter(messages), timeout=10)
         assert next(replies).header.global_t == 2
-        with pytest.raises(grpc.RpcError, match="must be the header"):
+        with pytest.raises(grpc.RpcError, match="expected the header"):
             next(replies)
     assert backend.global_t == 2
 

@@ -106,11 +106,26 @@ def test_an_exploit_client_reads_and_never_moves_them(connect, backend):
 
 NOT_ADDED = [
     ("unknown name", "observations", Moments.of(ROWS), r"'observations'.*observation, reward"),
-    ("a part's name", "observation.mean", Moments.of(ROWS), "none of this name"),
-    ("too wide", "observation", Moments.of(np.ones((2, 3))), r"mean: float64 \[3\].*\[2\]"),
-    ("a number", "observation", Moments.of(np.ones(2)), r"mean: float64 \[\] came"),
+    ("a part's name", "observation.mean", Moments.of(ROWS), "unknown statistic"),
+    (
+        "too wide",
+        "observation",
+        Moments.of(np.ones((2, 3))),
+        r"mean: expected float64 \[2\], got float64 \[3\]",
+    ),
+    (
+        "a number",
+        "observation",
+        Moments.of(np.ones(2)),
+        r"mean: expected float64 \[2\], got float64 \[\]",
+    ),
     ("m2 too wide", "observation", Moments(1.0, np.ones(2), np.ones(3)), r"observation.m2: .*\[3"),
-    ("float32", "reward", Moments(1.0, np.float32(0), np.float64(0)), "reward.mean: float32"),
+    (
+        "float32",
+        "reward",
+        Moments(1.0, np.float32(0), np.float64(0)),
+        r"reward\.mean: expected float64 \[\], got float32 \[\]",
+    ),
     ("NaN", "observation", Moments.of(np.array([[1.0, np.nan]])), "observation.mean: nan"),
     ("infinity", "reward", Moments.of(np.array([np.inf])), "reward.mean"),
     ("overflow", "reward", Moments.of(np.array([1e200, -1e200])), "reward.m2: inf"),
@@ -249,10 +264,10 @@ def with_mean(message):
     [
         ([delta(), delta()], "observation: twice"),
         ([delta("reward", 1.0, 0.0, 0.0)] + [delta(f"s{i}") for i in range(64)], "65 statistics"),
-        ([delta(""), delta()], "none of this name"),
-        ([delta(), delta("x" * 100_000)], "none of this name"),
+        ([delta(""), delta()], "unknown statistic"),
+        ([delta(), delta("x" * 100_000)], "unknown statistic"),
         ([delta("x" * 100_000)] * 2, "twice"),
-        ([delta(), delta("reward")], r"reward\.mean: float64 \[2\]"),
+        ([delta(), delta("reward")], r"reward\.mean: expected float64 \[\], got float64 \[2\]"),
         ([with_mean(None)], r"observation\.mean: unknown dtype"),
         (
             [with_mean(ndarray_pb2.NdArray(dtype="float64", shape=[2], data=b"1234"))],
@@ -260,7 +275,7 @@ def with_mean(message):
         ),
         (
             [with_mean(ndarray_pb2.NdArray(dtype="float32", shape=[2], data=bytes(8)))],
-            r"observation\.mean: float32",
+            r"observation\.mean: expected float64 \[2\], got float32",
         ),
         ([delta(m2=(np.nan, 0.0))], r"observation\.m2: nan"),
         ([delta(count=0.0)], r"observation\.count: 0"),

@@ -53,24 +53,24 @@ def refuse(address, match, sizes=(5000, 300)):
 def test_what_is_not_such_memory_is_refused_and_stays_as_it_is():
     with SharedVectors.create(5000, 300) as vectors:
         one = vectors.offer
-        refuse(Offer(one.pid, one.descriptor, bytes(16)), "of another process")
-        refuse(Offer(one.pid, 9999, one.nonce), "not within reach")
-        refuse(Offer(2**31 - 1, one.descriptor, one.nonce), "not within reach")
-        refuse(one, "another size", (5000, 5000))
+        refuse(Offer(one.pid, one.descriptor, bytes(16)), "belongs to another process")
+        refuse(Offer(one.pid, 9999, one.nonce), "not accessible")
+        refuse(Offer(2**31 - 1, one.descriptor, one.nonce), "not accessible")
+        refuse(one, "its size is not", (5000, 5000))
     with tempfile.TemporaryFile() as file:
         file.write(bytes(16 * 4096))
         file.flush()
-        refuse(Offer(os.getpid(), file.fileno(), bytes(16)), "no memory of that kind")
+        refuse(Offer(os.getpid(), file.fileno(), bytes(16)), "not anonymous memory")
     unsealed = os.memfd_create("relaax vectors", os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(unsealed, 3 * 4096 + 4096)
-        refuse(Offer(os.getpid(), unsealed, bytes(16)), "it could shrink")
+        refuse(Offer(os.getpid(), unsealed, bytes(16)), "it could be shrunk")
     finally:
         os.close(unsealed)
     for one, other in (os.pipe(), os.openpty()):
         try:
-            refuse(Offer(os.getpid(), one, bytes(16)), "no memory of that kind")
-            refuse(Offer(os.getpid(), other, bytes(16)), "no memory of that kind")
+            refuse(Offer(os.getpid(), one, bytes(16)), "not anonymous memory")
+            refuse(Offer(os.getpid(), other, bytes(16)), "not anonymous memory")
         finally:
             os.close(one)
             os.close(other)

@@ -165,7 +165,7 @@ def test_the_two_newest_snapshots_are_damaged(run: Run, capsys: pytest.CaptureFi
 
     run.assert_refused()
     printed = run.check(capsys)
-    assert "where record 2 should be: a journal that begins with record 4" in printed
+    assert "where record 2 should be: a journal that starts with record 4" in printed
     assert "starts at version 2, step 3, which discards versions 3 to 6 (step 28)" in printed
     printed = run.check(capsys, to_last_good=True)
     assert "discarded: versions 3 to 6 (step 28)" in printed

@@ -185,7 +185,7 @@ def test_a_server_that_drops_in_an_episode_gets_fresh_episodes(serve: Serve) -> 
     assert [first["observation"].tolist() for first in firsts if first] == [
         [[episode, 0, 0]] * 2 for episode in range(3)
     ]
-    assert len([line for line in lines if "trying again" in line]) == 2
+    assert len([line for line in lines if "retrying" in line]) == 2
 
 
 def test_finish_over_the_network_ends_the_run(serve: Serve) -> None:

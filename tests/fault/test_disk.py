@@ -31,7 +31,7 @@ OFTEN = "relaax-parameter-server.checkpoint_time_interval=0.2"
 NEVER = "relaax-parameter-server.checkpoint_time_interval=1e6"
 AFTER_SIGTERM = 128 + signal.SIGTERM
 RELAAX = (sys.executable, "-m", "relaax_like.cli.main")
-GIVEN_UP = "the journal is not written any more"
+GIVEN_UP = "the journal is no longer written"
 
 
 @pytest.fixture
@@ -109,11 +109,11 @@ def test_training_goes_on_while_the_disk_is_full(cluster: Cluster, history: Hist
         filler = fill(run)
         server.wait_for(GIVEN_UP)
         # One may have been renamed just before.
-        server.wait_for("the snapshot was not written")
+        server.wait_for("the snapshot could not be written")
         newest = read_latest(run / "checkpoints")
         lines = len(server.lines)
         history.wait(20)
-        server.wait_for("the snapshot was not written", after=lines)
+        server.wait_for("the snapshot could not be written", after=lines)
         assert ask_durability(cluster) == {"snapshot"}
         still = read_latest(run / "checkpoints")
         assert newest is not None
@@ -190,7 +190,7 @@ def test_a_damaged_snapshot_is_skipped_and_nothing_lost(
         else:
             flip(path, offset, draw.randrange(8))
         server = start_server(cluster, OFTEN)
-        server.wait_for(rf"{newest.name}: damaged snapshot skipped")
+        server.wait_for(rf"{newest.name}: skipping a damaged snapshot")
     history.wait(20)
     history.stop()
     history.check()
@@ -302,7 +302,7 @@ def test_a_server_without_descriptors_left_goes_on(cluster: Cluster, history: Hi
         for _ in range(100):
             address = ("127.0.0.1", cluster.ps_port)
             stack.enter_context(socket.create_connection(address, timeout=20))
-        server.wait_for("the snapshot was not written: .*Too many open files")
+        server.wait_for("the snapshot could not be written: .*Too many open files")
         history.wait(40)
     status = cluster.wait_status(lambda status: True, "an answer to somebody new")
     assert (GIVEN_UP in server.output) == (status.durability == "snapshot")

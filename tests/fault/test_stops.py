@@ -50,7 +50,7 @@ def test_a_frozen_server_keeps_folder_and_port_and_goes_on(
     assert same_port.wait() == 1
     assert f"port {cluster.ps_port} is in use by pid {server.pid}" in same_port.output
     assert same_folder.wait() == 1
-    assert f"held by another parameter server, pid {server.pid}" in same_folder.output
+    assert f"in use by another parameter server, pid {server.pid}" in same_folder.output
     for program in (same_port, same_folder):
         assert TRACE not in program.output
     time.sleep(max(0.0, thawed_at - time.monotonic()))
@@ -130,7 +130,9 @@ def test_a_late_duplicate_of_an_earlier_life_is_refused(cluster: Cluster) -> Non
                 for incarnation, sequence in [(1, 1), (1, 2), (1, 3)]:
                     late = push(incarnation, sequence, 2)
                     assert get_numbers(late) == ("dropped", 3, 30)
-                    assert f"push {sequence} of life {incarnation} came late" in late.reason
+                    assert (
+                        f"push {sequence} of incarnation {incarnation} arrived late" in late.reason
+                    )
                 assert get_numbers(push(2, 1, 2)) == ("applied", 3, 30)
                 assert get_numbers(link.status()) == ("", 3, 30)
                 if not again:

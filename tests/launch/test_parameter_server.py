@@ -95,7 +95,7 @@ def test_another_model_than_the_snapshot_s_is_still_refused(tmp_path: Path, open
         find_first(tmp_path)
     }
     save_variables(other, [Variable("W", np.zeros((2, 4), np.float32))])
-    with pytest.raises(SnapshotError, match=r"of another model: W is .*\[1, 4\]"):
+    with pytest.raises(SnapshotError, match=r"belongs to a different model: W is .*\[1, 4\]"):
         # The newest snapshot is of the settings before.
         open_run("algorithm.learning_rate=0.1")
 

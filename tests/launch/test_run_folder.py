@@ -124,7 +124,7 @@ def test_force_does_not_move_what_is_needed_or_used(cluster, monkeypatch):
     make_snapshot(checkpoints, 5, 5)
     with lock_folder(checkpoints):
         for call in (lambda: begin_run(experiment, True), lambda: validate_not_held(experiment)):
-            with pytest.raises(SnapshotError, match="held by another parameter server, pid"):
+            with pytest.raises(SnapshotError, match="in use by another parameter server, pid"):
                 call()
     mirrored = load(cluster, "relaax-parameter-server.mirror_url=memory://run")
     with pytest.raises(ConfigError, match="choose another mirror_url"):

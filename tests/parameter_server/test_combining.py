@@ -104,7 +104,7 @@ def test_with_a_mean_a_gradient_of_older_weights_is_dropped_and_its_steps_count(
         push = make_push(backend, "b", 1, 5.0, 0)
         reply, again = backend.push(push), backend.push(push)
         assert (reply.outcome, reply.version, reply.global_t) == ("dropped", 1, 4)
-        assert "only fresh ones count" in reply.reason
+        assert "avg only accepts fresh gradients" in reply.reason
         assert (again.outcome, backend.global_t) == ("dropped", 4)
         assert get_weights(backend) == (START - 1.0).tolist()
         assert backend.status().refused == {"stale": 1}
@@ -353,7 +353,7 @@ def test_without_avg_what_was_held_back_before_is_dropped_and_told(tmp_path, cap
     with open_server(tmp_path / "run", CombineConfig()) as server:
         assert not server._combiner.pending
         assert server.status().held_back == 0
-    assert "1 gradients that were held back are dropped" in caplog.text
+    assert "dropping 1 held-back gradients" in caplog.text
 
 
 def test_no_memory_to_hold_a_gradient_back_costs_this_push_only(tmp_path, monkeypatch):

@@ -221,7 +221,7 @@ def test_command_makes_the_values(tmp_path: Path) -> None:
         ("raise RuntimeError('no such layer')", r"(?s)status 1.*no such layer"),
         ("import sys; sys.exit('wrong config')", r"(?s)status 1.*wrong config"),
         ("import os; os.kill(os.getpid(), 9)", "status -9"),
-        ("", "wrote no file"),
+        ("", "did not write the file"),
     ],
 )
 def test_failing_command_is_told_with_its_last_words(code: str, message: str) -> None:

@@ -117,7 +117,7 @@ def test_segments_behind_a_snapshot_go_and_no_others(tmp_path: Path) -> None:
     assert firsts(tmp_path) == ["13.log"]
     assert read(tmp_path, 13) == ([b"13"], None)
     with pytest.raises(
-        JournalError, match="where record 12 should be: a journal that begins with record 13"
+        JournalError, match="where record 12 should be: a journal that starts with record 13"
     ):
         read(tmp_path, 12)
 
@@ -203,12 +203,12 @@ def test_half_record_that_cannot_be_taken_back_is_the_end_until_a_restart(
     with monkeypatch.context() as patch:
         patch.setattr(os, "writev", fail_writev(30, ERRORS[0]))
         patch.setattr(os, "ftruncate", ftruncate)
-        with pytest.raises(JournalError, match="cannot be taken back"):
+        with pytest.raises(JournalError, match="cannot be removed"):
             journal.append([b"lost"])
     for attempt in (lambda: journal.append([b"more"]), journal.start_segment, journal.sync):
-        with pytest.raises(JournalError, match="nothing is accepted any more"):
+        with pytest.raises(JournalError, match="no more pushes are accepted"):
             attempt()
-    assert "cannot be taken back" in journal.failed
+    assert "cannot be removed" in journal.failed
     journal.close()
     payloads, torn = read(tmp_path)
     assert payloads == [b"before"]
@@ -225,7 +225,9 @@ def test_segment_that_cannot_be_made_leaves_the_old_one(
         for attempt in (lambda: journal.append([b"lost"]), journal.start_segment):
             with monkeypatch.context() as patch:
                 patch.setattr(os, "writev", fail_writev(5, ERRORS[0]))
-                with pytest.raises(JournalError, match=r"no new segment.*No space left"):
+                with pytest.raises(
+                    JournalError, match=r"cannot create a new segment.*No space left"
+                ):
                     attempt()
             assert firsts(tmp_path) == ["0.log"]
         (tmp_path / f"journal-{1:020d}.log.new").write_bytes(bytes(99))  # could not be removed
@@ -468,7 +470,7 @@ def test_start_syncs_what_a_killed_writer_left(rotated: Path, slow_disk: SlowDis
 def test_writer_that_would_overwrite_records_is_refused(tmp_path: Path) -> None:
     write(tmp_path, PAYLOADS)
     for first in range(5):
-        with pytest.raises(JournalError, match=f"up to 4, but the next one is to be {first}"):
+        with pytest.raises(JournalError, match=f"up to 4, but the next one would be {first}"):
             open_journal(tmp_path, first)
     assert read(tmp_path) == (PAYLOADS, None)
 
@@ -483,7 +485,7 @@ def test_snapshot_that_is_newer_than_all_records_begins_anew(tmp_path: Path) -> 
 def test_snapshot_that_is_older_than_the_journal_is_refused(tmp_path: Path) -> None:
     write(tmp_path, PAYLOADS, 100)
     with pytest.raises(
-        JournalError, match="where record 7 should be: a journal that begins with record 100"
+        JournalError, match="where record 7 should be: a journal that starts with record 100"
     ):
         open_journal(tmp_path, 7)
     assert read(tmp_path, 100) == (PAYLOADS, None)

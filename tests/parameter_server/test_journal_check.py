@@ -48,7 +48,7 @@ def test_report_of_two_models_in_one_journal(tmp_path: Path) -> None:
     shutil.copy(files(tmp_path / "other")[0], tmp_path)
     damage = check_journal(tmp_path).damage
     assert damage is not None
-    assert damage.found == "fingerprint 0xabc, 0xfeedbeef before it"
+    assert damage.found == "fingerprint 0xabc, but 0xfeedbeef in the segment before"
 
 
 def test_report_names_the_first_damage_and_reads_what_lies_behind(tmp_path: Path) -> None:

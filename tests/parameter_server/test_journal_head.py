@@ -73,7 +73,7 @@ def test_a_failure_to_note_is_logged_once(
 ) -> None:
     for end in (1, 2):
         head.note(Claim(0, end))  # there is no file
-    assert caplog.text.count("not written: [Errno 2]") == 1
+    assert caplog.text.count("could not be written: [Errno 2]") == 1
 
 
 def test_it_claims_what_a_sync_has_reached_and_nothing_before(

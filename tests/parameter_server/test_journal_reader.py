@@ -110,7 +110,7 @@ def test_large_record_that_was_cut_in_the_middle_is_torn(tmp_path: Path) -> None
     payloads, torn = read(tmp_path)
     assert payloads == [b"a"]
     assert torn is not None
-    assert "a record of 3145728 bytes, of which the file has 3145727" in torn.found
+    assert "a record of 3145728 bytes, of which only 3145727" in torn.found
 
 
 def test_declared_length_is_never_allocated(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_missing_segment_is_damage(tmp_path: Path) -> None:
     assert read(tmp_path, 3) == (PAYLOADS[3:], None)
     files(tmp_path)[0].unlink()
     with pytest.raises(
-        JournalError, match="where record 0 should be: a journal that begins with record 1"
+        JournalError, match="where record 0 should be: a journal that starts with record 1"
     ):
         read(tmp_path)
 
@@ -321,7 +321,7 @@ def test_missing_repeated_and_exchanged_records_are_damage(tmp_path: Path) -> No
         ([parts[1], parts[2], parts[3]], "0 should be: record 1"),
         # Also at the end: no crash writes a whole record twice.
         ([*parts, parts[3]], "4 should be: record 3"),
-        ([*parts[:3], foreign], "3 should be: a record that does not continue the one before"),
+        ([*parts[:3], foreign], "3 should be: a record that does not continue the previous one"),
     ):
         path.write_bytes(header + b"".join(tampered))
         with pytest.raises(JournalError, match=f"damaged at offset .* record {found}"):
@@ -332,14 +332,16 @@ def test_segment_of_another_journal_is_damage(tmp_path: Path) -> None:
     write(tmp_path / "a", [b"1", b"2"], segment_bytes=1)
     write(tmp_path / "b", [b"0", b"2"], segment_bytes=1)
     shutil.copy(files(tmp_path / "b")[1], files(tmp_path / "a")[1])
-    with pytest.raises(JournalError, match="does not continue the one before"):
+    with pytest.raises(JournalError, match="does not continue the previous one"):
         read(tmp_path / "a")
 
 
 def test_segment_of_another_number_is_damage(tmp_path: Path) -> None:
     write(tmp_path, [b"1"])
     files(tmp_path)[0].rename(tmp_path / f"journal-{1:020d}.log")
-    with pytest.raises(JournalError, match="begins with record 0, which the name contradicts"):
+    with pytest.raises(
+        JournalError, match="a header for record 0, which contradicts the file name"
+    ):
         read(tmp_path, 1)
 
 

@@ -238,7 +238,7 @@ def test_half_is_not_fetched_and_is_removed_with_the_next_copy(
     store.write(f"{half}/values.npy", b"half of it")
     fetch_newest(url, tmp_path / "new")
     assert list_versions(tmp_path / "new") == [1]
-    assert f"{half} is a half, skipped" in caplog.text
+    assert f"skipping incomplete snapshot {half}" in caplog.text
     copy(url, folder, 2)
     assert store.versions() == [1, 2]
     assert not [path for path in store.find() if half in path]
@@ -309,7 +309,9 @@ def test_mirror_that_cannot_be_asked_is_no_fresh_start(
     s3_url: str, line: Line, folder: Path
 ) -> None:
     line.refuse()
-    with pytest.raises(SnapshotError, match=rf"{s3_url}: no snapshot .* bring the mirror back"):
+    with pytest.raises(
+        SnapshotError, match=rf"{s3_url}: no snapshot .* make the mirror available again"
+    ):
         fetch_newest(s3_url, folder, file_timeout_sec=5.0)
 
 
@@ -331,8 +333,8 @@ def test_refusing_mirror_is_told_once_and_gets_the_newest_when_it_is_back(
     assert Store(s3_url).versions() in ([3], [2, 3])  # 2 may have been the one being tried
     told = messages(caplog)
     assert len(told) == 2
-    assert "was not copied" in told[0]
-    assert f"mirror {s3_url} is back: it has cp-" in told[1]
+    assert "could not be copied" in told[0]
+    assert f"mirror {s3_url} is available again: it has cp-" in told[1]
     assert SECRET not in caplog.text
 
 
@@ -353,7 +355,7 @@ def test_one_line_for_many_failures(
         (elsewhere / path.name / "values.npy").rmdir()
         wait_until(lambda: mirror.status.error == "", "no more failure")
         mirror.close(60)
-    assert ["was not copied" in text for text in messages(caplog)] == [True, False]
+    assert ["could not be copied" in text for text in messages(caplog)] == [True, False]
 
 
 def test_hanging_mirror_holds_nobody_up_and_newer_ones_replace_the_one_that_waits(
@@ -377,7 +379,7 @@ def test_hanging_mirror_holds_nobody_up_and_newer_ones_replace_the_one_that_wait
     found = set(Store(s3_url).versions())
     assert {1, 7} <= found
     assert len(found) <= 3
-    assert ["was not copied" in text for text in messages(caplog)][-2:] == [True, False]
+    assert ["could not be copied" in text for text in messages(caplog)][-2:] == [True, False]
 
 
 @pytest.mark.parametrize("sent_bytes", [0, 5_000, 900_000, 1_404_000, 1_410_000])
@@ -487,7 +489,7 @@ def test_process_ends_although_the_mirror_hangs(folder: Path) -> None:
         [sys.executable, "-c", HANG, str(folder)], capture_output=True, text=True, timeout=100
     )
     assert done.stdout == "closed\n", done.stderr
-    assert done.stderr.count(f"{path.name} was not copied in 0.5 s at the end") == 1
+    assert done.stderr.count(f"{path.name} could not be copied within 0.5 s at the end") == 1
 
 
 def test_last_one_is_copied_at_the_end(s3_url: str, line: Line, folder: Path) -> None:
@@ -530,19 +532,19 @@ def test_password_is_never_shown(folder: Path, caplog: pytest.LogCaptureFixture)
         error = wait_error(mirror)
         mirror.close(0)
     assert f"PermissionError: user:***@host/runs/{path.name}" in error
-    assert f"mirror telling://user@host/runs: {path.name} was not copied" in caplog.text
+    assert f"mirror telling://user@host/runs: {path.name} could not be copied" in caplog.text
     assert SECRET not in caplog.text + error
 
 
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("bucket/prefix", "'bucket/prefix' is no URL, expected one like s3://bucket/prefix"),
+        ("bucket/prefix", "'bucket/prefix' is not a URL, expected one such as s3://bucket/prefix"),
         ("s3://", "'s3://' is no URL"),
         (f"nosuch://user:{SECRET}@host/a", "nosuch://user@host/a: nosuch:// is unknown"),
         ("gs://bucket/a", r"gs://bucket/a needs a package .* pip install 'relaax_like\[mirror\]'"),
         (f"s3://bucket/a?token={SECRET}", r"s3://bucket/a: .* has no \? in it"),
-        (f"sftp://user:half/{SECRET}@host/a", "mirror_url: a / in its password"),
+        (f"sftp://user:half/{SECRET}@host/a", "mirror_url: does its password contain a /"),
     ],
 )
 def test_url_that_cannot_be_used_is_refused_at_once(url: str, message: str, folder: Path) -> None:

@@ -143,7 +143,7 @@ BAD = {
     "values of float32": ({"values": np.zeros(SIZE, np.float32)}, "values"),
     "slots infinite": (
         {"slots": {"default": np.full((2, SIZE), INF, np.float32)}},
-        "memory has NaN or infinity",
+        "state contains NaN or infinity",
     ),
     "slots of another shape": ({"slots": {"default": np.zeros((1, SIZE), np.float32)}}, "slots"),
     "slots missing": ({"slots": {}}, "default"),
@@ -312,7 +312,7 @@ def test_a_restart_says_which_publish_it_took_up(
     server.publish(make_publish(1))
     crash(server)
     crash(make_server(tmp_path))
-    assert "took up publish 1, step 20" in caplog.text
+    assert "restored publication 1, step 20" in caplog.text
 
 
 def test_a_snapshot_that_is_newer_than_the_published_state_wins(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_a_failing_disk_costs_what_it_could_not_take(
         for number in (2, 3):
             assert server.publish(make_publish(number)).outcome == "applied"
     assert_is_publish(server, 3)
-    assert caplog.text.count("a publish was not written") == 1
+    assert caplog.text.count("a publication could not be written") == 1
     crash(server)
     server = make_server(tmp_path)
     assert_is_publish(server, 1)

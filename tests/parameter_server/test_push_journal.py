@@ -211,7 +211,7 @@ def test_a_full_disk_ends_the_journal_and_not_the_training(tmp_path, monkeypatch
     assert server.push(make_push(3)).outcome == "applied"
     assert server.status().durability == "snapshot"
     assert server.status().journal_error == ""
-    assert caplog.text.count("the journal is not written any more") == 1
+    assert caplog.text.count("the journal is no longer written") == 1
     monkeypatch.undo()
     server.save_checkpoint()
     want = get_state(server)

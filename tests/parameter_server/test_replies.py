@@ -65,7 +65,7 @@ def test_what_comes_late_is_dropped_and_counted(incarnation, sequence):
         else:
             reply = backend.push(make_push(backend, incarnation, sequence))
         assert (reply.outcome, reply.version) == ("dropped", 1)
-        assert "came late" in reply.reason
+        assert "arrived late" in reply.reason
         assert backend.status().refused == {"late": 1}
 
 

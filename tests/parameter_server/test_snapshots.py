@@ -140,9 +140,9 @@ def test_next_best_is_read_where_the_best_is_damaged(
         snapshots.save(make_state(30, 3))
     (best / "values.npy").write_bytes(b"")
     assert_same(read_best(tmp_path), make_state(10, 1))
-    assert f"{best}: damaged snapshot skipped" in caplog.text
+    assert f"{best}: skipping a damaged snapshot" in caplog.text
     (second / "manifest.json").unlink()
-    with pytest.raises(SnapshotError, match="no snapshot with a score can be used, 2 are damaged"):
+    with pytest.raises(SnapshotError, match="no usable snapshot has a score, and 2 are damaged"):
         read_best(tmp_path)
 
 
@@ -205,7 +205,7 @@ def test_any_flipped_bit_is_noticed_and_the_one_before_restored(
                 flipped[offset] ^= 1 << bit
                 (path / file).write_bytes(flipped)
                 assert_same(snapshots.restore_latest(make_layout()), make_state(10, 1))
-        assert "damaged snapshot skipped" in caplog.text
+        assert "skipping a damaged snapshot" in caplog.text
         assert path.name in caplog.text
         (path / file).write_bytes(whole)
         assert_same(snapshots.restore_latest(make_layout()), make_state(20, 2))
@@ -275,9 +275,9 @@ def test_new_snapshot_is_kept_although_damaged_ones_are_newer(tmp_path: Path) ->
     [
         ([("w1", 3, "a"), ("w2", 4, "a")], r"w2 is trainable float32 \[3\].*here .*\[4\]"),
         ([("w1", 3, "a")], "w2 is only in the snapshot"),
-        ([("w1", 3, "a"), ("w2", 3, "a"), ("w3", 1, "a")], "w3 is missing in the snapshot"),
+        ([("w1", 3, "a"), ("w2", 3, "a"), ("w3", 1, "a")], "w3 is missing from the snapshot"),
         ([("w1", 3, "a"), ("w2", 3, "b")], "w2 .*in group a, here .*in group b"),
-        ([("w2", 3, "a"), ("w1", 3, "a")], "another order"),
+        ([("w2", 3, "a"), ("w1", 3, "a")], "a different order"),
     ],
 )
 def test_foreign_layout_names_what_differs(
@@ -347,7 +347,7 @@ def test_snapshot_that_the_disk_does_not_give_back_is_discarded(
     with Snapshots(tmp_path, keep=1) as snapshots:
         old = snapshots.save(make_state(10, 1))
         monkeypatch.setattr(os, "posix_fadvise", lose)
-        with pytest.raises(SnapshotError, match="discarded: the disk gave back something else"):
+        with pytest.raises(SnapshotError, match="discarded, because the disk returned other data"):
             snapshots.save(make_state(20, 2))
         with pytest.raises(SnapshotError, match=old.name):  # in the place of a whole one
             snapshots.save(make_state(10, 1))
@@ -401,7 +401,7 @@ def test_write_that_fails_in_the_middle_leaves_the_old_snapshot(tmp_path: Path) 
         text=True,
         timeout=100,
     )
-    assert "was not written: [Errno 27]" in done.stdout, done.stderr
+    assert "could not be written: [Errno 27]" in done.stdout, done.stderr
     assert sorted(path.name[:3] for path in tmp_path.iterdir()) == ["cp-", "epo", "loc"]
 
 
@@ -463,7 +463,10 @@ def test_killed_while_saving_leaves_the_newest_whole_one(tmp_path: Path) -> None
 
 def test_statistics_that_are_no_json_are_a_snapshot_error(tmp_path: Path) -> None:
     state = State(**{**vars(make_state()), "statistics": {"mean": float("nan")}})
-    with Snapshots(tmp_path) as snapshots, pytest.raises(SnapshotError, match="not written"):
+    with (
+        Snapshots(tmp_path) as snapshots,
+        pytest.raises(SnapshotError, match="could not be written"),
+    ):
         snapshots.save(state)
 
 

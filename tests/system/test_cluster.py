@@ -97,7 +97,7 @@ def test_a_killed_client_disturbs_nobody_and_rejoins(cluster: Cluster) -> None:
     again = cluster.start_client("doomed")
     wait_scores(again, 2)
     wait_scores(other, 2)
-    assert "trying again" not in other.output
+    assert "retrying" not in other.output
     assert all(server.alive for server in servers)
     assert_no_trace(*servers, other, again)
 
@@ -110,7 +110,7 @@ def test_a_killed_rlx_server_costs_its_clients_an_episode_each(cluster: Cluster)
     before = cluster.wait_steps(1)
     rlx.stop(signal.SIGKILL)
     for client in clients:
-        client.wait_for("trying again")
+        client.wait_for("retrying")
     assert ps.alive
     cluster.start_rlx_server()
     for client in clients:
@@ -149,7 +149,7 @@ def test_a_killed_parameter_server_goes_on_from_its_snapshot(cluster: Cluster) -
     assert rlx.alive
     for client in clients:
         wait_scores(client, 1)
-        assert "trying again" not in client.output
+        assert "retrying" not in client.output
     assert_no_trace(again, rlx, *clients)
 
 
@@ -278,7 +278,7 @@ def test_a_second_server_on_the_same_checkpoints_is_refused(cluster: Cluster) ->
     elsewhere = f"relaax-parameter-server.bind=localhost:{find_free_port()}"
     second = cluster.start_parameter_server(elsewhere)
     assert second.wait() == 1
-    second.wait_for(rf"^error: .*held by another parameter server, pid {first.pid}\b")
+    second.wait_for(rf"^error: .*in use by another parameter server, pid {first.pid}\b")
     assert_no_trace(second)
     cluster.wait_status(lambda status: True, "any answer")
 

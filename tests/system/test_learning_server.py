@@ -77,7 +77,7 @@ def test_two_clients_learn_cartpole_together_and_a_third_joins_them(cluster: Clu
 
 def find_taken_up(ps: Program) -> tuple[int, int]:
     """Returns number and step of the publish that a server has taken up."""
-    match = ps.wait_for(r"took up publish (\d+), step (\d+)")
+    match = ps.wait_for(r"restored publication (\d+), step (\d+)")
     return int(match[1]), int(match[2])
 
 
@@ -121,8 +121,8 @@ def test_a_killed_parameter_server_takes_up_its_newest_publish_and_agents_act_on
     # While TensorFlow is being loaded, or compiles.
     fourth.wait_for("parameter server on")
     assert fourth.stop() == 128 + signal.SIGTERM
-    assert "took up" not in fourth.output
-    assert "trying again" not in clients[1].output
+    assert "restored publication" not in fourth.output
+    assert "retrying" not in clients[1].output
     assert_no_trace(second, third, fourth, rlx, *clients)
     assert rlx.stop() == 128 + signal.SIGTERM
     assert clients[1].stop() == 128 + signal.SIGTERM
