@@ -27,5 +27,5 @@ def describe_missing(module: str | None) -> str | None:
     library = (module or "").partition(".")[0]
     for extra, modules in _MODULES.items():
         if library in modules.split():
-            return f"{library} is missing for {sys.executable}; {describe_cure(extra)}"
+            return f"{library} is not installed for {sys.executable}; {describe_cure(extra)}"
     return None

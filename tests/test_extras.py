@@ -35,7 +35,7 @@ def test_every_library_of_an_extra_is_known() -> None:
 def test_the_line_names_the_extra() -> None:
     line = describe_missing("grpc.aio")
     assert line is not None
-    assert line.startswith("grpc is missing for ")
+    assert line.startswith("grpc is not installed for ")
     assert line.endswith("; install it: pip install 'relaax_like[server]'")
     for module in ("my_module", "", None):
         assert describe_missing(module) is None
@@ -44,7 +44,7 @@ def test_the_line_names_the_extra() -> None:
 def test_a_folder_s_missing_library_is_named_without_a_place(tmp_path: Path) -> None:
     text = "raise ModuleNotFoundError(\"No module named '{0}'\", name='{0}')"
     for name, want in (
-        ("tensorflow", r"^tensorflow is missing .*relaax_like\[server\]'$"),
+        ("tensorflow", r"^tensorflow is not installed .*relaax_like\[server\]'$"),
         ("mine", r"model\.py:1: ModuleNotFoundError: No module named 'mine'"),
     ):
         folder = tmp_path / name

@@ -216,7 +216,7 @@ def test_what_the_base_install_lacks_is_one_line(
     for argv, want in (
         (["-c", "from relaax_like.cli.entry import relaax as run; run()"], "[server]'"),
         (["-c", "from relaax_like.cli.entry import rlx_server as run; run()"], "[server]'"),
-        ([gym, "--env", "CartPole-v1"], "gymnasium is missing for .*relaax_like[envs]'"),
+        ([gym, "--env", "CartPole-v1"], "gymnasium is not installed for .*relaax_like[envs]'"),
     ):
         done = subprocess.run(
             [python, *argv],

@@ -295,7 +295,7 @@ class BatchAgent(abc.ABC):
           The total reward of each episode, not shaped. All whole rollouts have been learned from.
         """
         if self._slots != 1:
-            raise ValueError(f"run: the agent has {self._slots} slots, expected one")
+            raise ValueError(f"run: the agent has {self._slots} slots, but run supports one")
         totals: list[float] = []
         while len(totals) < num_games and not (self.learning and self._main.finished):
             totals.append(self._run_one_episode(env, actrep))

@@ -107,8 +107,8 @@ class ObservationHistory:
         if array.ndim < 2 or len(array) != self._slots:
             raise InvalidInputError(
                 f"observation history: {name!r} has shape {list(array.shape)}, expected "
-                f"[{self._slots}, ..., d] with a last axis to join on; do without a history, or "
-                "wrap the environment to turn its observations into vectors",
+                f"[{self._slots}, ..., d], joined on the last axis; set observation_history: "
+                "1, or wrap the environment so that its observations are vectors",
                 name,
             )
 

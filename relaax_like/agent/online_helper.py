@@ -239,15 +239,15 @@ class OnlineHelper:
         self._processor.report(ended, rollout.env_steps if self.counts_steps else 0)
         if self._refused_in_a_row >= _MAX_REFUSED:
             raise InvalidInputError(
-                f"{error}; {_MAX_REFUSED} rollouts in a row could not be learned from: look at "
-                "what the simulator does there, or scale its numbers",
+                f"{error}; {_MAX_REFUSED} rollouts in a row were rejected: check the simulator "
+                "there, or scale its numbers",
                 error.field,
             )
         now = time.monotonic()
         if now >= self._next_refused_line:
             self._next_refused_line = now + _REFUSED_LINE_SEC
             logger.warning(
-                "%s: a rollout is not learned from (%d so far): %s",
+                "%s: discarding a rollout (%d so far): %s",
                 self._client or self._name,
                 self.refused_rollouts,
                 error,

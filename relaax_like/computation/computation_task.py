@@ -469,8 +469,8 @@ def _validate_costs(costs: Tensors, common: Sequence[tf.Tensor], groups: Iterabl
         # A ValueError comes out of a trace as it is.
         raise ValueError(
             f"no cost reaches variable group {missing[0]!r}: learn returned "
-            f"{', '.join(costs) or 'none'}; return a cost of that name, or one of no group's "
-            "name, which reaches all"
+            f"{', '.join(costs) or 'none'}; return a cost of that name, or one that is not "
+            "named after a group, which reaches all groups"
         )
 
 
@@ -491,13 +491,14 @@ def _select(
     for name, spec in specs.items():
         if arrays is None or name not in arrays:
             raise InvalidInputError(
-                f"{field}: {name} is missing, the model's specs name {', '.join(specs)}", name
+                f"{field}: {name} is missing; the model's specs name {', '.join(specs)}", name
             )
         array = np.asarray(arrays[name], spec.dtype.as_numpy_dtype)
         tail = array.shape[array.ndim - len(spec.shape) + 1 :] if any_axes else array.shape[1:]
         if array.ndim < len(spec.shape) or tail != tuple(spec.shape[1:]):
             raise InvalidInputError(
-                f"{field}[{name}]: shape {list(array.shape)}, the model's specs say {spec.shape}",
+                f"{field}[{name}]: shape {list(array.shape)}, but the model's specs say "
+                f"{spec.shape}",
                 name,
             )
         tensors[name] = tf.constant(array)

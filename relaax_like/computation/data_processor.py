@@ -169,7 +169,7 @@ class ComputationDataProcessor:
             try:
                 on_done()
             except Exception:
-                logger.exception("an agent could not be told that its rollout is done")
+                logger.exception("could not notify an agent that its rollout is finished")
 
     def _predict(self, requests: Sequence[Request], exploit: bool) -> list[Prediction]:
         if len(requests) == 1:

@@ -86,12 +86,16 @@ class Tasks:
 
 def _validate(algorithms: Mapping[str, Any]) -> None:
     if not algorithms:
-        raise ConfigError("make_algorithms: no task; return a dict with an Algorithm for each")
+        raise ConfigError(
+            "make_algorithms: returned no tasks; return a dict with one Algorithm per task"
+        )
     for task, algorithm in algorithms.items():
         if not isinstance(task, str) or not _NAME.fullmatch(task):
             raise ConfigError(
-                f"make_algorithms: task {task!r}, expected a name of up to 60 letters, digits, _ "
-                "and -, which begins with a letter"
+                f"make_algorithms: task {task!r}, expected a name of up to 60 letters, digits, "
+                "_ and - that starts with a letter"
             )
         if not isinstance(algorithm, Algorithm):
-            raise ConfigError(f"make_algorithms: task {task!r} is {algorithm!r}, no Algorithm")
+            raise ConfigError(
+                f"make_algorithms: task {task!r} is {algorithm!r}, expected an Algorithm"
+            )

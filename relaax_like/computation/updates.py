@@ -406,8 +406,8 @@ def _plan_cut(batch: Batch, leading_axes: int, axis: Axis) -> _Cut:
         )
     if axis == "rows" and leading_axes > 1 and (batch["states"] or batch["next_states"]):
         raise InvalidInputError(
-            'axis: "rows", but the memory of a rollout [T, k, ...] is known at its start only; use '
-            'axis "slots"',
+            'axis: "rows", but the memory of a rollout [T, k, ...] is only known at its '
+            'start; use axis "slots"',
             "axis",
         )
     along = {"rows": 0, "slots": 1}[axis]
@@ -427,12 +427,12 @@ def _validate_lengths(batch: Batch, cut: _Cut, minibatch: int) -> int:
         if size != sizes[0]:
             what = "steps and slots" if cut.rows else "rows or slots"
             raise InvalidInputError(
-                f"{name}: {list(size)} {what}, expected {list(sizes[0])} as {names[0]} has", name
+                f"{name}: {list(size)} {what}, expected {list(sizes[0])} like {names[0]}", name
             )
     length = math.prod(sizes[0])
     if not 1 <= minibatch <= length:
         raise InvalidInputError(
-            f"minibatch: {minibatch}, expected 1 to {length}, as many as there are in the batch",
+            f"minibatch: {minibatch}, expected 1 to {length} (the size of the batch)",
             "minibatch",
         )
     return length
@@ -514,7 +514,9 @@ def _name_metrics(names: Sequence[str], numbers: np.ndarray) -> dict[str, float]
     metrics = dict(zip(names, numbers[:-1].tolist(), strict=True))
     if numbers[-1]:
         costs = ", ".join(f"{name} {value:g}" for name, value in metrics.items())
-        raise NotFiniteError(f"a gradient is not finite: {costs}; the update was not made", metrics)
+        raise NotFiniteError(
+            f"a gradient is not finite: {costs}; the update was not applied", metrics
+        )
     return metrics
 
 

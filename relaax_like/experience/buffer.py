@@ -149,10 +149,12 @@ class Buffer:
         """
         start, stop = self._traj_idx[-1], self._length
         if start == stop:
-            raise InvalidInputError("the trajectory has no step: push before end_trajectory", "")
+            raise InvalidInputError(
+                "the trajectory has no steps; push a step before end_trajectory", ""
+            )
         if self._extras.names and self._num_extras != stop:
             raise InvalidInputError(
-                f"additional info came {self._num_extras} times in {stop} steps: call "
+                f"additional info was pushed {self._num_extras} times in {stop} steps; call "
                 "push_additional_info once for each step of all trajectories, or never",
                 "additional info",
             )
@@ -289,8 +291,8 @@ class Buffer:
                 mine, theirs = getattr(first, name), getattr(buffer, name)
                 if mine != theirs:
                     raise InvalidInputError(
-                        f"buffers with {name} {mine} and {theirs}: their returns mean different "
-                        "things; make both with the same",
+                        f"buffers with {name} {mine} and {theirs} cannot be joined, because "
+                        "their returns differ in meaning; create both with the same value",
                         name,
                     )
             joined._extend(buffer)
@@ -375,22 +377,22 @@ class Buffer:
         steps = max(self._length, self._num_extras) - self._traj_idx[-1]
         if steps:
             raise InvalidInputError(
-                f"the last trajectory of {steps} steps has not ended: call end_trajectory first, "
-                "with the value of the state behind it if it was cut off",
+                f"the last trajectory of {steps} steps has not ended; call end_trajectory "
+                "first, with the value of its final state if it was truncated",
                 "",
             )
 
     def _require_trajectories(self) -> None:
         self._require_ended()
         if not self._length:
-            raise InvalidInputError("the buffer is empty: push a trajectory first", "")
+            raise InvalidInputError("the buffer is empty; push a trajectory first", "")
 
     def _require_same_extras(self, names: set[str | None] | set[str]) -> None:
         if names != self._extras.names:
             mine, theirs = sorted(map(str, self._extras.names)), sorted(map(str, names))
             raise InvalidInputError(
-                f"additional info is {theirs}, expected {mine} as the steps before have: push the "
-                "same names for all steps",
+                f"additional info is {theirs}, expected {mine} as in the previous steps; push "
+                "the same names for all steps",
                 "additional info",
             )
 

@@ -194,7 +194,7 @@ class Collector:
         added = sum(part.slots for parts in handled for part in parts)
         with self._changed:
             if self._closed:
-                raise CollectorClosedError("the collector is closed: make a new one")
+                raise CollectorClosedError("the collector is closed; create a new one")
             first = self._layout
             for layout in layouts:
                 first = first or layout
@@ -246,7 +246,8 @@ class Collector:
             return
         if self._latest is None:
             raise InvalidInputError(
-                "policy_data came before any training data went out: call get_training_data first",
+                "policy_data was called before any training data was taken; call "
+                "get_training_data first",
                 "policy_data",
             )
         self._data_handler.after_learn(self._latest, policy_data)
@@ -300,7 +301,7 @@ class Collector:
             return [handled]
         if not handled:
             raise InvalidInputError(
-                "the data handler's after_interact returned no rollout, expected at least one",
+                "the data handler's after_interact returned no rollouts, expected at least one",
                 "after_interact",
             )
         return handled
@@ -312,14 +313,15 @@ class Collector:
         if waiting < self._columns:
             # Nothing can be taken that would make room: trying again would go on for ever.
             raise InvalidInputError(
-                f"{added} columns will never find room: {waiting} wait, too few for a batch of "
+                f"{added} columns can never fit: {waiting} are waiting, too few for a batch of "
                 f"{self._columns}, and capacity is {self._capacity}; set capacity to "
                 f"{self._columns - 1 + added} or more, or add fewer at once",
                 "capacity",
             )
         raise CollectorFullError(
-            f"{waiting} columns wait, {added} more came, and capacity is {self._capacity}: add "
-            "them again when training data has been taken, or set a higher capacity"
+            f"{waiting} columns are waiting, {added} more do not fit, because capacity is "
+            f"{self._capacity}; add them again after training data has been taken, or raise "
+            "capacity"
         )
 
     def _append(self, rollouts: Sequence[Rollout]) -> int:
@@ -393,8 +395,8 @@ def _add_to_layout(
     if array.shape[: len(leading)] != leading:
         expected = ", ".join(map(str, leading))
         raise InvalidInputError(
-            f"{field} has shape {list(array.shape)}, expected [{expected}, ...]: T is the "
-            "collector's steps, k as in next_alive",
+            f"{field} has shape {list(array.shape)}, expected [{expected}, ...], where T is "
+            "the collector's steps and k is the same as in next_alive",
             field,
         )
     layout[field] = (array.shape[len(leading) :], array.dtype)
@@ -412,17 +414,17 @@ def _validate_layout(layout: _Layout, first: _Layout) -> None:
         if layout.get(field) == first.get(field):
             continue
         if field not in layout:
-            difference = "is missing; the first rollout had it"
+            difference = "is missing, but the first rollout had it"
         elif field not in first:
-            difference = "is new; the first rollout did not have it"
+            difference = "is new, but the first rollout did not have it"
         else:
             (shape, dtype), (want_shape, want_dtype) = layout[field], first[field]
             difference = (
-                f"is {dtype} of {list(shape)} in each slot; in the first rollout it was "
-                f"{want_dtype} of {list(want_shape)}"
+                f"is {dtype} of {list(shape)} in each slot, but was {want_dtype} of "
+                f"{list(want_shape)} in the first rollout"
             )
         raise InvalidInputError(
-            f"{field} {difference}: a collector takes rollouts of one kind; make another one for "
-            "another kind",
+            f"{field} {difference}; all rollouts of a collector must be of one kind, so create "
+            "another collector for another kind",
             field,
         )

@@ -82,7 +82,7 @@ class GrowingArray:
         ):
             raise InvalidInputError(
                 f"{self._field} is {dtype} of {list(shape)}, expected {array.dtype} of "
-                f"{list(array.shape[1:])}: give all elements in one shape and dtype",
+                f"{list(array.shape[1:])}; all elements must have the same shape and dtype",
                 self._field,
             )
         if used + more > len(array):
@@ -130,8 +130,8 @@ class GrowingTree:
         for _, leaf in leaves:
             if leaf.shape[:1] != (number,):
                 raise InvalidInputError(
-                    f"{self._field} has shape {list(leaf.shape)}, expected [{number}, ...] as the "
-                    "rewards",
+                    f"{self._field} has shape {list(leaf.shape)}, expected [{number}, ...] "
+                    "like the rewards",
                     self._field,
                 )
         for array, leaf in leaves:
@@ -157,8 +157,8 @@ class GrowingTree:
                 arrays[name] = GrowingArray(field)
         if leaves.keys() != arrays.keys():
             raise InvalidInputError(
-                f"{self._field} is {_describe(leaves)}, expected {_describe(arrays)} as the first "
-                "time",
+                f"{self._field} is {_describe(leaves)}, expected {_describe(arrays)} as in the "
+                "first push",
                 self._field,
             )
         return ((arrays[name], leaf) for name, leaf in leaves.items())

@@ -11,7 +11,7 @@ from relaax_like.wire.errors import InvalidInputError
 MAX_MAGNITUDE = 1e8
 # Of an episode's return, which nobody squares.
 MAX_RETURN = 1e12
-EXPECTED = f"expected finite numbers of at most {MAX_MAGNITUDE:g} in size"
+EXPECTED = f"expected finite numbers of at most {MAX_MAGNITUDE:g} in magnitude"
 
 
 def find_too_large(array: np.ndarray) -> tuple[int, ...] | None:

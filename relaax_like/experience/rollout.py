@@ -86,7 +86,7 @@ class RolloutBuffer:
           states: name -> [k, ...], the memory before the step.
           version: of the values that acted.
         """
-        assert not self._waiting, "two add_actions without an outcome between them"
+        assert not self._waiting, "add_actions was called twice without an outcome in between"
         if not self._inputs:
             self._allocate(inputs, actions)
         t = self._length
@@ -119,7 +119,7 @@ class RolloutBuffer:
         Returns:
           The rollout when this was its last step, else None.
         """
-        assert self._waiting, "an outcome without add_actions before it"
+        assert self._waiting, "an outcome without a preceding add_actions"
         t = self._length
         if t == 0:
             self._rewards = np.empty((self._steps, *rewards.shape), np.float32)

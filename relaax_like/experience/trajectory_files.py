@@ -38,8 +38,8 @@ class DamagedFileError(InvalidInputError):
 
     def __init__(self, path: Path, reason: str):
         super().__init__(
-            f"{path}: no trajectories, or damaged ({reason}); remove the file, or name the folder "
-            "of a run with learner.collect_traj",
+            f"{path}: no trajectories, or damaged ({reason}); remove the file, or name the "
+            "folder of a run with learner.collect_traj",
             str(path),
         )
         self.path = path
@@ -80,8 +80,8 @@ class TrajectoryWriter:
         if self._bytes + size > self._max_bytes:
             self._is_full = True
             logger.warning(
-                "%s holds %.1f MB, learner.collect_traj_max_mb is %g: iteration %d and what "
-                "follows is not written; training goes on",
+                "%s contains %.1f MB, but learner.collect_traj_max_mb is %g: iteration %d and "
+                "later ones are not written; training continues",
                 self._folder,
                 self._bytes / 1e6,
                 self._max_bytes / 1e6,
@@ -96,8 +96,8 @@ class TrajectoryWriter:
             if not self._has_failed:
                 self._has_failed = True
                 logger.warning(
-                    "%s was not written: %s; training goes on without it, and without others that "
-                    "cannot be written",
+                    "%s could not be written: %s; training continues without it, and without "
+                    "others that cannot be written",
                     path,
                     error,
                 )

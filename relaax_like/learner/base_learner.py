@@ -132,7 +132,8 @@ class BaseLearner:
             raise ConfigError(f"rank is {rank}, expected 0 to {world_size - 1} (world_size - 1)")
         if world_size > 1 and not self._config.use_distributed:
             raise ConfigError(
-                f"use_distributed is false, but world_size is {world_size}; set use_distributed"
+                f"use_distributed is false, but world_size is {world_size}; set "
+                "use_distributed: true"
             )
         self._rank = rank
         self._exp_dir = Path(exp_dir)
@@ -189,7 +190,7 @@ class BaseLearner:
         self._require_policy()
         if self._dataloader is None:
             raise RuntimeError(
-                "the learner has no data loader: call setup_dataloader() before start()"
+                "the learner has no data loader; call setup_dataloader() before start()"
             )
         self.call_hook("before_run")
         try:
@@ -217,8 +218,7 @@ class BaseLearner:
         """
         if self.get_data is None:
             raise RuntimeError(
-                "the learner has nowhere to get data from: set learner.get_data before "
-                "setup_dataloader()"
+                "the learner has no data source; set learner.get_data before setup_dataloader()"
             )
         if self._dataloader is not None:
             self._dataloader.close()
@@ -422,15 +422,15 @@ class BaseLearner:
             configs.setdefault(LOG_REDUCE, make_log_reduce_hook())
             if self._reduce_log is None and configs[LOG_REDUCE] is not None:
                 raise ConfigError(
-                    f"hook.{LOG_REDUCE} is on, as world_size is {world_size}, but there is no "
-                    "reduce_log to average over the learners; hand one over, or set the hook to "
-                    "false"
+                    f"hook.{LOG_REDUCE} is on, because world_size is {world_size}, but there "
+                    "is no reduce_log to average over the learners; pass one, or set the hook "
+                    "to false"
                 )
         return build_learner_hook_by_cfg(configs)
 
     def _require_policy(self) -> Policy:
         if self._policy is None:
-            raise RuntimeError("the learner has no policy: set learner.policy first")
+            raise RuntimeError("the learner has no policy; set learner.policy first")
         return self._policy
 
     def _train(self, data: Any) -> None:
@@ -468,7 +468,7 @@ class BaseLearner:
         try:
             self.save_checkpoint()
         except Exception as second:  # the first one is what matters
-            self._logger.error("no checkpoint was saved: %s", second)
+            self._logger.error("could not save a checkpoint: %s", second)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

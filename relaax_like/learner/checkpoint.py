@@ -67,7 +67,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         write_arrays(path, {**arrays, _METADATA: _pack_metadata(metadata)})
     except OSError as error:
         raise SnapshotError(
-            f"{path}: the checkpoint was not written ({error.strerror or error})"
+            f"{path}: the checkpoint could not be written ({error.strerror or error})"
         ) from error
 
 
@@ -83,25 +83,25 @@ def load_checkpoint(path: Path) -> Checkpoint:
         if metadata is not None and metadata["format"] == _FORMAT:
             return _make_checkpoint(arrays, metadata)
     except FileNotFoundError:
-        raise SnapshotError(f"{path}: there is no such checkpoint") from None
+        raise SnapshotError(f"{path}: no such checkpoint") from None
     except DAMAGE as error:
         raise SnapshotError(
-            f"{path}: damaged, or no checkpoint of a learner ({error}); use another one"
+            f"{path}: damaged, or not a learner's checkpoint ({error}); use another one"
         ) from error
     if metadata is None:
-        raise SnapshotError(f"{path}: no checkpoint of a learner, but another .npz file")
+        raise SnapshotError(f"{path}: not a learner's checkpoint, but another .npz file")
     raise SnapshotError(
-        f"{path}: a checkpoint of format {metadata['format']}, expected {_FORMAT}; it comes from "
-        "another version of this program"
+        f"{path}: a checkpoint of format {metadata['format']}, expected {_FORMAT}; it was "
+        "written by another version of this program"
     )
 
 
 def _check_array(name: str, array: Any) -> np.ndarray:
     if name == _METADATA:
-        raise InvalidInputError(f"policy state: {name}: this name is taken, use another", name)
+        raise InvalidInputError(f"policy state: {name}: this name is reserved; use another", name)
     if not isinstance(array, np.ndarray | np.generic):
         raise InvalidInputError(
-            f"policy state: {name}: {type(array).__name__} came, expected an array of NumPy", name
+            f"policy state: {name}: expected a NumPy array, got {type(array).__name__}", name
         )
     if array.dtype.name not in DTYPES:
         raise InvalidInputError(
@@ -118,7 +118,7 @@ def _make_checkpoint(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) ->
     dtypes = metadata["dtypes"]
     if arrays.keys() != dtypes.keys():
         differing = ", ".join(sorted(arrays.keys() ^ dtypes.keys()))
-        raise ValueError(f"entries are missing or foreign: {differing}")
+        raise ValueError(f"missing or unknown entries: {differing}")
     for name, array in arrays.items():
         # NumPy writes bfloat16 as nameless bytes.
         if array.dtype.kind == "V":

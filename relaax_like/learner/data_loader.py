@@ -64,7 +64,9 @@ class AsyncDataLoader(Iterator[Any]):
             if size < 1:
                 raise ConfigError(f"{name} is {size}, expected 1 or more")
         if batch_size % chunk_size:
-            raise ConfigError(f"batch_size {batch_size} is no multiple of chunk_size {chunk_size}")
+            raise ConfigError(
+                f"batch_size {batch_size} is not a multiple of chunk_size {chunk_size}"
+            )
         self._get_data = get_data
         self._chunk_size = chunk_size
         self._chunks_per_batch = batch_size // chunk_size

@@ -140,7 +140,7 @@ class ExperienceService(ExperienceSink):
         deadline = time.monotonic() + _ROOM_SEC
         while not self._try_to_add(learner, experience, rollout):
             if time.monotonic() > deadline:
-                raise ServerUnavailableError("experience: there is no room; try again later")
+                raise ServerUnavailableError("experience: the queue is full; retry later")
             self._wait_for_change()
 
     def wait(
@@ -230,8 +230,9 @@ class ExperienceService(ExperienceSink):
         self._clients[experience.client_id] = client  # the newest at the end
         if client.incarnation > experience.incarnation:
             raise InvalidInputError(
-                f"experience: of life {experience.incarnation} of client {experience.client_id}, "
-                f"which began life {client.incarnation} since",
+                f"experience: of incarnation {experience.incarnation} of client "
+                f"{experience.client_id}, which has since started incarnation "
+                f"{client.incarnation}",
                 "incarnation",
             )
         if len(self._clients) > _MAX_CLIENTS:
@@ -263,7 +264,7 @@ class ExperienceService(ExperienceSink):
             self._learn_all()
         except Exception as error:
             if self._stopping and isinstance(error, ServerUnavailableError):
-                logger.info("what was not published is lost: %s", error)
+                logger.info("updates that were not published are lost: %s", error)
                 return
             logger.error("learning has failed: %s", error, exc_info=_get_traceback(error))
             self._end_news()
@@ -293,7 +294,7 @@ class ExperienceService(ExperienceSink):
         learner.close()
         if learner.waiting_columns:
             logger.info(
-                "%d rollout(s) of one slot were received and not learned from",
+                "%d rollout(s) of one slot were received but not learned from",
                 learner.waiting_columns,
             )
 
@@ -307,13 +308,13 @@ def _read_rollout(data: np.ndarray) -> Rollout:
     try:
         message = learner_pb2.Rollout.FromString(data.tobytes())
     except DecodeError:
-        raise InvalidInputError("rollout: these bytes are none", "rollout") from None
+        raise InvalidInputError("rollout: not a valid Rollout message", "rollout") from None
     for arrays in (message.inputs, message.next_inputs, message.actions, message.states):
         # Errors name arrays: a name of a megabyte is not to come back as one.
         if len(arrays) > _MAX_ARRAYS or max(map(len, arrays), default=0) > _NAME_LENGTH:
             raise InvalidInputError(
-                f"rollout: {len(arrays)} arrays of a kind, expected at most {_MAX_ARRAYS} with "
-                f"names of at most {_NAME_LENGTH} characters",
+                f"rollout: {len(arrays)} arrays of one kind, expected at most {_MAX_ARRAYS}, "
+                f"with names of at most {_NAME_LENGTH} characters",
                 "rollout",
             )
     return message_to_rollout(message)

@@ -74,8 +74,8 @@ class GradientLearner(Learner):
             self._task.set_values(values)
         except ValueError as error:  # InvalidInputError is one
             raise ConfigError(
-                f"the parameter server's values do not fit the model: {error}; give both servers "
-                "the same configuration"
+                f"the parameter server's values do not fit the model: {error}; use the same "
+                "configuration for both servers"
             ) from error
         self._on_learned = on_learned
         self._announce((), values)
@@ -130,7 +130,7 @@ class GradientLearner(Learner):
             return
         self._next_failure_line = now + _FAILURE_LINE_SEC
         logger.error(
-            "a rollout could not be learned from (%d so far): %s",
+            "could not learn from a rollout (%d so far): %s",
             self._failed_rollouts,
             error if isinstance(error, RelaaxError) else repr(error),
             exc_info=None if isinstance(error, RelaaxError) else error,

@@ -110,9 +110,11 @@ def register_learner_hook(name: str, hook_type: type[LearnerHook]) -> None:
       ConfigError: no `LearnerHook`, or the name is taken by another class.
     """
     if not (isinstance(hook_type, type) and issubclass(hook_type, LearnerHook)):
-        raise ConfigError(f"hook type {name}: {hook_type!r} came, expected a LearnerHook's class")
+        raise ConfigError(f"hook type {name}: expected a LearnerHook class, got {hook_type!r}")
     if _registry.setdefault(name, hook_type) is not hook_type:
-        raise ConfigError(f"hook type {name}: the name is taken by {_registry[name].__name__}")
+        raise ConfigError(
+            f"hook type {name}: this name is already used by {_registry[name].__name__}"
+        )
 
 
 def add_learner_hook(hooks: Hooks, hook: LearnerHook) -> None:
@@ -160,7 +162,7 @@ def _make_hook(name: str, config: HookConfig) -> LearnerHook:
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "position"]
     for key in config.ext_args:
         if key not in known:
-            raise ConfigError(f"hook.{name}.ext_args.{key}: unknown key; {_unknown(key, known)}")
+            raise ConfigError(f"hook.{name}.ext_args.{key}: {_unknown(key, known)}")
     arguments: dict[str, Any] = dict(config.ext_args)
     return hook_type(name, config.priority, position=config.position, **arguments)
 
@@ -169,7 +171,7 @@ def _unknown(given: str, known: typing.Iterable[str]) -> str:
     known = list(known)
     near = difflib.get_close_matches(given, known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{given!r} came{hint} (known: {', '.join(known) or 'none'})"
+    return f"unknown name {given!r}{hint} (known: {', '.join(known) or 'none'})"
 
 
 def _either(names: typing.Sequence[str]) -> str:
@@ -226,7 +228,7 @@ class SaveCkptHook(LearnerHook):
             try:
                 engine.write_checkpoint()
             except SnapshotError as error:
-                engine.logger.error("%s; training goes on", error)
+                engine.logger.error("%s; training continues", error)
 
 
 class LogShowHook(LearnerHook):

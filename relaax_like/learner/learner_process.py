@@ -143,7 +143,7 @@ class LearnerProcess:
         try:
             process, stream = start_child(self._argv, self._environment, "learner")
         except OSError as error:
-            logger.error("the learner's process cannot be started: %s; trying again", error)
+            logger.error("cannot start the learner's process: %s; retrying", error)
             return None
         channel: _Channel = Channel(stream, learner_pb2.Learned)
         with self._lock:
@@ -159,7 +159,7 @@ class LearnerProcess:
             try:
                 self._take(message)
             except Exception:  # this thread also sees to it that there is a process
-                logger.exception("an answer of the learner could not be taken")
+                logger.exception("could not process a reply of the learner")
             tracing.end("take values", mark)
         return answered
 
@@ -172,7 +172,7 @@ class LearnerProcess:
             lost = self._lost if learned.numbers else 0
             self._lost -= lost
         if lost:
-            logger.warning("the learner is back; %d rollout(s) were lost meanwhile", lost)
+            logger.warning("the learner is back; %d rollout(s) were lost in the meantime", lost)
         self._on_global_t(learned.global_t)
         self._get_learner(message.task).take(learned)
 
@@ -187,7 +187,7 @@ class LearnerProcess:
         status = 0 if process is None else process.wait()
         if not self._stopping.is_set() and process is not None:
             logger.error(
-                "the learner's process ended with status %d; %d rollout(s) under way are lost",
+                "the learner's process ended with status %d; %d rollout(s) in flight are lost",
                 status,
                 sum(map(len, lost.values())),
             )
@@ -229,7 +229,7 @@ class LearnerProcess:
                 silent = time.monotonic() - self._heard
                 if not any(self._under_way.values()) or silent < _SILENCE_SEC:
                     continue
-                logger.error("the learner has said nothing for %.0f s; it is killed", silent)
+                logger.error("no message from the learner for %.0f s; killing it", silent)
                 if self._process is not None:
                     self._process.kill()
 
@@ -254,7 +254,7 @@ class _RemoteLearner(Learner):
         """Waits a while for the first values; see `Learner`."""
         if not self._came.wait(_START_WAIT_SEC):
             raise ServerUnavailableError(
-                "the learner is not ready yet, or waits for the parameter server; come back"
+                "the learner is not ready, or is waiting for the parameter server; retry later"
             )
         self._on_learned = on_learned
         assert self._newest is not None

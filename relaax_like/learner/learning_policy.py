@@ -203,7 +203,7 @@ class LearningPolicy:
     def _validate_finite(self, arguments: Mapping[str, Any]) -> None:
         if find_not_finite(_name_arrays(arguments)):
             raise self._explain(
-                "an iteration has NaN or infinity; it was not learned from", arguments
+                "an iteration contains NaN or infinity; it was not learned from", arguments
             )
 
     def _scale_rewards(
@@ -239,7 +239,7 @@ class LearningPolicy:
                 path = save_training_error(self._run_dir, arrays)
                 message += f"; for more: relaax diagnose {path}"
             except OSError as error:
-                message += f"; it could not be written down: {error}"
+                message += f"; the details could not be saved: {error}"
         return NotFiniteError(message, metrics)
 
     def _set_optimizers(

@@ -111,7 +111,7 @@ def message_to_rollout(message: learner_pb2.Rollout) -> Rollout:
     whole = _read_all(message.inputs)
     for name, array in whole.items():
         if not array.ndim:
-            raise InvalidInputError(f"{name}: a number, expected an array [T + 1, ...]", name)
+            raise InvalidInputError(f"{name}: expected an array [T + 1, ...], got a number", name)
     apart = _read_all(message.next_inputs)
     return Rollout(
         inputs={name: array[:-1] for name, array in whole.items()},

@@ -83,8 +83,8 @@ def read_numbers(variables: Mapping[str, Any]) -> dict[str, float]:
             group = name.removeprefix(_SCALARS).strip()
             if not isinstance(value, Mapping):
                 raise InvalidInputError(
-                    f"log variable {name!r}: {type(value).__name__} came, expected a dict of "
-                    "numbers",
+                    f"log variable {name!r}: expected a dict of numbers, got "
+                    f"{type(value).__name__}",
                     name,
                 )
             for key, number in value.items():
@@ -113,8 +113,8 @@ def _to_number(name: str, value: Any) -> float:
     array = _to_array(name, value)
     if array.size != 1:
         raise InvalidInputError(
-            f"log variable {name!r}: shape {array.shape} came, expected a number; take its mean, "
-            f"or name it {_HISTOGRAM}{name}",
+            f"log variable {name!r}: expected a number, got shape {array.shape}; take its "
+            f"mean, or name it {_HISTOGRAM}{name}",
             name,
         )
     return float(array.item())
@@ -124,6 +124,6 @@ def _to_array(name: str, value: Any) -> np.ndarray:
     array = np.asarray(value)
     if array.dtype.kind in _NO_NUMBERS:
         raise InvalidInputError(
-            f"log variable {name!r}: {type(value).__name__} came, expected numbers", name
+            f"log variable {name!r}: expected numbers, got {type(value).__name__}", name
         )
     return array.astype(np.float64)

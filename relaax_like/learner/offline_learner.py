@@ -126,8 +126,8 @@ def validate_files(
     if damaged:
         lines = "".join(f"\n  {one.path} ({one.reason})" for one in damaged)
         raise InvalidInputError(
-            f"{len(damaged)} of {len(files)} files have no trajectories, or are damaged; remove "
-            f"them, or record them anew:{lines}"
+            f"{len(damaged)} of {len(files)} files contain no trajectories, or are damaged; "
+            f"remove them, or record them again:{lines}"
         )
     if unfit is not None:
         raise unfit
@@ -138,8 +138,8 @@ def _validate_length(rollout: Rollout, path: Path, plan: UpdatePlan) -> None:
     length, what = (rollout.env_steps, "steps") if rows else (rollout.slots, "slots")
     if length < plan.minibatch:
         raise InvalidInputError(
-            f"{path} has {length} {what}, and an update is made of {plan.minibatch} "
-            "(algorithm.batch_size): set that lower, or leave the file out",
+            f"{path} has {length} {what}, but an update needs {plan.minibatch} "
+            "(algorithm.batch_size); lower batch_size, or remove the file",
             "batch_size",
         )
 

@@ -133,9 +133,7 @@ class RemoteLearner(Learner):
     def start(self, on_learned: OnLearned) -> None:
         """Waits a while for the first values; see `Learner`."""
         if not self._came.wait(_START_WAIT_SEC):
-            raise ServerUnavailableError(
-                "the parameter server has not answered yet, or does not learn yet; come back"
-            )
+            raise ServerUnavailableError("the parameter server is not ready; retry later")
         with self._telling:
             self._on_learned = on_learned
             assert self._newest is not None
@@ -195,7 +193,7 @@ class RemoteLearner(Learner):
             except (ServerUnavailableError, ProtocolError) as error:
                 self._note_away(error)
             except Exception:
-                logger.exception("an answer of the learner could not be taken")
+                logger.exception("could not process a reply of the learner")
             self._close_stream()
             self._let_act_on()
             if self._newest is not None and self._newest.finished:
@@ -208,7 +206,7 @@ class RemoteLearner(Learner):
         version = 0 if self._newest is None else self._newest.version
         with self._lock:
             if self._stopping.is_set():
-                raise ServerUnavailableError("this process ends")
+                raise ServerUnavailableError("this process is shutting down")
             stream.open(self._incarnation, version, self._epoch)
             for work in self._under_way.values():
                 if work.experience is not None:
@@ -229,7 +227,8 @@ class RemoteLearner(Learner):
         self._away = True
         self._lost_before = self.lost_rollouts
         logger.warning(
-            "%s; going on with version %d of the values, rollouts are discarded until it is back",
+            "%s; continuing with version %d of the values, and discarding rollouts until it "
+            "is back",
             error,
             newest.version,
         )
@@ -304,7 +303,7 @@ class RemoteLearner(Learner):
                 with tracing.span("send rollout"):
                     sent = self._send(work)
             except Exception:  # this one only
-                logger.exception("a rollout could not be sent to the learner")
+                logger.exception("could not send a rollout to the learner")
                 sent = False
             if not sent:
                 with self._lock:

@@ -47,8 +47,8 @@ class RolloutLayout:
         steps, alive = self._steps, rollout.next_alive
         if alive.ndim != 2 or len(alive) != steps or not alive.shape[1]:
             raise InvalidInputError(
-                f"next_alive: shape {list(alive.shape)}, expected [{steps}, k], the steps of a "
-                "rollout and its slots: do server and agents have the same algorithm settings?",
+                f"next_alive: shape {list(alive.shape)}, expected [{steps}, k] (steps of a "
+                "rollout, slots); do server and agents have the same algorithm settings?",
                 "next_alive",
             )
         slots = alive.shape[1]
@@ -81,8 +81,8 @@ def _select(field: str, arrays: Arrays, specs: _Specs, leading: tuple[int, ...])
         if name not in arrays:
             came = ", ".join(sorted(arrays))[:200] or "nothing"
             raise InvalidInputError(
-                f"{field}: {came}, but the model has {', '.join(specs)}: do server and agents have "
-                "the same algorithm?",
+                f"{field}: {came}, but the model has {', '.join(specs)}; do server and agents "
+                "have the same algorithm?",
                 field,
             )
         selected[name] = _conform(f"{field} {name}", arrays[name], (*leading, *shape), dtype)
@@ -92,12 +92,12 @@ def _select(field: str, arrays: Arrays, specs: _Specs, leading: tuple[int, ...])
 def _conform(field: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     if array.shape != shape or not _fits(array.dtype, dtype):
         raise InvalidInputError(
-            f"{field}: {array.dtype} of {list(array.shape)}, expected {dtype} of {list(shape)}: do "
-            "server and agents have the same algorithm settings?",
+            f"{field}: {array.dtype} of {list(array.shape)}, expected {dtype} of "
+            f"{list(shape)}; do server and agents have the same algorithm settings?",
             field,
         )
     if array.dtype.kind == "f" and not is_finite(array):
-        raise InvalidInputError(f"{field}: has NaN or infinity", field)
+        raise InvalidInputError(f"{field}: contains NaN or infinity", field)
     with np.errstate(over="ignore"):
         array = array.astype(dtype, copy=False)
     if dtype.kind == "f":
@@ -107,7 +107,8 @@ def _conform(field: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dt
             squares = np.dot(flat, flat)
         if not math.isfinite(squares):
             raise InvalidInputError(
-                f"{field}: numbers up to {np.abs(flat).max():.0e}, whose squares no {dtype} holds",
+                f"{field}: contains numbers up to {np.abs(flat).max():.0e}, whose squares "
+                f"overflow {dtype}",
                 field,
             )
     return array
@@ -123,7 +124,8 @@ def _fits(came: np.dtype, wanted: np.dtype) -> bool:
 def _conform_alive(alive: np.ndarray) -> np.ndarray:
     if not np.isin(alive, (ALIVE, TERMINATED, TRUNCATED)).all():
         raise InvalidInputError(
-            "next_alive: has other numbers than 1 (goes on), 0 (terminated) and -1 (truncated)",
+            "next_alive: contains numbers other than 1 (continues), 0 (terminated) and -1 "
+            "(truncated)",
             "next_alive",
         )
     return alive.astype(np.float32, copy=False)

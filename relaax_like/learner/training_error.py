@@ -90,10 +90,11 @@ def load_training_error(path: Path) -> dict[str, np.ndarray]:
     file = path / FILE_NAME if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(
-            f"{file}: no such file; it is written when a learner meets numbers that are not finite"
+            f"{file}: no such file; a learner only writes it when it encounters numbers that "
+            "are not finite"
         )
     try:
         with np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except _DAMAGE as error:
-        raise ConfigError(f"{file}: damaged, or no training error: {error}") from None
+        raise ConfigError(f"{file}: damaged, or not a training error file: {error}") from None

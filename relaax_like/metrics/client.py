@@ -90,12 +90,12 @@ class MetricsClient(BufferedMetrics):
         if reply.dropped:
             self._count_dropped(reply.dropped)
         if self._failing:
-            _log.info("metrics are sent again; %d were dropped", self.dropped)
+            _log.info("sending metrics again; %d were dropped", self.dropped)
         self._failing = False
 
     def _tell_failing(self, reason: str) -> None:
         if not self._failing:
-            _log.warning("metrics cannot be sent for now (%s)", reason)
+            _log.warning("metrics cannot be sent at the moment (%s)", reason)
         self._failing = True
 
     def _finish(self) -> None:

@@ -80,7 +80,7 @@ class EventFileReader:
 
     def _give_up(self) -> None:
         self._damaged = True
-        _log.warning("%s: damaged at byte %d; the rest is left out", self._path, self._read)
+        _log.warning("%s: damaged at byte %d; ignoring the rest", self._path, self._read)
 
 
 @dataclass

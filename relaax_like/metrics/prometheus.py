@@ -20,19 +20,28 @@ _COUNTERS = {
 }
 _GAUGES = {
     "version": ("version", "Version of the values."),
-    "epoch": ("epoch", "Grows each time the parameter server starts."),
-    "uptime_seconds": ("uptime_sec", "Since the parameter server started."),
-    "env_steps_per_second": ("env_steps_per_sec", "Over the last ten seconds."),
-    "mean_return": ("mean_return", "Mean return of the newest training episodes."),
-    "clients": ("clients", "Clients that were heard of in the last seconds."),
-    "parameters": ("parameters", "Trainable parameters."),
+    "epoch": ("epoch", "Number of the parameter server's current start."),
+    "uptime_seconds": ("uptime_sec", "Seconds since the parameter server started."),
+    "env_steps_per_second": (
+        "env_steps_per_sec",
+        "Environment steps per second over the last ten seconds.",
+    ),
+    "mean_return": ("mean_return", "Mean return of the most recent training episodes."),
+    "clients": ("clients", "Clients active in the last few seconds."),
+    "parameters": ("parameters", "Number of trainable parameters."),
     "snapshot_env_steps": ("snapshot_global_t", "Environment steps in the newest snapshot."),
-    "snapshot_age_seconds": ("snapshot_age_sec", "Since the newest snapshot was verified."),
-    "journal_bytes": ("journal_bytes", "Size of the journal."),
-    "journal_unsynced_bytes": ("unsynced_bytes", "Of the journal; a power cut would take them."),
-    "journal_unsynced_records": ("unsynced_records", "A power cut would take them."),
-    "held_back_gradients": ("held_back", "Wait until others have come."),
-    "resident_memory_bytes": ("resident_bytes", "Memory that the process holds."),
+    "snapshot_age_seconds": ("snapshot_age_sec", "Seconds since the newest snapshot was verified."),
+    "journal_bytes": ("journal_bytes", "Size of the journal in bytes."),
+    "journal_unsynced_bytes": (
+        "unsynced_bytes",
+        "Bytes of the journal that are not synced; a power failure would lose them.",
+    ),
+    "journal_unsynced_records": (
+        "unsynced_records",
+        "Acknowledged pushes that are not synced; a power failure would lose them.",
+    ),
+    "held_back_gradients": ("held_back", "Gradients held back until others arrive."),
+    "resident_memory_bytes": ("resident_bytes", "Resident memory of the process in bytes."),
 }
 
 
@@ -60,12 +69,14 @@ class StatusCollector(Collector):
         loses = status.durability == "snapshot" or bool(status.journal_error)
         yield GaugeMetricFamily(
             "relaax_crash_loses_updates",
-            "1: a crash costs the updates since the newest snapshot, or those that a failing disk "
-            "did not take. 0: nothing acknowledged.",
+            "1: a crash loses the updates since the newest snapshot, or those that a failing "
+            "disk did not store. 0: a crash loses nothing that was acknowledged.",
             value=float(loses),
         )
         staleness = GaugeMetricFamily(
-            "relaax_client_staleness", "Versions, of the newest gradient.", labels=["client"]
+            "relaax_client_staleness",
+            "Staleness of the client's newest gradient, in versions.",
+            labels=["client"],
         )
         for client in status.client_list:
             if client.staleness is not None:

@@ -84,13 +84,11 @@ class TensorBoardRecorder(BufferedMetrics):
         except OSError as error:
             self._count_dropped(len(points))
             if not self._failing:
-                _log.error(
-                    "metrics are dropped: %s cannot be written (%s)", self.path, error.strerror
-                )
+                _log.error("dropping metrics: cannot write to %s (%s)", self.path, error.strerror)
             self._failing = True
             return len(points)
         if self._failing:
-            _log.info("metrics are recorded again; %d were dropped", self.dropped)
+            _log.info("recording metrics again; %d were dropped", self.dropped)
         self._failing = False
         return len(points)
 

@@ -48,7 +48,7 @@ def unpack_scalars(
     """
     if len(request.scalars) > MAX_POINTS:
         raise InvalidInputError(
-            f"scalars: {len(request.scalars)} points came, at most {MAX_POINTS} are accepted; "
+            f"scalars: {len(request.scalars)} points, but at most {MAX_POINTS} are allowed; "
             "send several requests",
             "scalars",
         )

@@ -87,7 +87,7 @@ def _begin(order: dict[str, Any], says: TextIO) -> Any:
     run.define_metric("*", step_metric=_AXIS)
     if run.offline:
         folder = run.settings.sync_dir
-        _say(says, f"offline; to send the run later: wandb sync {folder}")
+        _say(says, f"offline; to upload the run later: wandb sync {folder}")
     else:
         _say(says, run.url or "disabled")
     return run

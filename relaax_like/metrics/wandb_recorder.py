@@ -125,7 +125,7 @@ class WandbRecorder(TensorBoardRecorder):
         try:
             child.wait(_END_SEC)
         except subprocess.TimeoutExpired:
-            _log.warning("wandb still sends; process %d ends when it is done", child.pid)
+            _log.warning("wandb is still uploading; process %d ends when it is done", child.pid)
 
     def _tell(self, data: bytes | None) -> None:
         """Writes to the child; None: that the file is whole."""
@@ -155,7 +155,8 @@ class WandbRecorder(TensorBoardRecorder):
 
 def _warn(reason: str) -> None:
     _log.warning(
-        "wandb gets no more curves (%s); the training goes on, and TensorBoard's files have them",
+        "wandb receives no more curves (%s); training continues, and TensorBoard's files have "
+        "all curves",
         reason,
     )
 
@@ -165,6 +166,6 @@ def _validate_installed() -> None:
         importlib.metadata.version(_PACKAGE)
     except importlib.metadata.PackageNotFoundError:
         raise ConfigError(
-            "wandb: the package is not installed; pip install 'relaax_like[wandb]', or take the "
-            "section wandb out of the file"
+            "wandb: the package is not installed; pip install 'relaax_like[wandb]', or remove "
+            "the section wandb from the file"
         ) from None

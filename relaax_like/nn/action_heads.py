@@ -54,8 +54,8 @@ def num_parameters(space: Space, *, bounded: bool = False, separate_log_std: boo
         return space.n
     if math.prod(space.shape) == 0:
         raise InvalidInputError(
-            f"action space: {type(space).__name__} of shape {list(space.shape)} has no components; "
-            "leave it out of the action space",
+            f"action space: {type(space).__name__} of shape {list(space.shape)} has no "
+            "components; remove it from the action space",
             "shape",
         )
     if isinstance(space, MultiDiscrete):
@@ -99,8 +99,8 @@ def make_distribution(
     if parameters.shape[-1] != want:
         raise InvalidInputError(
             f"action head: {parameters.shape[-1]} parameters, expected {want} for a "
-            f"{type(space).__name__} of shape {list(space.shape)}; give the network as many "
-            "outputs as num_parameters says"
+            f"{type(space).__name__} of shape {list(space.shape)}; give the network "
+            "num_parameters outputs"
         )
     return _make(distributions, space, parameters, log_std, bounded)
 
@@ -206,24 +206,24 @@ def _validate_box(space: Box, bounded: bool) -> None:
     shape = list(space.shape)
     if np.dtype(DTYPES[space.dtype]).kind not in "fV":
         raise InvalidInputError(
-            f"action space: Box of {space.dtype}, expected floating point; describe whole numbers "
-            "as Discrete or MultiDiscrete",
+            f"action space: Box of {space.dtype}, expected a floating-point dtype; declare "
+            "integers as Discrete or MultiDiscrete",
             "dtype",
         )
     if not bounded:
         return
     if space.low is None or space.high is None:
         raise InvalidInputError(
-            f"action space: Box of shape {shape} without bounds cannot be bounded; give the space "
-            "low and high, or use an unbounded Gaussian",
+            f"action space: Box of shape {shape} without bounds cannot be squashed; give the "
+            "space low and high, or use an unbounded Gaussian",
             "low",
         )
     with np.errstate(over="ignore"):
         width = space.high.astype(np.float32) - space.low.astype(np.float32)
     if not (np.isfinite(width) & (width > 0)).all():
         raise InvalidInputError(
-            f"action space: Box of shape {shape} cannot be bounded: low "
-            f"{space.low.ravel()[:8].tolist()} and high {space.high.ravel()[:8].tolist()} are not "
-            "finite and apart from each other everywhere; use an unbounded Gaussian",
+            f"action space: Box of shape {shape} cannot be squashed, because low "
+            f"{space.low.ravel()[:8].tolist()} and high {space.high.ravel()[:8].tolist()} must "
+            "be finite and different in every component; use an unbounded Gaussian",
             "low",
         )

@@ -112,4 +112,4 @@ def scale_image(x: tf.Tensor) -> tf.Tensor:
 
 def _refuse_arrays(x: object) -> None:
     if isinstance(x, np.ndarray):
-        raise TypeError("an array came, expected a tensor: convolutions do not run in NumPy")
+        raise TypeError("expected a tensor, got an array; convolutions do not run in NumPy")

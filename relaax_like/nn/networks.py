@@ -264,8 +264,9 @@ class _Builder:
         height, width, channels = self._get_image(part)
         if config.kernel > min(height, width):
             raise ConfigError(
-                f"network {self._name}: layer {part} has a kernel of {config.kernel} and gets "
-                f"{height}x{width}; make kernels or strides smaller, or the image larger"
+                f"network {self._name}: layer {part} has a kernel of {config.kernel}, but its "
+                f"input is only {height}x{width}; use smaller kernels or strides, or a larger "
+                "image"
             )
         self._layers.append(
             Conv2D(
@@ -330,7 +331,7 @@ class _Builder:
     def _get_image(self, part: str) -> tuple[int, int, int]:
         if len(self._shape) != 3:
             raise ConfigError(
-                f"network {self._name}: layer {part} is a convolution and gets the shape "
+                f"network {self._name}: layer {part} is a convolution, but its input has shape "
                 f"{list(self._shape)}, expected an image [height, width, channels]; use dense "
                 "layers"
             )

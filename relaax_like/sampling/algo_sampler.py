@@ -245,7 +245,7 @@ class _Player:
         rewards = np.asarray(rewards, np.float32)
         if rewards.size != self._slots:
             raise InvalidInputError(
-                f"rewards: {rewards.shape[1]} per slot, this algorithm learns from one", "rewards"
+                f"rewards: {rewards.shape[1]} per slot, but this algorithm supports one", "rewards"
             )
         self._unfinished.put("rewards", {"reward": rewards.reshape(-1)})
         self._unfinished.next_step()

@@ -32,8 +32,9 @@ class AlgoWorker:
         actor = make_actor(model, seed)
         if not isinstance(actor, NumpyActor) or not hasattr(model, "value"):
             raise ConfigError(
-                f"learner.workers: {type(model).__name__} cannot sample: it must act in NumPy (our "
-                "layers, no convolutions) and have a value function; use workers: 0"
+                f"learner.workers: {type(model).__name__} cannot sample, because it must act "
+                "in NumPy (our layers, no convolutions) and have a value function; set "
+                "workers: 0"
             )
         self.model = model
         self._actor = actor

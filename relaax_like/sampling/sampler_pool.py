@@ -221,13 +221,13 @@ class SamplerPool:
         self._deaths += 1
         message = f"sampling worker {worker.place} ended with status {status}"
         if status == _EXIT_USAGE:
-            raise RelaaxError(f"{message}; its error is above")
+            raise RelaaxError(f"{message}; see its error above")
         if self._deaths >= _MAX_DEATHS:
             raise RelaaxError(
-                f"{message}, the {self._deaths}. to end without a trajectory; what it said stands "
-                "above"
+                f"{message}, worker number {self._deaths} in a row to exit without a "
+                "trajectory; see its output above"
             )
-        logger.error("%s; its unfinished trajectories are lost, another one is started", message)
+        logger.error("%s; its unfinished trajectories are lost, starting another one", message)
         new = self._start(worker.place, worker.starts + 1)
         self._workers[worker.place] = new
         self._send(new, sampling_pb2.SamplerRequest(sync=self._sync))
@@ -264,7 +264,7 @@ class SamplerPool:
         try:
             worker.channel.send(request)
         except BlockingIOError:
-            logger.error("sampling worker %d reads nothing any more; it is killed", worker.place)
+            logger.error("sampling worker %d no longer reads its input; killing it", worker.place)
             worker.process.kill()  # which the receiver notices
         except OSError:  # it has gone: the receiver notices, too
             pass

@@ -245,7 +245,8 @@ def test_a_client_that_starts_anew_counts_anew_and_its_earlier_life_is_over(site
     new.wait(received=1)
     old.send(2, make_rewarded(1, 3.0))
     old.assert_ends(
-        InvalidInputError, "of incarnation 5 of client client, which began incarnation 6 since"
+        InvalidInputError,
+        "of incarnation 5 of client client, which has since started incarnation 6",
     )
     new.send(2, make_rewarded(2, 4.0))
     new.wait(version=1)
@@ -409,7 +410,7 @@ def test_where_no_room_comes_the_stream_ends_and_may_be_tried_again(
     client = site.connect()
     for sequence in range(1, 7):
         client.send(sequence, make_rewarded(COLUMNS, float(sequence)))
-    client.assert_ends(ServerUnavailableError, "no room; try again later")
+    client.assert_ends(ServerUnavailableError, "queue is full; retry later")
     monkeypatch.setattr(experience_service, "_ROOM_SEC", 60.0)
     site.policy.gate.set()
     again = site.connect()
@@ -522,7 +523,7 @@ def test_an_iteration_that_ends_after_the_server_is_no_failure(
     site.policy.gate.set()
     wait_until(lambda: not site.service._thread.is_alive(), "the end of the iteration")
     assert site.failures == []
-    assert "what was not published is lost" in caplog.text
+    assert "updates that were not published are lost" in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
@@ -726,10 +727,13 @@ STREAMS: dict[str, tuple[Sequence[bytes], str]] = {
         "received more than the expected 10 bytes",
     ),
     "more than announced at once": ([whole(GOOD_BYTES, rollout_bytes=10)], "more than 10 bytes"),
-    "fewer bytes than it needs": ([whole(HALF)], "rollout: these bytes are none|bytes of data"),
+    "fewer bytes than it needs": (
+        [whole(HALF)],
+        "rollout: not a valid Rollout message|bytes of data",
+    ),
     "above the limit": ([header(sequence=1, rollout_bytes=(1 << 24) + 1)], "at most 16777216"),
     "endless": ([header(sequence=1, rollout_bytes=(1 << 64) - 1)], "bytes announced"),
-    "bytes that are no rollout": ([whole(b"\xff" * 100)], "these bytes are none"),
+    "bytes that are no rollout": ([whole(b"\xff" * 100)], "not a valid Rollout message"),
     "a rollout of nothing": ([whole(b"\xa2\x06\x00")], "next_alive|dtype"),
     "1 001 episodes": ([header(sequence=1, episodes=[EPISODE] * 1_001)], "1001 episodes"),
     "an episode of NaN": (
@@ -834,11 +838,11 @@ ROLLOUTS: dict[str, tuple[Rollout, str]] = {
     "probabilities of one slot": (change(log_prob=GOOD.log_prob[:, :1]), "log_prob: float32 of"),
     "neither alive nor dead": (
         change(next_alive=fill(GOOD.next_alive, 0.5)),
-        "next_alive: has other numbers than 1",
+        "next_alive: contains numbers other than 1",
     ),
     "NaN for alive": (
         change(next_alive=fill(GOOD.next_alive, np.nan)),
-        "next_alive: has other numbers",
+        "next_alive: contains numbers other",
     ),
     "alive without slots": (
         change(next_alive=GOOD.next_alive[:, 0]),

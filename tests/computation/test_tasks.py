@@ -239,7 +239,7 @@ def test_models_with_common_variables_have_one_lock(shared):
         ({"a/b": None}, "task 'a/b', expected a name"),
         ({"a+b": None}, "expected a name"),
         ({3: None}, "task 3, expected a name"),
-        ({"goal": "what"}, "task 'goal' is 'what', no Algorithm"),
+        ({"goal": "what"}, "task 'goal' is 'what', expected an Algorithm"),
     ],
     ids=["none", "slash", "plus", "number", "no algorithm"],
 )

@@ -334,7 +334,7 @@ def test_additional_info_that_is_missing_is_found_when_the_trajectory_ends() -> 
     buffer = Buffer(0.5, 0.5)
     push_steps(buffer, REWARDS, VALUES)
     buffer.push_additional_info({"foot": 1.0})
-    with pytest.raises(InvalidInputError, match="came 1 times in 3 steps"):
+    with pytest.raises(InvalidInputError, match="pushed 1 times in 3 steps"):
         buffer.end_trajectory()
 
 

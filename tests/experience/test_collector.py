@@ -214,7 +214,9 @@ def test_a_rollout_without_slots_is_refused() -> None:
 def test_more_than_capacity_is_refused_and_fits_when_a_batch_is_taken() -> None:
     collector = Collector(STEPS, 4, capacity=8)
     collector.add(numbered(0, 6))
-    with pytest.raises(CollectorFullError, match="6 columns wait, 3 more came, and capacity is 8"):
+    with pytest.raises(
+        CollectorFullError, match="6 columns are waiting, 3 more do not fit, because capacity is 8"
+    ):
         collector.add(numbered(6, 3))
     assert collector.add(numbered(6, 2)) == 2
     assert first_columns(collector.get_training_data()) == [0, 1, 2, 3]

@@ -61,7 +61,9 @@ def test_what_would_lose_something_is_refused(first: Any, later: Any) -> None:
     array = GrowingArray("x")
     array.put(0, first)
     for put in (lambda: array.put(1, later), lambda: array.write(1, np.asarray(later)[None])):
-        with pytest.raises(InvalidInputError, match=r"x is .*, expected .*one shape and dtype"):
+        with pytest.raises(
+            InvalidInputError, match=r"x is .*, expected .*the same shape and dtype"
+        ):
             put()
 
 

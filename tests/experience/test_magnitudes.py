@@ -59,5 +59,5 @@ def test_a_rollout_is_refused_by_array_step_and_slot(field: str, name: str) -> N
     with pytest.raises(InvalidInputError) as caught:
         validate_rollout(replace(rollout, **changed))
     assert str(caught.value) == (
-        f"{name}: 3e+38 at step 4 of slot 2; expected finite numbers of at most 1e+08 in size"
+        f"{name}: 3e+38 at step 4 of slot 2; expected finite numbers of at most 1e+08 in magnitude"
     )

@@ -22,7 +22,7 @@ from relaax_like.wire.spaces import Box, Discrete
 
 BROKEN = "support.broken_envs:Broken-v0"
 A2C = "name: a2c, state_size: 4, num_actions: 2, network: {layers: [4]}, rollout_steps: 4"
-EXPECTED = "expected finite numbers of at most 1e+08 in size"
+EXPECTED = "expected finite numbers of at most 1e+08 in magnitude"
 
 
 def write_experiment(folder: Path, wrong: str) -> Path:

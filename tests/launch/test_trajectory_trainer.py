@@ -132,7 +132,7 @@ def test_spaces_that_the_policy_cannot_use_are_refused(tmp_path):
 def test_a_wrong_value_of_an_environment_ends_the_run(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))  # the workers look there for `support`
     file = write(tmp_path, layers="[4]", env="'support.broken_envs:Broken-v0'")
-    with pytest.raises(RelaaxError, match=r"worker 0 ended with status 2; its error is above"):
+    with pytest.raises(RelaaxError, match=r"worker 0 ended with status 2; see its error above"):
         train_here(
             file,
             f"run_dir={tmp_path / 'run'}",

@@ -70,7 +70,7 @@ def test_a_name_that_would_lead_elsewhere_is_refused(tmp_path: Path, name: str) 
     [
         (np.array([object()]), "dtype object, expected one of bool,"),
         (np.array(["a"]), "dtype <U1, expected one of"),
-        ([1.0, 2.0], "list came, expected an array"),
+        ([1.0, 2.0], "expected a NumPy array, got list"),
     ],
 )
 def test_a_state_that_is_not_plain_arrays_is_refused_and_nothing_written(
@@ -83,12 +83,12 @@ def test_a_state_that_is_not_plain_arrays_is_refused_and_nothing_written(
 
 def test_the_metadata_s_name_is_taken(tmp_path: Path) -> None:
     name = "relaax_learner_checkpoint"
-    with pytest.raises(InvalidInputError, match="this name is taken"):
+    with pytest.raises(InvalidInputError, match="this name is reserved"):
         save_checkpoint(tmp_path / "a.npz", make_checkpoint({name: np.zeros(1)}))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SnapshotError, match=r"none\.npz: there is no such checkpoint"):
+    with pytest.raises(SnapshotError, match=r"none\.npz: no such checkpoint"):
         load_checkpoint(tmp_path / "none.npz")
 
 
@@ -147,13 +147,13 @@ def copy_archive(path: Path, change: Any) -> None:
 @pytest.mark.parametrize(
     ("write", "want"),
     [
-        (write_text, "damaged, or no checkpoint of a learner (File is not a zip file)"),
-        (write_other_npz, "no checkpoint of a learner, but another .npz file"),
-        (write_directory, "damaged, or no checkpoint"),
-        (write_objects, "damaged, or no checkpoint of a learner (Object arrays cannot be loaded"),
+        (write_text, "damaged, or not a learner's checkpoint (File is not a zip file)"),
+        (write_other_npz, "not a learner's checkpoint, but another .npz file"),
+        (write_directory, "damaged, or not a learner's checkpoint"),
+        (write_objects, "damaged, or not a learner's checkpoint (Object arrays cannot be loaded"),
         (write_newer_format, "a checkpoint of format 2, expected 1"),
         (write_negative_count, "last_iter and last_step are [-1,"),
-        (write_missing_entry, "entries are missing or foreign: count"),
+        (write_missing_entry, "missing or unknown entries: count"),
     ],
 )
 def test_a_damaged_or_foreign_file_is_refused_by_name(
@@ -204,7 +204,10 @@ def test_a_full_disk_leaves_the_older_file_and_nothing_else(tmp_path: Path) -> N
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60
     )
-    assert f"SnapshotError: {path}: the checkpoint was not written (File too large)" in done.stderr
+    assert (
+        f"SnapshotError: {path}: the checkpoint could not be written (File too large)"
+        in done.stderr
+    )
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["best.npz"]
 
@@ -232,5 +235,7 @@ def test_a_reader_meets_whole_files_while_one_is_replaced(tmp_path: Path) -> Non
 def test_a_file_where_the_folder_should_be_is_an_error_that_names_the_path(tmp_path: Path) -> None:
     (tmp_path / "ckpt").write_text("in the way")
     path = checkpoint_path(tmp_path, "best")
-    with pytest.raises(SnapshotError, match=re.escape(f"{path}: the checkpoint was not written")):
+    with pytest.raises(
+        SnapshotError, match=re.escape(f"{path}: the checkpoint could not be written")
+    ):
         save_checkpoint(path, make_checkpoint())

@@ -164,8 +164,8 @@ def test_workers_that_wait_for_room_end_with_the_loader() -> None:
         ((0, 1, None), "batch_size is 0, expected 1 or more"),
         ((1, 0, None), "num_workers is 0"),
         ((4, 1, 0), "chunk_size is 0"),
-        ((4, 1, 3), "batch_size 4 is no multiple of chunk_size 3"),
-        ((4, 1, 8), "batch_size 4 is no multiple of chunk_size 8"),
+        ((4, 1, 3), "batch_size 4 is not a multiple of chunk_size 3"),
+        ((4, 1, 8), "batch_size 4 is not a multiple of chunk_size 8"),
     ],
 )
 def test_sizes_that_give_no_batches_are_refused(sizes: Any, want: str) -> None:

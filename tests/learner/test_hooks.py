@@ -158,20 +158,20 @@ def test_a_registered_type_is_built_with_its_arguments() -> None:
     [
         (
             {"x": {"type": "save_ckp", "position": "after_run"}},
-            "hook.x.type: 'save_ckp' came; did you mean save_ckpt?",
+            "hook.x.type: unknown name 'save_ckp'; did you mean save_ckpt?",
         ),
         (
             {"save_ckpt_after_iter": {"ext_args": {"frec": 5}}},
-            "hook.save_ckpt_after_iter.ext_args.frec: unknown key; 'frec' came; did you mean freq?",
+            "hook.save_ckpt_after_iter.ext_args.frec: unknown name 'frec'; did you mean freq?",
         ),
         (
             {"x": {"type": "log_reduce", "position": "after_iter", "ext_args": {"a": 1}}},
-            "hook.x.ext_args.a: unknown key; 'a' came (known: none)",
+            "hook.x.ext_args.a: unknown name 'a' (known: none)",
         ),
         # The constructor's own arguments are not to be given twice.
         (
             {"save_ckpt_after_run": {"ext_args": {"position": "after_iter"}}},
-            "hook.save_ckpt_after_run.ext_args.position: unknown key",
+            "hook.save_ckpt_after_run.ext_args.position: unknown name",
         ),
         (
             {"log_show_after_iter": {"ext_args": {"freq": 0}}},
@@ -196,11 +196,13 @@ def test_types_and_arguments_that_do_not_exist_are_refused_by_name(
 
 def test_a_taken_type_name_is_refused_and_registering_again_is_not() -> None:
     register_learner_hook("test_hooks/note", NoteHook)
-    with pytest.raises(ConfigError, match="hook type save_ckpt: the name is taken by SaveCkptHook"):
+    with pytest.raises(
+        ConfigError, match="hook type save_ckpt: this name is already used by SaveCkptHook"
+    ):
         register_learner_hook("save_ckpt", NoteHook)
 
 
 @pytest.mark.parametrize("hook_type", [Hook, int, NoteHook("a", 1, position="after_run")])
 def test_only_classes_of_learner_hooks_are_registered(hook_type: Any) -> None:
-    with pytest.raises(ConfigError, match=r"expected a LearnerHook's class"):
+    with pytest.raises(ConfigError, match=r"expected a LearnerHook class"):
         register_learner_hook("test_hooks/other", hook_type)

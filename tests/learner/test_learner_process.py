@@ -120,7 +120,7 @@ def test_works_become_versions_and_a_killed_learner_is_started_again(config, cap
         wait_until(lambda: process._under_way.get("RL"), "the work's way out")
         os.kill(old, signal.SIGKILL)
         assert answers.wait_for(2).values is None
-        assert "ended with status -9; 1 rollout(s) under way are lost" in caplog.text
+        assert "ended with status -9; 1 rollout(s) in flight are lost" in caplog.text
         learner.submit(Work(20, make_rollout(3, 1), (), 15))  # while there is none
         assert answers.wait_for(20).values is None
 
@@ -129,7 +129,7 @@ def test_works_become_versions_and_a_killed_learner_is_started_again(config, cap
         learner.submit(Work(3, make_rollout(3, 2), (), 15))
         assert answers.wait_for(3).version == 2
         assert server.global_t == 30
-        assert "the learner is back; 2 rollout(s) were lost meanwhile" in caplog.text
+        assert "the learner is back; 2 rollout(s) were lost in the meantime" in caplog.text
         pid = process.pid
     assert not psutil.pid_exists(pid)
     assert not [t for t in threading.enumerate() if t.name in ("learner", "to learner")]
@@ -186,10 +186,10 @@ def test_what_cannot_be_taken_or_sent_ends_no_thread(config, caplog):
         bad.actions["action"] = np.array([[object()]])
         learner.submit(Work(1, bad))
         assert answers.wait_for(1).values is None
-        assert "could not be sent" in caplog.text
+        assert "could not send" in caplog.text
         answers.fail = True
         learner.submit(Work(2, make_rollout(3, 0), (), 15))
-        wait_until(lambda: "could not be taken" in caplog.text, "the failure")
+        wait_until(lambda: "could not process a reply" in caplog.text, "the failure")
         answers.fail = False
         learner.submit(Work(3, make_rollout(3, 0), (), 15))
         assert answers.wait_for(3).version == 2
@@ -204,7 +204,7 @@ def test_a_learner_that_hangs_is_killed_and_started_again(config, caplog, monkey
         os.kill(hung, signal.SIGSTOP)
         process.learner("RL").submit(Work(1, make_rollout(3, 0), (), 15))
         assert answers.wait_for(1).values is None
-        assert "has said nothing for" in caplog.text
+        assert "no message from the learner for" in caplog.text
         wait_until(lambda: process.pid not in (None, hung), "another process")
 
 
@@ -216,7 +216,7 @@ def test_an_idle_learner_is_left_alone(config, caplog, monkeypatch):
         pid = process.pid
         with pytest.raises(AssertionError, match="in vain"):
             wait_until(lambda: process.pid != pid, "its end", 1.0)
-        assert "has said nothing" not in caplog.text
+        assert "no message from the learner" not in caplog.text
 
 
 def test_no_descriptors_left_is_no_end(config, caplog, monkeypatch):
@@ -231,7 +231,7 @@ def test_no_descriptors_left_is_no_end(config, caplog, monkeypatch):
     monkeypatch.setattr("relaax_like.learner.child.socket.socketpair", make_pair)
     with serving(config) as (_, argv), running(argv) as process:
         Answers(process.learner("RL")).start()
-        assert "cannot be started: [Errno 24]" in caplog.text
+        assert "cannot start the learner's process: [Errno 24]" in caplog.text
 
 
 def test_without_a_parameter_server_there_are_no_values_yet(config, monkeypatch):

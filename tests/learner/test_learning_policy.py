@@ -229,7 +229,7 @@ def test_without_a_folder_and_without_room_it_is_still_told(tmp_path):
         make_infinite(policy, "policy.out.b")
         with pytest.raises(NotFiniteError, match=r"policy\.out\.b") as caught:
             learn(policy, make_data(0))
-        assert ("could not be written down" in str(caught.value)) == (folder is not None)
+        assert ("the details could not be saved" in str(caught.value)) == (folder is not None)
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 

@@ -44,13 +44,13 @@ def test_a_number_that_is_not_finite_shows_in_its_mean() -> None:
 @pytest.mark.parametrize(
     ("variables", "want"),
     [
-        ({"a": np.zeros(3)}, "'a': shape (3,) came, expected a number"),
-        ({"a": "high"}, "'a': str came, expected numbers"),
-        ({"a": 1j}, "'a': complex came, expected numbers"),
-        ({"a": None}, "'a': NoneType came, expected numbers"),
-        ({"[scalars]a": 3.0}, "'[scalars]a': float came, expected a dict of numbers"),
-        ({"[scalars]a": {"b": [1, 2]}}, "'[scalars]a/b': shape (2,) came"),
-        ({"[histogram]a": ["x"]}, "'[histogram]a': list came, expected numbers"),
+        ({"a": np.zeros(3)}, "'a': expected a number, got shape (3,)"),
+        ({"a": "high"}, "'a': expected numbers, got str"),
+        ({"a": 1j}, "'a': expected numbers, got complex"),
+        ({"a": None}, "'a': expected numbers, got NoneType"),
+        ({"[scalars]a": 3.0}, "'[scalars]a': expected a dict of numbers, got float"),
+        ({"[scalars]a": {"b": [1, 2]}}, "'[scalars]a/b': expected a number, got shape (2,)"),
+        ({"[histogram]a": ["x"]}, "'[histogram]a': expected numbers, got list"),
     ],
 )
 def test_what_is_no_number_is_refused_by_name_and_nothing_added(

@@ -120,7 +120,7 @@ def test_a_network_with_a_memory_begins_each_file_without_any(tmp_path: Path) ->
     [
         ({"inputs": {"pixels": np.zeros((STEPS, 2, 4))}}, "inputs: pixels, but the model has"),
         ({"actions": {"action": np.full((STEPS, 2), 2)}}, r"actions action: .* outside 0\.\.1"),
-        ({"rewards": np.full((STEPS, 2, 1), np.nan)}, "rewards: has NaN"),
+        ({"rewards": np.full((STEPS, 2, 1), np.nan)}, "rewards: contains NaN"),
     ],
     ids=["other observations", "an action that there is not", "NaN"],
 )
@@ -152,7 +152,7 @@ def test_all_damaged_files_are_named_at_once(files: list[Path]) -> None:
     with pytest.raises(InvalidInputError) as caught:
         validate_files(files, PlainModel(), SPACES, PLAN)
     message = str(caught.value)
-    assert message.startswith("2 of 4 files have no trajectories, or are damaged; remove them")
+    assert message.startswith("2 of 4 files contain no trajectories, or are damaged; remove them")
     first, second = message.splitlines()[1:]
     assert first == f"  {cut} (BadZipFile: File is not a zip file)"
     assert second.startswith(f"  {flipped} (BadZipFile: Bad CRC-32")
@@ -177,5 +177,5 @@ def test_a_file_too_short_for_one_update_is_named(
     whole = dataclasses.replace(PLAN, axis=axis, minibatch=has)
     validate_files(files, PlainModel(), SPACES, whole)
     more = dataclasses.replace(whole, minibatch=has + 1)
-    with pytest.raises(InvalidInputError, match=rf"npz has {has} \w+, .* made of {has + 1} "):
+    with pytest.raises(InvalidInputError, match=rf"npz has {has} \w+, .* needs {has + 1} "):
         validate_files(files, PlainModel(), SPACES, more)

@@ -99,7 +99,7 @@ def test_points_wait_for_a_server_that_starts_later(
         with MetricsClient(f"127.0.0.1:{port}", global_t=_zero) as client:
             client.scalar("a", 1.0, 1)
             assert not client.flush(0.1)
-            while "metrics cannot be sent for now" not in caplog.text:
+            while "metrics cannot be sent at the moment" not in caplog.text:
                 client.flush(0.1)
             serve(port)
             client.scalar("a", 2.0, 2)
@@ -107,8 +107,8 @@ def test_points_wait_for_a_server_that_starts_later(
     assert client.dropped == 0
     assert recorder.flush()
     assert read_scalars(tmp_path)["a"] == [(1, 1.0), (2, 2.0)]
-    assert caplog.text.count("metrics cannot be sent for now") == 1
-    assert "metrics are sent again" in caplog.text
+    assert caplog.text.count("metrics cannot be sent at the moment") == 1
+    assert "sending metrics again" in caplog.text
 
 
 def test_points_arrive_after_a_restart_of_the_server(

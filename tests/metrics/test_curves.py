@@ -120,7 +120,7 @@ def test_what_a_power_cut_leaves_behind_the_points_is_named(
     size = path.stat().st_size
     path.write_bytes(path.read_bytes() + tail)
     assert read_curves(tmp_path)["a"].steps.tolist() == [1]
-    assert f"damaged at byte {size}; the rest is left out" in caplog.text
+    assert f"damaged at byte {size}; ignoring the rest" in caplog.text
 
 
 def test_what_is_no_scalar_is_left_out(tmp_path: Path) -> None:

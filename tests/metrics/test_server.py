@@ -79,7 +79,7 @@ def test_too_many_points_are_refused(channel: grpc.Channel) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         _store(channel, Request(scalars=points))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "10001 points came, at most 10000" in str(caught.value.details())
+    assert "10001 points, but at most 10000" in str(caught.value.details())
     assert _store(channel, Request(scalars=points[1:])).dropped == 0
 
 

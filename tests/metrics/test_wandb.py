@@ -63,7 +63,7 @@ def test_a_training_is_an_offline_run_with_all_of_its_curves(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     run_dir = cwd / "runs" / "first"
-    assert f"to send the run later: wandb sync {run_dir}/wandb/offline-run-" in done.stdout
+    assert f"to upload the run later: wandb sync {run_dir}/wandb/offline-run-" in done.stdout
     records = read_records(run_dir / "wandb")
     (run,) = [record.run for record in records if record.WhichOneof("record_type") == "run"]
     assert (run.project, run.run_group, run.display_name) == (
@@ -147,7 +147,7 @@ def test_a_wandb_that_fails_is_one_warning(
         recorder.close()
         _wait_for_warning(caplog)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith(f"wandb gets no more curves ({want}); the training goes on")
+    assert line.startswith(f"wandb receives no more curves ({want}); training continues")
     assert len(read_scalars(tmp_path)["loss"]) == 6
 
 
@@ -163,7 +163,7 @@ def test_a_wandb_that_hangs_holds_nobody_up(
             recorder.scalar("loss", 1.0, step)
         with caplog.at_level(logging.WARNING):
             recorder.close()
-        assert f"wandb still sends; process {recorder._child.pid} ends when" in caplog.text
+        assert f"wandb is still uploading; process {recorder._child.pid} ends when" in caplog.text
         assert len(read_scalars(tmp_path)["loss"]) == 1000
     finally:
         recorder._child.kill()
@@ -175,7 +175,7 @@ def test_a_program_that_is_missing_is_a_warning_and_a_package_an_error(
 ) -> None:
     with WandbRecorder(tmp_path, make_run(tmp_path), program=[str(tmp_path / "none")]) as recorder:
         recorder.scalar("loss", 1.0, 1)
-    assert "wandb gets no more curves (it cannot be started: No such file" in caplog.text
+    assert "wandb receives no more curves (it cannot be started: No such file" in caplog.text
     assert read_scalars(tmp_path) == {"loss": [(1, 1.0)]}
     monkeypatch.setattr(wandb_recorder, "_PACKAGE", "wandb-that-is-not-installed")
     with pytest.raises(ConfigError, match=r"wandb: .* pip install 'relaax_like\[wandb\]'"):

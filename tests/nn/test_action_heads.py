@@ -179,14 +179,14 @@ def test_a_network_with_the_wrong_number_of_outputs_is_refused():
 @pytest.mark.parametrize(
     ("space", "keywords", "message"),
     [
-        (Box(dtype="uint8", shape=(2,)), {}, "Box of uint8, expected floating point"),
+        (Box(dtype="uint8", shape=(2,)), {}, "Box of uint8, expected a floating-point dtype"),
         (Box(dtype="float32", shape=(0,)), {}, "Box of shape .0. has no components"),
         (MultiBinary(shape=(0,)), {}, "MultiBinary of shape .0. has no components"),
         (MultiDiscrete(n=(), shape=(0,)), {}, "MultiDiscrete of shape .0. has no components"),
-        (Box(dtype="float32", shape=(2,)), {"bounded": True}, "without bounds cannot be bounded"),
-        (box(-1, np.inf), {"bounded": True}, "not finite and apart"),
-        (box(1, 1), {"bounded": True}, "not finite and apart"),
-        (box(-3e38, 3e38), {"bounded": True}, "not finite and apart"),
+        (Box(dtype="float32", shape=(2,)), {"bounded": True}, "without bounds cannot be squashed"),
+        (box(-1, np.inf), {"bounded": True}, "must be finite and different"),
+        (box(1, 1), {"bounded": True}, "must be finite and different"),
+        (box(-3e38, 3e38), {"bounded": True}, "must be finite and different"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

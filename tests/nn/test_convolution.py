@@ -97,5 +97,5 @@ def test_uint8_is_scaled_and_float32_is_not():
 
 @pytest.mark.parametrize("function", [make_conv(stride=1), scale_image], ids=["conv", "scale"])
 def test_arrays_are_refused(function):
-    with pytest.raises(TypeError, match="an array came, expected a tensor"):
+    with pytest.raises(TypeError, match="expected a tensor, got an array"):
         function(IMAGE)

@@ -226,15 +226,19 @@ def test_a_convolution_of_ones_own_has_the_networks_activation():
         (
             ["a3c"],
             (4,),
-            r"network net: layer a3c\.0 is a convolution and gets the shape \[4\], expected an "
-            r"image \[height, width, channels\]; use dense layers",
+            r"network net: layer a3c\.0 is a convolution, but its input has shape \[4\], "
+            r"expected an image \[height, width, channels\]; use dense layers",
         ),
-        (["impala", 8], (84, 84), r"layer impala\.0 is a convolution and gets .* \[84, 84\]"),
+        (
+            ["impala", 8],
+            (84, 84),
+            r"layer impala\.0 is a convolution, but its input has .* \[84, 84\]",
+        ),
         (
             ["nature"],
             (30, 84, 3),
-            r"layer nature\.2 has a kernel of 3 and gets 2x9; make kernels or strides smaller, or "
-            "the image larger",
+            r"layer nature\.2 has a kernel of 3, but its input is only 2x9; use smaller kernels or strides, "
+            r"or a larger image",
         ),
     ],
 )

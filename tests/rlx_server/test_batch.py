@@ -305,7 +305,7 @@ def test_numbers_that_explode_cost_their_own_client_alone(backend, port, caplog,
         values = backend.manifest.unpack(backend.pull("test").values.flat)
         assert all(np.isfinite(array).all() for array in values)
     assert caplog.text.count("bad-") in (1, 2)  # at most one in a second
-    assert "a rollout is not learned from (1 so far)" in caplog.text
+    assert "discarding a rollout (1 so far)" in caplog.text
 
 
 def test_a_single_rollout_that_explodes_ends_no_session(backend, port):

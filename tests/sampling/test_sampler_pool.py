@@ -157,7 +157,7 @@ def test_a_worker_that_reads_nothing_is_replaced(file, make_values, caplog, monk
         stopped = pool.pids[0]
         os.kill(stopped, signal.SIGSTOP)
         version = 1
-        while "reads nothing any more" not in caplog.text:  # all that fits is sent first
+        while "no longer reads its input" not in caplog.text:  # all that fits is sent first
             version += 1
             pool.sync_policy(make_values(1), version)
         buffer, _ = pool.sample(200, max_traj_len=300)

@@ -135,7 +135,7 @@ def test_a_killed_parameter_server_goes_on_from_its_snapshot(cluster: Cluster) -
     before = cluster.wait_status(lambda s: (s.snapshot_global_t or 0) >= 200, "two snapshots")
     ps.stop(signal.SIGKILL)
     saved = read_snapshot(cluster)
-    rlx.wait_for("pushes are discarded until it is back")
+    rlx.wait_for("discarding pushes until it is back")
     for client in clients:
         wait_scores(client, 2)  # with the weights at hand
     again = cluster.start_parameter_server(*often)

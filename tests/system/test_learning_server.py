@@ -90,7 +90,7 @@ def test_a_killed_parameter_server_takes_up_its_newest_publish_and_agents_act_on
     rlx.wait_for("rlx server on")
     clients = [start_client(cluster, name) for name in ("one", "two")]
     assert first.wait() == -signal.SIGKILL
-    rlx.wait_for("rollouts are discarded until it is back")
+    rlx.wait_for("discarding rollouts until it is back")
     for client in clients:
         wait_scores(client, 2)  # with the values at hand
     second = cluster.start_parameter_server()
@@ -139,5 +139,5 @@ def test_a_learner_that_fails_ends_its_server_with_a_line(cluster: Cluster) -> N
     ps.wait_for("learning has failed: .* (not finite|NaN or infinity)")
     ps.wait_for("^[0-9:]* stopped$")
     assert_no_trace(ps, rlx, client)
-    rlx.wait_for("rollouts are discarded until it is back")
+    rlx.wait_for("discarding rollouts until it is back")
     wait_scores(client, 1)
