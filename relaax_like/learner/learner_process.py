@@ -213,7 +213,7 @@ class LearnerProcess:
             try:
                 self._send(channel, learner_pb2.LearnerRequest(work=work_to_message(work, task)))
             except Exception:  # this rollout only
-                logger.exception("a rollout could not be sent to the learner")
+                logger.exception("could not send a rollout to the learner")
                 with self._lock:
                     self._under_way.setdefault(task, set()).discard(work.number)
                 self._get_learner(task).give_up([work.number])

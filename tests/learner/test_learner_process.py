@@ -238,7 +238,7 @@ def test_without_a_parameter_server_there_are_no_values_yet(config, monkeypatch)
     monkeypatch.setattr("relaax_like.learner.learner_process._START_WAIT_SEC", 0.1)
     argv = [*LEARNER, str(config), "relaax-rlx-server.parameter_server=localhost:1"]
     with running(argv) as process:
-        with pytest.raises(ServerUnavailableError, match="not ready yet"):
+        with pytest.raises(ServerUnavailableError, match="the learner is not ready"):
             process.learner("RL").start(lambda learned: None)
         pid = process.pid
     assert not psutil.pid_exists(pid)
