@@ -699,7 +699,7 @@ STREAMS: dict[str, tuple[Sequence[bytes], str]] = {
     "an agent with a zero": ([header(sequence=1, agent="a\0b")], "agent"),
     "another client's name in the second header": (
         [header(), header(client_id="honest", incarnation=2, sequence=100)],
-        "of client 'honest' on the stream of 'stranger'",
+        "from client 'honest' on the stream of 'stranger'",
     ),
     "another incarnation in the second header": (
         [header(), header(incarnation=7, sequence=1)],
@@ -726,7 +726,10 @@ STREAMS: dict[str, tuple[Sequence[bytes], str]] = {
         [header(sequence=1, columns=2, rollout_bytes=10), chunk(GOOD_BYTES)],
         "received more than the expected 10 bytes",
     ),
-    "more than announced at once": ([whole(GOOD_BYTES, rollout_bytes=10)], "more than 10 bytes"),
+    "more than announced at once": (
+        [whole(GOOD_BYTES, rollout_bytes=10)],
+        "more than the expected 10 bytes",
+    ),
     "fewer bytes than it needs": (
         [whole(HALF)],
         "rollout: not a valid Rollout message|bytes of data",
@@ -801,19 +804,19 @@ ROLLOUTS: dict[str, tuple[Rollout, str]] = {
         r"inputs observation: float32 of \[5, 2, 5\], expected float32 of \[5, 2, 4\]",
     ),
     "a step more": (see(np.zeros((STEPS + 1, 2, 4), np.float32)), "inputs observation"),
-    "NaN seen": (see(fill(OBSERVATION, np.nan)), "inputs observation: has NaN"),
-    "infinity seen": (see(fill(OBSERVATION, np.inf)), "inputs observation: has NaN"),
+    "NaN seen": (see(fill(OBSERVATION, np.nan)), "inputs observation: contains NaN"),
+    "infinity seen": (see(fill(OBSERVATION, np.inf)), "inputs observation: contains NaN"),
     "more than a float32 holds": (
         see(fill(OBSERVATION.astype(np.float64), 1e300)),
         "inputs observation",
     ),
     "numbers whose squares a float32 does not hold": (
         see(fill(OBSERVATION, 1e30)),
-        "whose squares no float32 holds",
+        "whose squares overflow float32",
     ),
     "NaN seen next": (
         change(next_inputs={"observation": fill(OBSERVATION, np.nan)}),
-        "next_inputs observation: has NaN",
+        "next_inputs observation: contains NaN",
     ),
     "actions of another name": (change(actions={"a": ACTION}), "actions: a, but the model has"),
     "actions of float": (
@@ -832,9 +835,12 @@ ROLLOUTS: dict[str, tuple[Rollout, str]] = {
         change(rewards=np.zeros((STEPS, 2, 3), np.float32)),
         r"rewards: float32 of \[5, 2, 3\], expected float32 of \[5, 2, 1\]",
     ),
-    "NaN for a reward": (change(rewards=fill(GOOD.rewards, np.nan)), "rewards: has NaN"),
-    "a giant reward": (change(rewards=fill(GOOD.rewards, 3e38)), "whose squares no float32 holds"),
-    "NaN for a probability": (change(log_prob=fill(GOOD.log_prob, np.nan)), "log_prob: has NaN"),
+    "NaN for a reward": (change(rewards=fill(GOOD.rewards, np.nan)), "rewards: contains NaN"),
+    "a giant reward": (change(rewards=fill(GOOD.rewards, 3e38)), "whose squares overflow float32"),
+    "NaN for a probability": (
+        change(log_prob=fill(GOOD.log_prob, np.nan)),
+        "log_prob: contains NaN",
+    ),
     "probabilities of one slot": (change(log_prob=GOOD.log_prob[:, :1]), "log_prob: float32 of"),
     "neither alive nor dead": (
         change(next_alive=fill(GOOD.next_alive, 0.5)),
@@ -878,7 +884,7 @@ def test_a_refusal_is_counted_and_what_came_before_it_is_taken(
     client.send(1, make_rewarded(2, 70.0))
     client.send(2, change(rewards=fill(GOOD.rewards, np.nan)))
     client.send(3, make_rewarded(2, 80.0))
-    client.assert_ends(InvalidInputError, "rewards: has NaN")
+    client.assert_ends(InvalidInputError, "rewards: contains NaN")
     # So that the client knows what it need not send again.
     assert client.newest is not None
     assert client.newest.progress.received == 1
@@ -908,7 +914,7 @@ def test_a_refusal_waits_until_the_client_knows_what_was_taken(
     client = site.connect()
     client.send(1, make_rewarded(2, 70.0))
     client.send(2, change(rewards=fill(GOOD.rewards, np.nan)))
-    client.assert_ends(InvalidInputError, "rewards: has NaN")
+    client.assert_ends(InvalidInputError, "rewards: contains NaN")
     assert client.newest is not None
     assert client.newest.progress.received == 1
 

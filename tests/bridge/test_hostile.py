@@ -339,7 +339,7 @@ PUSHES: dict[str, tuple[dict, str, str]] = {
     "a name of a megabyte": ({"client_id": "a" * 1_000_000}, "client_id", "bad client id"),
     "a name with a line's end": ({"client_id": "a\nb"}, "client_id", "bad client id"),
     "a name with a zero": ({"client_id": "a\0"}, "client_id", "bad client id"),
-    "another layout": ({"fingerprint": 7}, "layout 00000007", "malformed"),
+    "another layout": ({"fingerprint": 7}, "fingerprint 00000007", "malformed"),
     "a longer gradient": ({"gradient_bytes": 404}, "404 bytes announced", "malformed"),
     "an endless gradient": ({"gradient_bytes": (1 << 64) - 1}, "bytes announced", "malformed"),
     "an unknown group": ({"groups": ["x" * 1000]}, "unknown variable group", "malformed"),
@@ -347,7 +347,7 @@ PUSHES: dict[str, tuple[dict, str, str]] = {
     "a group twice": ({"groups": ["default"] * 2}, "duplicate name", "malformed"),
     "groups and no gradient": (
         {"groups": ["default"], "gradient_bytes": 0, "env_steps": 1},
-        "leave them out",
+        "leave groups empty",
         "unknown group",
     ),
     "NaN": ({"gradient": full(np.nan)}, "NaN or infinity", "not finite"),
@@ -449,8 +449,8 @@ def test_a_gradient_that_is_cut_off_or_goes_on(site: Site, channel: grpc.Channel
     for messages, words in [
         ([header], "received 0 bytes, expected 400"),
         ([header, chunk(399)], "received 399 bytes, expected 400"),
-        ([header, chunk(200), chunk(201)], "more than 400 bytes"),
-        ([header, chunk(1_000_000)], "more than 400 bytes"),
+        ([header, chunk(200), chunk(201)], "more than the expected 400 bytes"),
+        ([header, chunk(1_000_000)], "more than the expected 400 bytes"),
         ([header, chunk(200), header], "a second header"),
         ([header, b"", chunk(400)], "a second header"),
         ([header, *([chunk(0)] * 1000), chunk(399)], "received 399 bytes, expected 400"),

@@ -125,7 +125,7 @@ def test_a_gap_after_the_journal_was_given_up(run: Run, capsys: pytest.CaptureFi
     run.assert_refused()
     printed = run.check(capsys)
     assert "newer snapshots that are damaged: cp-00000000000000000028" in printed
-    assert "a record that continues version 6, step 28; what lies before it ends at" in printed
+    assert "a record that continues version 6, step 28; the data before it ends at" in printed
     gives_up = "version 3, step 10, which discards versions 4 to 8 (step 45)"
     assert f"with --to-last-good it starts at {gives_up}" in printed
     printed = run.check(capsys, to_last_good=True)
@@ -347,7 +347,7 @@ def test_an_older_format_is_refused_by_name(run: Run) -> None:
 
 
 def test_a_running_server_s_folder_is_left_alone(run: Run) -> None:
-    with pytest.raises(SnapshotError, match="held by another parameter server"):
+    with pytest.raises(SnapshotError, match="in use by another parameter server"):
         check_folder(run.folder, False)
     run.server.close()
 

@@ -652,7 +652,7 @@ def test_groups_that_do_not_fit_the_model_are_refused():
         (
             {"rewards": {"reward": np.zeros((12, 1))}},
             "rewards[reward]",
-            r"rewards\[reward\]: \[12\] rows or slots, expected \[11\] as inputs\[x\] has",
+            r"rewards\[reward\]: \[12\] rows or slots, expected \[11\] like inputs\[x\]",
         ),
     ],
 )

@@ -474,7 +474,7 @@ def test_a_lease_on_a_full_disk_is_given_all_the_same(
     with monkeypatch.context() as patch:
         patch.setattr(Snapshots, "save", fail)
         assert server.lease().version == 1
-    assert "the disk is full; training goes on" in caplog.text
+    assert "the disk is full; training continues" in caplog.text
     assert server.snapshot_failures == 1
     server.publish(make_publish(1))
     server.close()

@@ -170,7 +170,7 @@ def test_records_that_do_not_follow_each_other_are_refused(tmp_path):
     left = crash(server, tmp_path / "run", tmp_path)
     with pytest.raises(
         JournalError,
-        match="continues version 3, step 10; what lies before it ends at version 3, step 6",
+        match="continues version 3, step 10; the data before it ends at version 3, step 6",
     ):
         open_server(left)
 
@@ -231,7 +231,7 @@ def test_a_failed_sync_ends_the_acknowledging(tmp_path, monkeypatch):
     monkeypatch.setattr(journal_module.os, "fdatasync", fail, raising=False)
     monkeypatch.setattr(journal_module.os, "fsync", fail)
     for _ in range(2):  # also when it is repeated
-        with pytest.raises(ServerUnavailableError, match="nothing can be acknowledged any more"):
+        with pytest.raises(ServerUnavailableError, match="no more pushes can be acknowledged"):
             server.push(make_push(2))
     monkeypatch.undo()
     server.close(save=False)
@@ -255,7 +255,7 @@ def test_what_the_disk_did_not_take_is_not_acknowledged_when_it_is_repeated(tmp_
         monkeypatch.setattr(journal_module.os, "fsync", fail)
     wait_until(lambda: journal.failed, "the failure")
     for sequence in (2, 3):
-        with pytest.raises(ServerUnavailableError, match="nothing can be acknowledged any more"):
+        with pytest.raises(ServerUnavailableError, match="no more pushes can be acknowledged"):
             server.push(make_push(sequence))
     assert server.push(Push(client_id="asks")).outcome == "nothing"  # and is told values
     status = server.status()
