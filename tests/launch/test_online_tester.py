@@ -165,7 +165,7 @@ def test_a_best_training_return_is_followed_by_a_test(caplog: pytest.LogCaptureF
                 episodes = [Episode(mean - 1, 4), Episode(mean + 1, 4)]
                 learner.add(make_rewarded(COLUMNS, 0.0), episodes)
                 assert learner.learn() is not None
-                if "mean return 7.00 of 3 greedy episodes" in caplog.text:
+                if "mean return 7.00 over 3 greedy episodes" in caplog.text:
                     tested.append(number)
     # The returns of iterations 1, 3 and 5 were the best; the ninth is tested anyway.
     assert tested == [2, 4, 6, 9]
