@@ -779,7 +779,7 @@ static void pause_before_retry(rlx_client *client, double at_most_sec)
                      + draw(client) * (client->max_sleep_sec - client->min_sleep_sec);
     if (seconds > at_most_sec)
         seconds = at_most_sec * (0.5 + 0.5 * draw(client));
-    snprintf(line, sizeof line, "%s; trying again in %.1f s", client->text, seconds);
+    snprintf(line, sizeof line, "%s; retrying in %.1f s", client->text, seconds);
     if (client->report)
         client->report(line);
     left.tv_sec = (time_t)seconds;
@@ -805,7 +805,7 @@ rlx_status rlx_reconnect(rlx_client *client)
     rlx_status status;
     pause_before_retry(client, INFINITY);
     status = rlx_connect_with_retry(client);
-    snprintf(line, sizeof line, "connected to %s again", client->address);
+    snprintf(line, sizeof line, "reconnected to %s", client->address);
     if (!status && client->report)
         client->report(line);
     return status;

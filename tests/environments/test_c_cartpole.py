@@ -257,10 +257,8 @@ def test_a_server_that_drops_in_an_episode_is_found_again(
     code, out, err = finish(start(program, *args))
     assert (code, err) == (0, "")
     lost, again, _ = out.splitlines()
-    assert re.fullmatch(
-        rf"lost the rlx server {server.address}: .*; trying again in 0\.[01] s", lost
-    )
-    assert again == f"connected to {server.address} again"
+    assert re.fullmatch(rf"lost the rlx server {server.address}: .*; retrying in 0\.[01] s", lost)
+    assert again == f"reconnected to {server.address}"
     assert [len(session.steps) for session in server.sessions] == [10, 50]
 
 
@@ -272,7 +270,7 @@ def test_a_server_that_asks_to_come_back_is_asked_again(
     args = ("--rlx-server", server.address, "--episodes", 1, "--retry-sleep", 0, 0.05)
     status, out, err = finish(start(program, *args))
     assert (status, err) == (0, "")
-    assert out.count("256 clients are too many; trying again in 0.") == 2
+    assert out.count("256 clients are too many; retrying in 0.") == 2
 
 
 def test_a_client_started_before_its_server_waits_for_it(
@@ -282,7 +280,7 @@ def test_a_client_started_before_its_server_waits_for_it(
     closed.close()
     process = start(program, "--rlx-server", closed.address, "--episodes", 1)
     assert process.stdout is not None
-    assert "is it running?; trying again in 0." in process.stdout.readline()
+    assert "is it running?; retrying in 0." in process.stdout.readline()
     serve(port=closed.port)
     assert finish(process)[0] == 0
 
@@ -355,7 +353,7 @@ def test_ctrl_c_while_it_waits_for_a_server_ends_it(
     server = serve(Role(drop_at={0: 1}))
     process = start(program, "--rlx-server", server.address, "--retry-sleep", 1000, 1000)
     assert process.stdout is not None
-    assert "trying again in 1000.0 s" in process.stdout.readline()
+    assert "retrying in 1000.0 s" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
     assert finish(process)[0] == 130
 
@@ -485,7 +483,7 @@ def test_half_a_frame_and_the_end_is_a_loss(start: Start, checked_program: Path,
         line = process.stdout.readline()
     assert line == (
         f"lost the rlx server {server.address}: the server closed the connection; "
-        "trying again in 1000.0 s\n"
+        "retrying in 1000.0 s\n"
     )
 
 
@@ -892,9 +890,9 @@ def test_it_trains_and_finds_a_server_again_that_was_killed(
     client = start_c_client(cluster, program, "--retry-sleep", 0.2, 0.5)
     rlx_server.wait_for(r"cc slot 0: episode 3, score \d+")
     assert rlx_server.stop(signal.SIGKILL) == -signal.SIGKILL
-    client.wait_for("lost the rlx server .*; trying again in")
+    client.wait_for("lost the rlx server .*; retrying in")
     again = cluster.start_rlx_server(*sets)
-    client.wait_for(f"connected to localhost:{cluster.rlx_port} again")
+    client.wait_for(f"reconnected to localhost:{cluster.rlx_port}")
     again.wait_for(r"cc slot 0: episode 1, score \d+")
     assert client.wait() == 0
     client.wait_for(r"c_cartpole: .*budget.* used up; \d+ episodes, \d+ steps")

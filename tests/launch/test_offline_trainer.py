@@ -197,7 +197,9 @@ def test_other_spaces_than_the_recorded_ones_are_told_before_anything_is_begun(
 
 
 def test_runs_over_the_network_refuse(tmp_path: Path, trajectories: Path) -> None:
-    words = f"but only relaax train learns from files: `relaax train {BC} --offline {trajectories}`"
+    words = (
+        f"but only relaax train learns from files: run `relaax train {BC} --offline {trajectories}`"
+    )
     sets = (f"run_dir={tmp_path / 'served'}", f"learner.offline={trajectories}")
     with pytest.raises(ConfigError, match=re.escape(words)):
         run_parameter_server(load_experiment(BC, sets))

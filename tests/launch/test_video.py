@@ -85,8 +85,8 @@ def test_frames_of_odd_sizes_are_widened(tmp_path: Path) -> None:
 def test_what_cannot_be_drawn_is_a_clear_error_and_no_file(tmp_path: Path) -> None:
     path = tmp_path / "out.mp4"
     cases: list[tuple[Any, str]] = [
-        (make_slots("memory"), "nothing came"),
-        (OddSlots(np.zeros((4, 4))), r"an array \[4, 4\] came"),
+        (make_slots("memory"), "got nothing"),
+        (OddSlots(np.zeros((4, 4))), r"got an array \[4, 4\]"),
         (OddSlots(RuntimeError("no GPU")), "cannot be drawn: no GPU"),
     ]
     for slots, want in cases:

@@ -114,7 +114,7 @@ def test_a_killed_rlx_server_costs_its_clients_an_episode_each(cluster: Cluster)
     assert ps.alive
     cluster.start_rlx_server()
     for client in clients:
-        client.wait_for("connected to .* again")
+        client.wait_for("reconnected to")
         wait_scores(client, 2)
     after = cluster.wait_steps(100)
     assert after.global_t > before.global_t
