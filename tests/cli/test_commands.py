@@ -179,7 +179,7 @@ def test_status_prints_the_numbers_of_a_live_server(cluster: Cluster) -> None:
     for row in ("running", "steps/s", "mean return", "parameters", "clients", "run/checkpoints"):
         assert row in program.output
     watching = cluster.start("watch", [RELAAX, "status", f"localhost:{cluster.ps_port}", "--watch"])
-    watching.wait_for("going on|parameter server")
+    watching.wait_for("running|parameter server")
     assert watching.stop(signal.SIGINT) == 128 + signal.SIGINT
     assert TRACE not in watching.output
 

@@ -206,5 +206,5 @@ def test_agents_with_lost_and_repeated_calls_count_each_step_once(
         assert (status.global_t, status.version) == (steps, 20)
         for program in cluster.started:
             assert TRACE not in program.output
-            assert "discarded" not in program.output
+            assert "discard" not in program.output
     cluster.assert_nothing_left()

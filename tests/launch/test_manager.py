@@ -320,7 +320,7 @@ def test_an_environment_that_steps_between_its_deaths_is_not_given_up(
         server.report("stepped client of env1")
         os.kill(pid, signal.SIGKILL)
     running.wait_pid("env1", other_than=pid)
-    assert "given up" not in caplog.text
+    assert "giving up" not in caplog.text
 
 
 def test_environments_wait_until_the_servers_are_ready(run: Any, server: Server) -> None:
