@@ -119,7 +119,7 @@ def test_a_cluster_trains_over_mutual_tls_with_tokens(cluster: SecureCluster) ->
     address = f"localhost:{cluster.ps_port}"
     as_environment = cluster.authority.client(ENVIRONMENT, certificate=True)
     with BridgeControl().connect(address, as_environment) as link:
-        with pytest.raises(NotAllowedError, match="role environment, role agent is needed"):
+        with pytest.raises(NotAllowedError, match="role environment, but role agent is required"):
             link.status()
     status = [find_command("relaax"), "status", address]
     asked = cluster.start("status", [*status, "--token-file", cluster.operator_token,
