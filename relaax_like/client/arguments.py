@@ -16,7 +16,7 @@ def add_security_arguments(parser: argparse.ArgumentParser) -> None:
         "--token-file",
         type=Path,
         metavar="FILE",
-        help="file with the token that the server requires; only its owner may have access to it",
+        help="file with the token that the server requires; only its owner must have access to it",
     )
     # The variable is read later: a default would be shown by what prints all arguments.
     add(

@@ -61,7 +61,7 @@ class Journal:
     Records are synced about once a second by a thread; `append` never waits for a sync, nor does a
     new segment. Without an interval the caller syncs.
 
-    An append that fails leaves nothing behind, and the next one may succeed. A sync that fails is
+    An append that fails leaves nothing behind, and the next one can succeed. A sync that fails is
     the end: the kernel may have dropped what it could not write, so nothing can be acknowledged
     any more.
 
@@ -248,7 +248,7 @@ class Journal:
                 with self._lock:
                     self._failed = (
                         f"{self.directory}: the journal cannot be synced: {error}; what was "
-                        "not synced may be lost, and no more pushes are accepted. "
+                        "not synced can be lost, and no more pushes are accepted. "
                         "Restart the parameter server once the disk works again"
                     )
                 raise JournalError(self._failed) from error
@@ -310,7 +310,7 @@ class Journal:
                 raise
             raise JournalError(
                 f"{file.path}: record {self.next_index} could not be written: {error}; it was "
-                "removed completely, and the next one may succeed"
+                "removed completely, and the next one can succeed"
             ) from error
         file.size += size
         self._written_bytes += size
@@ -353,7 +353,7 @@ class Journal:
             if not isinstance(error, OSError):
                 raise
             cure = (
-                "the old segment stays in use, and the next attempt may succeed"
+                "the old segment stays in use, and the next attempt can succeed"
                 if self._files
                 else "free some disk space"
             )

@@ -127,7 +127,7 @@ class JournalHead:
             if not self._failed:
                 _LOG.warning(
                     "%s: could not be written: %s; if the journal loses its end, the next "
-                    "start may not notice",
+                    "start will not notice",
                     self.path,
                     error,
                 )

@@ -332,10 +332,10 @@ class JournalReader:
         try:
             claim = head.read()
         except DamagedHeadError as error:
-            self._fail_at_end(f"its head, {head.path}, is damaged: {error}; more may be missing")
+            self._fail_at_end(f"its head, {head.path}, is damaged: {error}; more could be missing")
         if claim is None:
             if segments:
-                self._fail_at_end(f"its head, {head.path}, is missing, and more may be missing")
+                self._fail_at_end(f"its head, {head.path}, is missing, and more could be missing")
             return
         if claim.is_final and self._from_index >= claim.end:
             return
