@@ -102,7 +102,6 @@ GROUPS = {
     "yaml": ["*.yaml", "*.yml"],
     "python": ["relaax_like/*.py", "algorithms/*.py", "environments/*.py"],
 }
-# Files that are not scanned yet, because their texts are being rewritten.
 
 
 class Passage(NamedTuple):

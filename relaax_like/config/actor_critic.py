@@ -40,8 +40,8 @@ class ActorCriticConfig(AlgorithmConfig):
     observations: dict[str, ObservationConfig] | None = Field(default=None, min_length=1)
     """For observations with several leaves, such as a Dict space: maps each leaf to its size or
     image and to the layers of its branch (config/observations.py). Replaces state_size and image.
-    It must name every leaf of the environment; an unlisted leaf is an error, because it may be a
-    misspelt one."""
+    It must name every leaf of the environment; an unlisted leaf is an error, because it might be
+    misspelt."""
     num_actions: int | tuple[int, ...] | None = None
     """Number of discrete actions; a list for several choices at once, with the number of actions of
     each (MultiDiscrete). Set exactly one of num_actions and action_size."""
