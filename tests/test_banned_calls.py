@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.cluster import ROOT
 
-FOLDERS = ("relaax_like", "algorithms", "environments", "benchmarks", "deploy", "tests")
+FOLDERS = ("relaax_like", "algorithms", "environments", "benchmarks", "deploy", "docs", "tests")
 MODULES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 CALLS = {
     "eval": "executes text",

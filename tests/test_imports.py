@@ -20,7 +20,7 @@ CODE = [
 GENERATED = re.compile(r"_pb2(_grpc)?\.py$")
 # Where TensorFlow may be imported: Model, Algorithm, the layers, and the border to NumPy.
 TENSORFLOW = (
-    r"relaax_like/algorithm/(algorithm|batch)\.py",
+    r"relaax_like/algorithm/(algorithm|batch|flare|parts|random|tracing)\.py",
     r"relaax_like/computation/(model|actor_critic|algorithm|computation_task|updates|acting)\.py",
     r"relaax_like/nn/.*\.py",
     r"algorithms/[^/]+/(model|algorithm)\.py",
@@ -70,7 +70,7 @@ def test_the_walk_sees_the_code_and_its_imports() -> None:
     assert "typer" in imports
     assert "relaax_like.launch.training.make_trainer" in imports  # inside a function
     model = ROOT / "algorithms" / "policy_gradient" / "algorithm.py"
-    assert find_forbidden([model], "tensorflow|relaax_like.computation")
+    assert find_forbidden([model], "relaax_like.algorithm")
 
 
 def test_tensorflow_stays_in_models_and_algorithms() -> None:
@@ -82,7 +82,10 @@ def test_tensorflow_stays_in_models_and_algorithms() -> None:
 # What each package must not import. Imports point one way: cli, launch, servers, agent,
 # computation, nn; bridge, config and wire lie below them all and know none of them.
 UPPER = "launch cli"
-ROLES = f"parameter_server rlx_server agent learner algorithm computation nn experience sampling {UPPER}"
+ROLES = (
+    "parameter_server rlx_server agent learner algorithm computation nn experience sampling "
+    + UPPER
+)
 LAYERS = {
     "wire": f"bridge config client metrics {ROLES}",
     "v1": f"wire bridge config client metrics {ROLES}",

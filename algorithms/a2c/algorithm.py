@@ -2,11 +2,8 @@
 
 import tensorflow as tf
 
+from relaax_like.algorithm import Algorithm, Batch, Losses
 from relaax_like.computation.actor_critic import ActorCritic
-from relaax_like.computation.algorithm import Algorithm
-from relaax_like.computation.model import Tensors
-from relaax_like.computation.prediction import LOG_PROB
-from relaax_like.nn.layers import merge_steps
 from relaax_like.nn.returns import compute_vtrace
 
 from .config import Config
@@ -16,61 +13,40 @@ class A2C(Algorithm):
     """Mnih et al. 2016 (https://arxiv.org/abs/1602.01783), with generalised advantages."""
 
     autograph = False
+    config: Config
     model: ActorCritic
 
-    def __init__(self, model: ActorCritic, config: Config, seed: int = 0):
-        super().__init__(model, seed, config.max_gradient_norm)
-        self._config = config
-
-    def learn(
-        self,
-        inputs: Tensors,
-        next_inputs: Tensors,
-        states: Tensors,
-        next_states: Tensors,
-        next_alive: Tensors,
-        actions: Tensors,
-        next_actions: Tensors,
-        rewards: Tensors,
-    ) -> Tensors:
+    def learn(self, batch: Batch) -> Losses:
         """Returns the costs of a rollout `[T, k, ...]`.
 
             actor:  -mean(A_t log pi(a_t|x_t)) - c_e mean(H(pi(.|x_t)))
             critic:  c_v mean((v_t - V(x_t))^2), v_t = V(x_t) + A_t being constant
 
-        with the advantages A_t of Schulman et al. 2016, equation 16: a terminal state is worth
-        nothing, a truncated episode goes on with the value of its last observation. Where an older
-        policy mu acted, as agents act on while their last rollout is learned from, every step of
+        with the advantages A_t of Schulman et al. 2016, equation 16: a terminal state has value 0,
+        a truncated episode is bootstrapped from the value of its last observation. Where an older
+        policy mu acted, as agents continue while their last rollout is learned from, every step of
         the sum is weighted by min(1, pi / mu), as in V-trace (Espeholt et al. 2018, equation 1).
         """
-        config, alive = self._config, next_alive["alive"]
-        ends = tf.concat([tf.zeros_like(alive[:1]), 1.0 - tf.maximum(alive[:-1], 0.0)], 0)
-        seen = self.model.unroll(inputs, states, begins=ends > 0)
-        following = tf.nest.map_structure(merge_steps, (next_inputs, seen.states))
-        next_values = self.model.value(*following)
-        log_prob = seen.distribution.log_prob(merge_steps(actions["action"]))
-        log_ratios = tf.reshape(log_prob, tf.shape(alive)) - actions[LOG_PROB]
-        corrections = compute_vtrace(
-            log_ratios,
-            config.reward_scale * rewards["reward"][..., 0],
+        config, seen = self.config, self.model.evaluate(batch)
+        next_values = self.model.value(batch.next_inputs, seen.memory)
+        log_prob = seen.policy.log_prob(batch.actions["action"])
+        targets = compute_vtrace(
+            log_prob - batch.log_prob,
+            config.reward_scale * batch.returns,
             seen.values,
-            tf.reshape(next_values, tf.shape(alive)),
-            alive,
-            config.gamma,
+            next_values,
+            batch.discount,
+            batch.continues,
             gae_lambda=config.gae_lambda,
-        )
-        advantages = corrections.targets - tf.stop_gradient(seen.values)
-        value_cost = tf.reduce_mean((corrections.targets - seen.values) ** 2)
+        ).targets
+        advantages = targets - tf.stop_gradient(seen.values)
         if config.normalize_advantage:
-            mean, variance = tf.nn.moments(advantages, [0, 1])
-            advantages = (advantages - mean) / (tf.sqrt(variance) + 1e-8)
-        entropy = tf.reduce_mean(seen.distribution.entropy())
-        policy = -tf.reduce_mean(log_prob * tf.reshape(advantages, [-1]))
-        return {
-            "actor": policy - config.entropy_coefficient * entropy,
-            "critic": config.value_coefficient * value_cost,
-            "entropy": tf.stop_gradient(entropy),
-        }
+            advantages = batch.normalize(advantages)
+        entropy = batch.mean(seen.policy.entropy())
+        actor = -batch.mean(log_prob * advantages) - config.entropy_coefficient * entropy
+        critic = config.value_coefficient * batch.mean((targets - seen.values) ** 2)
+        metrics = {"actor": actor, "critic": critic, "entropy": entropy}
+        return Losses({"default": actor + critic}, metrics=metrics)
 
 
 def make_algorithm(config: Config, model: ActorCritic, seed: int) -> A2C:

@@ -11,7 +11,9 @@ from relaax_like.config.aliases import (
     MAX_GRADIENT_NORM,
     VALUE_COEFFICIENT,
 )
-from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.config.optimizer import OptimizerConfig, make_adam
+from relaax_like.config.plan import OnPolicy
+from relaax_like.config.schedule import Tunable
 
 
 class Config(ActorCriticConfig):
@@ -21,16 +23,16 @@ class Config(ActorCriticConfig):
     """Steps of every slot in one rollout, and therefore in one gradient."""
     gamma: float = Field(default=0.99, ge=0, le=1, validation_alias=GAMMA)
     """Discount factor per step."""
-    gae_lambda: float = Field(default=0.95, ge=0, le=1)
+    gae_lambda: Tunable = Field(default=0.95, ge=0, le=1)
     """Lambda of generalised advantage estimation; 1: all rewards of the rollout; 0: one step plus
     the value."""
-    reward_scale: float = Field(default=1.0, gt=0)
+    reward_scale: Tunable = Field(default=1.0, gt=0)
     """Factor by which rewards are multiplied; values and losses then have that scale."""
-    entropy_coefficient: float = Field(default=0.0, ge=0, validation_alias=ENTROPY_COEFFICIENT)
+    entropy_coefficient: Tunable = Field(default=0.0, ge=0, validation_alias=ENTROPY_COEFFICIENT)
     """Weight of the policy's entropy in the loss."""
-    value_coefficient: float = Field(default=0.5, ge=0, validation_alias=VALUE_COEFFICIENT)
+    value_coefficient: Tunable = Field(default=0.5, ge=0, validation_alias=VALUE_COEFFICIENT)
     """Weight of the value function's squared error in the loss."""
-    max_gradient_norm: float | None = Field(default=0.5, gt=0, validation_alias=MAX_GRADIENT_NORM)
+    max_gradient_norm: Tunable | None = Field(default=0.5, gt=0, validation_alias=MAX_GRADIENT_NORM)
     """Maximum global norm of a gradient; larger ones are scaled down; null: no limit."""
     normalize_advantage: bool = False
     """Normalise the advantages of each gradient to mean 0 and standard deviation 1."""
@@ -42,20 +44,12 @@ class Config(ActorCriticConfig):
     """Epsilon of Adam."""
 
     @property
+    def plan(self) -> OnPolicy:
+        """One gradient of whatever rollouts have come in together."""
+        return OnPolicy(rollout_steps=self.rollout_steps, discount=self.gamma)
+
+    @property
     def optimizers(self) -> dict[str, OptimizerConfig]:
         """Adam for all variables."""
-        if self.learning_rate_end is None:
-            return {
-                "default": OptimizerConfig(
-                    learning_rate=self.learning_rate, epsilon=self.adam_epsilon
-                )
-            }
-        return {
-            "default": OptimizerConfig(
-                learning_rate=self.learning_rate,
-                epsilon=self.adam_epsilon,
-                schedule="linear",
-                learning_rate_end=self.learning_rate_end,
-                schedule_env_steps=self.max_global_step,
-            )
-        }
+        end, steps = self.learning_rate_end, self.max_global_step
+        return {"default": make_adam(self.learning_rate, self.adam_epsilon, end, steps)}

@@ -1,12 +1,8 @@
 """BC: behaviour cloning, maximum likelihood of the actions that were recorded."""
 
-import tensorflow as tf
+from relaax_like.algorithm import Algorithm, Batch, Losses
 
-from relaax_like.computation.algorithm import Algorithm
-from relaax_like.computation.model import Tensors
-from relaax_like.nn.layers import merge_steps
-
-from .config import Config
+from .config import ACTOR, CRITIC, SHARED, Config
 from .model import BCModel
 
 
@@ -14,35 +10,24 @@ class BC(Algorithm):
     """Pomerleau 1991 (https://doi.org/10.1162/neco.1991.3.1.88), with a distribution of actions."""
 
     autograph = False
+    config: Config
     model: BCModel
 
-    def learn(
-        self,
-        inputs: Tensors,
-        next_inputs: Tensors,
-        states: Tensors,
-        next_states: Tensors,
-        next_alive: Tensors,
-        actions: Tensors,
-        next_actions: Tensors,
-        rewards: Tensors,
-    ) -> Tensors:
-        """Returns the cost: -mean(log pi(a_t | x_t)), x_t and a_t being what was recorded.
+    def __init__(self, model: BCModel, config: Config, seed: int = 0):
+        super().__init__(model, config, seed)
+        if not config.shared_network:
+            self.frozen = (CRITIC,)
 
-        A minibatch is of steps, `[B, ...]`, or of rollouts, `[T, B, ...]`.
-        """
-        alive, action = next_alive["alive"], actions["action"]
-        if len(alive.shape) == 1:  # steps: a rollout of one step
-            inputs = {name: tensor[None] for name, tensor in inputs.items()}
-            alive, action = alive[None], action[None]
-        ends = tf.concat([tf.zeros_like(alive[:1]), 1.0 - tf.maximum(alive[:-1], 0.0)], 0)
-        seen = self.model.unroll(inputs, states, begins=ends > 0)
-        return {
-            "cloning": -tf.reduce_mean(seen.distribution.log_prob(merge_steps(action))),
-            "entropy": tf.stop_gradient(tf.reduce_mean(seen.distribution.entropy())),
-        }
+    def learn(self, batch: Batch) -> Losses:
+        """Returns the cost: -mean(log pi(a_t | x_t)), x_t and a_t being what was recorded."""
+        policy = self.model.evaluate(batch).policy
+        cost = -batch.mean(policy.log_prob(batch.actions["action"]))
+        group = SHARED if self.config.shared_network else ACTOR
+        return Losses(
+            {group: cost}, metrics={"cloning": cost, "entropy": batch.mean(policy.entropy())}
+        )
 
 
 def make_algorithm(config: Config, model: BCModel, seed: int) -> BC:
     """Builds the algorithm."""
-    return BC(model, seed)
+    return BC(model, config, seed)

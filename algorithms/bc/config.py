@@ -4,7 +4,7 @@ from pydantic import Field
 
 from relaax_like.config.actor_critic import ActorCriticConfig
 from relaax_like.config.optimizer import OptimizerConfig
-from relaax_like.config.update_plan import UpdatePlan
+from relaax_like.config.plan import Offline
 
 ACTOR, CRITIC, SHARED = "actor", "critic", "default"
 
@@ -17,29 +17,11 @@ class Config(ActorCriticConfig):
     columns of a file per update."""
 
     @property
-    def learns_offline(self) -> bool:
-        """It learns from files, from nothing else."""
-        return True
-
-    @property
-    def learns_online(self) -> bool:
-        """To imitate itself would change nothing."""
-        return False
-
-    @property
-    def rollout_steps(self) -> int:
-        """Its agents only play, and collect nothing."""
-        return 1
-
-    @property
-    def update_plan(self) -> UpdatePlan:
-        """Each file is gone through once, whatever its size; steps are shuffled one by one."""
-        return UpdatePlan(
-            steps=self.rollout_steps,
-            columns=1,
-            epochs=1,
-            minibatch=self.batch_size,
-            axis="slots" if self.network.is_recurrent else "rows",
+    def plan(self) -> Offline:
+        """Each file is read once per pass; its steps are shuffled one by one."""
+        return Offline(
+            minibatch_size=self.batch_size,
+            minibatch_of="rollouts" if self.network.is_recurrent else "steps",
             update_norm=self.normalize_observations,
         )
 

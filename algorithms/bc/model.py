@@ -1,8 +1,8 @@
 """The networks of bc: those of an actor-critic, so that one can go on from their weights."""
 
-from relaax_like.computation.actor_critic import VALUE, ActorCritic
+from relaax_like.computation.actor_critic import ActorCritic
 
-from .config import ACTOR, CRITIC, SHARED, Config
+from .config import ACTOR, CRITIC, Config
 
 
 class BCModel(ActorCritic):
@@ -10,13 +10,8 @@ class BCModel(ActorCritic):
 
     def __init__(self, config: Config, seed: int = 0):
         super().__init__(config, seed)
-        self._shared = config.shared_network
-
-    def get_group(self, name: str) -> str:
-        """Names the variable group of a variable."""
-        if self._shared:
-            return SHARED
-        return CRITIC if name.startswith(f"{VALUE}.") else ACTOR
+        if not config.shared_network:
+            self.groups = {ACTOR: ("actor", "log_std"), CRITIC: ("critic",)}
 
 
 def make_model(config: Config, seed: int) -> BCModel:

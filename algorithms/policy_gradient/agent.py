@@ -24,7 +24,7 @@ class Agent(BaseAgent):
         super().__init__(config, parameter_server)
         client_id = getattr(parameter_server, "client_id", "")
         seed = derive_seed(config.seed, "agent", client_id)
-        self.task = ComputationTask(PolicyGradient(PolicyModel(config), seed))
+        self.task = ComputationTask(PolicyGradient(PolicyModel(config), config, seed))
         self._clear()
         self.task.set_values(parameter_server.get_values())
 
@@ -78,7 +78,7 @@ class Agent(BaseAgent):
             rewards={"reward": returns[:, None]},
             actions={"action": np.array(self._actions)},
         )
-        self.metrics().scalar("Optimizer/actor", costs["actor"])
+        self.metrics().scalar("Optimizer/actor", costs["default"])
         self.task.set_values(self.parameter_server.push_pull(gradients))
 
     def _clear(self) -> None:

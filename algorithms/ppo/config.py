@@ -15,8 +15,9 @@ from relaax_like.config.aliases import (
     VALUE_COEFFICIENT,
 )
 from relaax_like.config.mirror import Mirror, parse_mirror
-from relaax_like.config.optimizer import OptimizerConfig
-from relaax_like.config.update_plan import UpdatePlan
+from relaax_like.config.optimizer import OptimizerConfig, make_adam
+from relaax_like.config.plan import OnPolicy
+from relaax_like.config.schedule import Tunable
 from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete
 
 ACTOR, CRITIC, SHARED = "actor", "critic", "default"
@@ -35,7 +36,7 @@ class Config(ActorCriticConfig):
     """Steps per update; with a recurrent network, rollouts per update."""
     gamma: float = Field(default=0.99, ge=0, le=1, validation_alias=GAMMA)
     """Discount factor per step."""
-    gae_lambda: float = Field(default=0.95, ge=0, le=1)
+    gae_lambda: Tunable = Field(default=0.95, ge=0, le=1)
     """Lambda of generalised advantage estimation; 1: all rewards of the rollout; 0: one step plus
     the value."""
     learning_rate: float = Field(default=3e-4, ge=0, validation_alias=LEARNING_RATE)
@@ -46,22 +47,22 @@ class Config(ActorCriticConfig):
     """Schedule of the learning rates; linear: down to 0 at max_global_step."""
     adam_epsilon: float = Field(default=1e-5, gt=0, validation_alias=ADAM_EPSILON)
     """Epsilon of Adam."""
-    kl: float | None = Field(default=None, gt=0)
+    kl: Tunable | None = Field(default=None, gt=0)
     """KL divergence from the policy at the start of the iteration above which its remaining updates
     are skipped; null: no limit."""
-    clip: float = Field(default=0.2, gt=0)
+    clip: Tunable = Field(default=0.2, gt=0)
     """Probability ratios are clipped to the range 1 - clip to 1 + clip."""
     clip_schedule: Literal["constant", "linear"] = "constant"
     """Schedule of clip; linear: down to 0 at max_global_step."""
-    clip_value: float | None = Field(default=None, gt=0)
+    clip_value: Tunable | None = Field(default=None, gt=0)
     """Values are clipped to this distance from those at the start of the iteration; null: no
     clipping."""
-    max_gradient_norm: float | None = Field(default=0.5, gt=0, validation_alias=MAX_GRADIENT_NORM)
+    max_gradient_norm: Tunable | None = Field(default=0.5, gt=0, validation_alias=MAX_GRADIENT_NORM)
     """Maximum gradient norm, for actor and critic separately, or for both together with
     shared_network; larger gradients are scaled down; null: no limit."""
-    entropy_coefficient: float = Field(default=0.0, ge=0, validation_alias=ENTROPY_COEFFICIENT)
+    entropy_coefficient: Tunable = Field(default=0.0, ge=0, validation_alias=ENTROPY_COEFFICIENT)
     """Weight of the policy's entropy in the actor's loss."""
-    value_coefficient: float = Field(default=0.5, ge=0, validation_alias=VALUE_COEFFICIENT)
+    value_coefficient: Tunable = Field(default=0.5, ge=0, validation_alias=VALUE_COEFFICIENT)
     """Weight of the squared error in the critic's loss."""
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
     """Normalise advantages to mean 0 and standard deviation 1: within each update, over the whole
@@ -103,7 +104,8 @@ class Config(ActorCriticConfig):
             )
         pieces, what = self.num_steps, "num_steps"
         if self.network.is_recurrent:
-            pieces, what = self.update_plan.columns, "num_steps / rollout_steps rollouts"
+            pieces = self.num_steps // self.rollout_steps
+            what = "num_steps / rollout_steps rollouts"
         if self.batch_size > pieces:
             raise ValueError(
                 f"batch_size: {self.batch_size} is more than one iteration provides ({what} = "
@@ -192,14 +194,14 @@ class Config(ActorCriticConfig):
         return self.prenorm or self.update_norm
 
     @property
-    def update_plan(self) -> UpdatePlan:
+    def plan(self) -> OnPolicy:
         """Steps are shuffled one by one; with a recurrent network, rollouts are."""
-        return UpdatePlan(
-            steps=self.rollout_steps,
-            columns=self.num_steps // self.rollout_steps,
+        return OnPolicy(
+            rollout_steps=self.rollout_steps,
+            rollouts=self.num_steps // self.rollout_steps,
             epochs=self.epochs,
-            minibatch=self.batch_size,
-            axis="slots" if self.network.is_recurrent else "rows",
+            minibatch_size=self.batch_size,
+            minibatch_of="rollouts" if self.network.is_recurrent else "steps",
             prenormalize_steps=self.prenormalize_steps if self.prenorm else 0,
             update_norm=self.update_norm,
             reward_discount=self.gamma if self.normalize_rewards else None,
@@ -218,12 +220,5 @@ class Config(ActorCriticConfig):
         }
 
     def _make_optimizer(self, learning_rate: float) -> OptimizerConfig:
-        if self.lr_schedule == "constant":
-            return OptimizerConfig(learning_rate=learning_rate, epsilon=self.adam_epsilon)
-        return OptimizerConfig(
-            learning_rate=learning_rate,
-            epsilon=self.adam_epsilon,
-            schedule="linear",
-            learning_rate_end=0.0,
-            schedule_env_steps=self.max_global_step,
-        )
+        end = 0.0 if self.lr_schedule == "linear" else None
+        return make_adam(learning_rate, self.adam_epsilon, end, self.max_global_step)

@@ -1,10 +1,10 @@
 """The networks of ppo: actor and critic, each a variable group where they share no layers."""
 
-from relaax_like.computation.actor_critic import VALUE, ActorCritic
-from relaax_like.config.update_plan import RETURN_STATISTIC
+from relaax_like.computation.actor_critic import ActorCritic
+from relaax_like.config.plan import RETURN_STATISTIC
 from relaax_like.nn.normalization import Normalizer
 
-from .config import ACTOR, CRITIC, SHARED, Config
+from .config import ACTOR, CRITIC, Config
 
 
 class PPOModel(ActorCritic):
@@ -12,15 +12,10 @@ class PPOModel(ActorCritic):
 
     def __init__(self, config: Config, seed: int = 0):
         super().__init__(config, seed)
-        self._shared = config.shared_network
+        if not config.shared_network:
+            self.groups = {ACTOR: ("actor", "log_std"), CRITIC: ("critic",)}
         # Applied to no input: the learner scales rewards by it, and it travels with the values.
         self.returns = Normalizer(RETURN_STATISTIC, ()) if config.normalize_rewards else None
-
-    def get_group(self, name: str) -> str:
-        """Names the variable group of a variable."""
-        if self._shared:
-            return SHARED
-        return CRITIC if name.startswith(f"{VALUE}.") else ACTOR
 
 
 def make_model(config: Config, seed: int) -> PPOModel:

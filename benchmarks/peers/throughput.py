@@ -24,6 +24,7 @@ from benchmarks.peers.run import PPO, SERIAL
 from benchmarks.peers.translation import make_settings
 from benchmarks.report import report
 from relaax_like.config.loader import load_experiment
+from relaax_like.config.plan import OnPolicy, get_plan
 
 # Updates that are not counted: the first one is compiled, and processors wake up.
 _SKIP = 5
@@ -84,8 +85,8 @@ def measure_sb3(case: Case, seed: int) -> float:
 
 def _get_env_steps(case: Case) -> int:
     """Returns the environment steps of one iteration."""
-    plan = load_experiment(case.config, case.overrides).algorithm.update_plan
-    assert plan is not None
+    plan = get_plan(load_experiment(case.config, case.overrides).algorithm)
+    assert isinstance(plan, OnPolicy)
     return plan.env_steps
 
 

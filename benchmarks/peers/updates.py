@@ -74,13 +74,13 @@ def make_ours(case: Case) -> Callable[[], Any]:
         name: np.zeros((case.slots, *shape), np.float32)
         for name, shape in task.state_shapes.items()
     }
-    plan = config.update_plan
+    plan = config.plan
 
     def update() -> None:
         task.update_epochs(
             epochs=plan.epochs,
-            minibatch=plan.minibatch,
-            axis=plan.axis,
+            minibatch=plan.minibatch_size,
+            minibatch_of=plan.minibatch_of,
             seed=0,
             inputs={"observation": iteration.observations[:-1]},
             next_inputs={"observation": iteration.observations[1:]},

@@ -20,10 +20,10 @@ from relaax_like.algorithm import (
     Schedule,
     Specs,
     Target,
+    make_epsilon_greedy,
     make_network,
 )
 from relaax_like.config.network import NetworkConfig
-from relaax_like.nn.action_heads import make_epsilon_greedy
 from relaax_like.nn.layers import take
 
 

@@ -21,10 +21,10 @@ from relaax_like.algorithm import (
     Target,
     Tunable,
     make_network,
+    make_policy,
 )
 from relaax_like.config.network import NetworkConfig
 from relaax_like.config.optimizer import OptimizerConfig
-from relaax_like.nn.action_heads import make_distribution, make_numpy_distribution
 from relaax_like.nn.layers import Parameter
 from relaax_like.nn.module import Module
 from relaax_like.wire.spaces import Box
@@ -101,9 +101,7 @@ class SACModel(Model):
 
     def policy(self, inputs, memory):  # type: ignore[no-untyped-def]
         parameters = self.actor(inputs["observation"])
-        in_numpy = isinstance(parameters, np.ndarray)
-        make = make_numpy_distribution if in_numpy else make_distribution
-        return {"action": make(self.space, parameters, bounded=True)}, memory
+        return {"action": make_policy(self.space, parameters, bounded=True)}, memory
 
 
 class SAC(Algorithm):

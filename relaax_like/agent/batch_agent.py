@@ -8,7 +8,7 @@ import numpy as np
 
 from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.bridge.service import Episode, Metrics
-from relaax_like.computation.prediction import TASK, Prediction, Request
+from relaax_like.computation.prediction import TASK, Prediction, Request, make_ranks
 from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED
 from relaax_like.wire.spaces import OBSERVATION
 
@@ -74,6 +74,7 @@ class BatchAgent(abc.ABC):
         self.config = config
         self.learning = learning
         self._main = self.helpers[self.main_task or next(iter(self.helpers))]
+        self._ranks = make_ranks(self._main.client, slots)
         for helper in self.helpers.values():
             helper.counts_steps = helper is self._main
         self._storing = list(self.helpers.values())
@@ -164,7 +165,7 @@ class BatchAgent(abc.ABC):
 
     def _ask(self, task: str, inputs: Arrays, states: Arrays) -> Request:
         """Returns the request to yield in `_cts_predict`."""
-        return Request(inputs, states, exploit=not self.learning, task=task)
+        return Request(inputs, states, exploit=not self.learning, task=task, ranks=self._ranks)
 
     # What the owner calls.
 

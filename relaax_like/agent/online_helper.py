@@ -42,6 +42,7 @@ class OnlineHelper:
     Attributes:
       discarded_rollouts: complete rollouts that nobody learned from in time.
       refused_rollouts: rollouts with NaN, infinity or numbers that are too large.
+      client: see below.
       counts_steps: whether its rollouts are the agent's environment steps. True unless the agent's
         `BatchAgent` has another task to count them.
 
@@ -78,7 +79,7 @@ class OnlineHelper:
         self._ahead = ahead
         self._on_learned = on_learned
         self._max_wait_sec = max_wait_sec
-        self._client = client
+        self.client = client
         self._refused_in_a_row = 0
         self._next_refused_line = 0.0
         self._name = f"agent-{next(_names)}"
@@ -248,7 +249,7 @@ class OnlineHelper:
             self._next_refused_line = now + _REFUSED_LINE_SEC
             logger.warning(
                 "%s: discarding a rollout (%d so far): %s",
-                self._client or self._name,
+                self.client or self._name,
                 self.refused_rollouts,
                 error,
             )
@@ -261,7 +262,7 @@ class OnlineHelper:
             ahead=self._ahead,
             on_learned=self._on_learned,
             max_wait_sec=self._max_wait_sec,
-            client=self._client,
+            client=self.client,
         )
         helper.counts_steps = self.counts_steps
         return helper

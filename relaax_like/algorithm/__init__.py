@@ -4,12 +4,14 @@ Nothing here imports TensorFlow before it is used.
 """
 
 from relaax_like.algorithm.algorithm import Algorithm
-from relaax_like.algorithm.batch import Batch, Losses
+from relaax_like.algorithm.batch import Batch, Losses, Tensors
+from relaax_like.algorithm.flare import FlareAlgorithm
 from relaax_like.algorithm.phases import Phase
 from relaax_like.computation.model import Model, Specs
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay
 from relaax_like.config.schedule import Constant, Exponential, Linear, Schedule, Tunable
+from relaax_like.nn.action_heads import make_epsilon_greedy, make_policy
 from relaax_like.nn.networks import Network, make_network
 from relaax_like.nn.target import Target
 
@@ -20,6 +22,7 @@ __all__ = [
     "Constant",
     "Episodes",
     "Exponential",
+    "FlareAlgorithm",
     "Linear",
     "Losses",
     "Model",
@@ -31,6 +34,9 @@ __all__ = [
     "Schedule",
     "Specs",
     "Target",
+    "Tensors",
     "Tunable",
+    "make_epsilon_greedy",
     "make_network",
+    "make_policy",
 ]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from relaax_like.algorithm.batch import Batch, Losses, Tensors
 from relaax_like.algorithm.phases import Phase
-from relaax_like.computation.model import Model
+from relaax_like.computation.model import Model, get_groups
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.nn.lazy_tensorflow import tf
 
 
-class Algorithm(abc.ABC):
+class Algorithm:
     """Owns a model and decides which costs it learns from.
 
         class Cloning(Algorithm):
@@ -44,20 +43,26 @@ class Algorithm(abc.ABC):
     phases: Sequence[Phase] = ()
     frozen: Sequence[str] = ()
     autograph: bool = True
+    config: Any
     global_t: tf.Tensor | int = 0
-    random: Any
+    random: Any = None
 
-    def __init__(self, model: Model, config: AlgorithmConfig, seed: int = 0):
+    def __init__(self, model: Model, config: AlgorithmConfig | None = None, seed: int = 0):
         self.model = model
-        self.config = config
+        self.config = AlgorithmConfig() if config is None else config
         self.seed = seed
 
     @property
-    def max_gradient_norm(self) -> float | Mapping[str, float | None] | None:
+    def trained_groups(self) -> tuple[str, ...]:
+        """The variable groups that need a cost: all that are not frozen."""
+        return tuple(group for group in get_groups(self.model) if group not in self.frozen)
+
+    @property
+    def max_gradient_norm(self) -> Any:
         """Global norm that gradients are scaled down to; None: they are left as they are.
 
-        By variable group: each group's gradient to a norm of its own. By default the setting of
-        that name. Pascanu et al. 2013, https://arxiv.org/abs/1211.5063.
+        A mapping from variable group to norm scales each group's gradient by itself. By default the
+        setting of that name. Pascanu et al. 2013, https://arxiv.org/abs/1211.5063.
         """
         return getattr(self.config, "max_gradient_norm", None)
 
@@ -72,13 +77,17 @@ class Algorithm(abc.ABC):
         """
         return {}
 
-    @abc.abstractmethod
     def learn(self, batch: Batch) -> Losses:
-        """Returns the costs of a minibatch.
+        """Returns the costs of a minibatch. Optional: not every task learns.
 
         Each variable group that is not `frozen` needs a cost; a cost reaches the group of its name
         alone.
         """
+        raise NotImplementedError(f"{type(self).__name__} does not learn: it has no method learn")
+
+    def compute_losses(self, batch: Batch) -> Losses:
+        """Calls `learn`; other forms of it override this."""
+        return self.learn(batch)
 
     def stop(self, metrics: Tensors) -> tf.Tensor | bool:
         """Returns whether to skip the remaining updates of this batch, `[] bool`; never by default.
@@ -86,6 +95,6 @@ class Algorithm(abc.ABC):
         Called after each update, which stays.
 
         Args:
-          metrics: what `learn` returned for the update's minibatch.
+          metrics: costs and metrics that `learn` returned for the update's minibatch.
         """
         return False

@@ -64,7 +64,7 @@ class Publish:
       number: 1, 2, 3, ... within the run; one that has been published before takes no effect.
       values: `[total_bytes] uint8`, the flat vector; copied.
       slots: variable group -> `[s, n] float32`, what its optimizer remembers; copied.
-      updates: optimizer steps since the start of the run; the same for all groups.
+      steps: variable group -> optimizer steps since the start of the run.
       env_steps: that were learned from since the last publish.
       episodes: that ended among them.
     """
@@ -72,7 +72,7 @@ class Publish:
     number: int
     values: np.ndarray
     slots: Mapping[str, np.ndarray]
-    updates: int
+    steps: Mapping[str, int]
     env_steps: int = 0
     episodes: tuple[Episode, ...] = ()
 
@@ -87,7 +87,7 @@ class Lease:
       values: `[total_bytes] uint8`, immutable.
       slots: variable group -> `[s, n] float32`, immutable.
       slot_names: variable group -> what the rows of its slots hold.
-      updates: optimizer steps so far.
+      steps: variable group -> optimizer steps so far.
       version: of the values.
       global_t: environment steps so far.
       finished: what ended the training, or "".
@@ -98,7 +98,7 @@ class Lease:
     values: np.ndarray
     slots: Mapping[str, np.ndarray]
     slot_names: Mapping[str, tuple[str, ...]]
-    updates: int
+    steps: Mapping[str, int]
     version: int
     global_t: int
     finished: str

@@ -158,12 +158,12 @@ def compute_gradient_norms(
         model = load_algorithm_module(folder_of_code, "model").make_model(config, config.seed)
         module = load_algorithm_module(folder_of_code, "algorithm")
         algorithm = module.make_algorithm(config, model, config.seed)
-        algorithm.max_gradient_norm = None
-        algorithm.global_t = int(arrays["global_t"])
-        task = ComputationTask(algorithm)
+        task = ComputationTask(algorithm, clips=False)
         names = [variable.name for variable in task.get_variables()]
         task.set_values([arrays[f"value/{name}"] for name in names])
-        gradients, costs = task.compute_gradients(**_unpack_batch(arrays))
+        gradients, costs = task.compute_gradients(
+            **_unpack_batch(arrays), global_t=int(arrays["global_t"])
+        )
     # Trainable variables come first.
     return {
         name: float(np.linalg.norm(gradient.astype(np.float64)))

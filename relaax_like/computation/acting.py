@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from relaax_like.algorithm.exploration import Exploration
 from relaax_like.computation.model import Model, Specs, get_variables, order_variables
 from relaax_like.computation.prediction import Prediction
 from relaax_like.nn.layers import Layer
@@ -24,10 +25,21 @@ class NumpyActor:
 
     `set_values` may be called from any thread; the new values are taken up between two calls of
     `act`, whole.
+
+    Attributes:
+      model: whose policy acts.
+      global_t: environment steps of the whole run, for schedules; set by the owner.
+
+    Args:
+      model: as the attribute.
+      seed: of the draws.
+      config: with schedules that the policy explores by; None: without any.
     """
 
-    def __init__(self, model: Model, seed: int):
+    def __init__(self, model: Model, seed: int, config: Any = None):
         self.model = model
+        self.global_t = 0
+        self._exploration = Exploration(model, config)
         self._random = np.random.default_rng(seed)
         self._layers = [module for module in model.submodules if isinstance(module, Layer)]
         variables = get_variables(model)
@@ -48,10 +60,27 @@ class NumpyActor:
         """Goes on from what `get_state` returned."""
         self._random.bit_generator.state = state["generator"]
 
-    def act(self, inputs: Arrays, states: Arrays, exploit: bool = False) -> Prediction:
-        """Chooses actions for `[B, ...]` inputs and states; the best ones when `exploit`."""
+    def act(
+        self,
+        inputs: Arrays,
+        states: Arrays,
+        exploit: bool = False,
+        ranks: np.ndarray | None = None,
+    ) -> Prediction:
+        """Chooses actions for `[B, ...]` inputs and states; the best ones when `exploit`.
+
+        Args:
+          inputs: by name.
+          states: the memory, by name.
+          exploit: whether to take the best actions.
+          ranks: `[B] float32`, entry "rank" of `explore`; None: zeros.
+        """
         version = self._take_up()
-        distributions, next_states = self.model.policy(inputs, states)
+        if self._exploration.names:
+            explore = self._exploration.compute(self.global_t, _count_rows(inputs), ranks)
+            distributions, next_states = self.model.policy(inputs, states, explore)
+        else:
+            distributions, next_states = self.model.policy(inputs, states)
         actions: dict[str, np.ndarray] = {}
         log_prob: Any = 0.0
         for name, distribution in distributions.items():
@@ -92,10 +121,12 @@ class CompiledActor:
     So the function is compiled for few batch sizes. Thread-safe.
     """
 
-    def __init__(self, model: Model, seed: int):
-        from relaax_like.computation.algorithm import make_generator  # imports TensorFlow
+    def __init__(self, model: Model, seed: int, config: Any = None):
+        from relaax_like.algorithm.random import make_generator
 
         self.model = model
+        self.global_t = 0
+        self._exploration = Exploration(model, config)
         self._generator = make_generator(seed)
         self._inputs = _to_tensor_specs(model.get_input_specs())
         self._states = _to_tensor_specs(model.get_state_specs())
@@ -120,11 +151,19 @@ class CompiledActor:
         """Goes on from what `get_state` returned."""
         self._generator.state.assign(state["generator"])
 
-    def act(self, inputs: Arrays, states: Arrays, exploit: bool = False) -> Prediction:
-        """Chooses actions for `[B, ...]` inputs and states; the best ones when `exploit`."""
+    def act(
+        self,
+        inputs: Arrays,
+        states: Arrays,
+        exploit: bool = False,
+        ranks: np.ndarray | None = None,
+    ) -> Prediction:
+        """Chooses actions for `[B, ...]` inputs and states; see `NumpyActor.act`."""
+        explore = self._exploration.compute(self.global_t, _count_rows(inputs), ranks)
         arrays = [
             *(np.asarray(inputs[k], s.dtype.as_numpy_dtype) for k, s in self._inputs.items()),
             *(np.asarray(states[k], s.dtype.as_numpy_dtype) for k, s in self._states.items()),
+            *explore.values(),
         ]
         rows = len(arrays[0])
         padding = (1 << (rows - 1).bit_length()) - rows
@@ -142,20 +181,26 @@ class CompiledActor:
 
     def _get_function(self, exploit: bool) -> Any:
         if exploit not in self._functions:
-            specs = [*self._inputs.values(), *self._states.values()]
+            names = self._exploration.names
+            rows = [tf.TensorSpec([None], tf.float32) for _ in names]
+            specs = [*self._inputs.values(), *self._states.values(), *rows]
 
             def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
-                inputs = dict(zip(self._inputs, tensors, strict=False))
-                states = dict(zip(self._states, tensors[len(inputs) :], strict=True))
-                return self._trace(inputs, states, exploit)
+                rest = iter(tensors)
+                inputs = {name: next(rest) for name in self._inputs}
+                states = {name: next(rest) for name in self._states}
+                explore = {name: next(rest) for name in names}
+                return self._trace(inputs, states, [explore] if explore else [], exploit)
 
             xla = self.model.xla
             function = tf.function(flat, input_signature=specs, jit_compile=xla)
             self._functions[exploit] = function.get_concrete_function()
         return self._functions[exploit]
 
-    def _trace(self, inputs: Any, states: Any, exploit: bool) -> list[tf.Tensor]:
-        distributions, next_states = self.model.policy(inputs, states)
+    def _trace(
+        self, inputs: Any, states: Any, explore: list[Any], exploit: bool
+    ) -> list[tf.Tensor]:
+        distributions, next_states = self.model.policy(inputs, states, *explore)
         actions, log_prob = {}, 0.0
         for name, distribution in distributions.items():
             action = distribution.mode() if exploit else distribution.sample(self._generator)
@@ -168,22 +213,26 @@ class CompiledActor:
 Actor = NumpyActor | CompiledActor
 
 
-def make_actor(model: Model, seed: int) -> Actor:
-    """Returns the quickest form in which a model can act.
+def make_actor(model: Model, seed: int, config: Any = None) -> Actor:
+    """Returns the quickest form in which a model can act; arguments as of `NumpyActor`.
 
     A model whose `policy` gives NumPy results for arrays, because it is made of our layers alone,
     acts in NumPy; any other is compiled.
     """
-    actor = NumpyActor(model, seed)
+    actor = NumpyActor(model, seed, config)
     try:
         inputs, states = model.get_input_specs(), model.get_state_specs()
         prediction = actor.act(_make_zeros(inputs), _make_zeros(states))
     except (AttributeError, TypeError, ValueError, tf.errors.OpError):
-        return CompiledActor(model, seed)
+        return CompiledActor(model, seed, config)
     arrays = [*prediction.actions.values(), *prediction.next_states.values(), prediction.log_prob]
     if all(isinstance(array, np.ndarray) for array in arrays):
         return actor
-    return CompiledActor(model, seed)
+    return CompiledActor(model, seed, config)
+
+
+def _count_rows(inputs: Arrays) -> int:
+    return len(next(iter(inputs.values())))
 
 
 def _make_zeros(specs: Specs) -> dict[str, np.ndarray]:

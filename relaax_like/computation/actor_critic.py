@@ -13,7 +13,7 @@ from relaax_like.config.actor_critic import ActorCriticConfig
 from relaax_like.nn.action_heads import (
     make_action_spec,
     make_distribution,
-    make_numpy_distribution,
+    make_policy,
     num_parameters,
 )
 from relaax_like.nn.layers import Parameter, Values
@@ -209,9 +209,7 @@ class ActorCritic(Model):
 
     def _make_distribution(self, parameters: Values) -> Any:
         log_std = None if self.log_std is None else self.log_std(parameters)
-        in_numpy = isinstance(parameters, np.ndarray)
-        make = make_numpy_distribution if in_numpy else make_distribution
-        return make(self._space, parameters, log_std, bounded=self._bounded)
+        return make_policy(self._space, parameters, log_std, bounded=self._bounded)
 
 
 def _get_inputs(config: ActorCriticConfig) -> tuple[int, ...] | dict[str, Branch]:

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import difflib
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,8 +11,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from relaax_like.algorithm.algorithm import Algorithm
+from relaax_like.algorithm.batch import Batch, Losses
+from relaax_like.algorithm.exploration import Exploration
+from relaax_like.algorithm.flare import FlareAlgorithm
+from relaax_like.algorithm.parts import Parts, add_next_actions, make_batch
+from relaax_like.algorithm.random import make_generator
+from relaax_like.algorithm.tracing import Settings, Traced
 from relaax_like.bridge.manifest import Variable
-from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.model import (
     Specs,
     Tensors,
@@ -21,13 +28,13 @@ from relaax_like.computation.model import (
     order_variables,
 )
 from relaax_like.computation.prediction import LOG_PROB
+from relaax_like.config.places import describe_place
+from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
 from relaax_like.nn.module import get_name
-from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 Arrays = Mapping[str, np.ndarray]
-# The arguments of `Algorithm.learn`, by name.
-Batch = Mapping[str, Mapping[str, tf.Tensor]]
-CompileForm = Callable[[Batch, Sequence[tf.TensorSpec], bool], Callable[..., Any]]
+CompileForm = Callable[[Parts, Sequence[tf.TensorSpec], bool], Callable[..., Any]]
 # A gradient that is compiled for one shape takes half the time of one for all shapes, and a second
 # to compile: shapes that have come so often are worth it, up to so many.
 _WORTH_COMPILING = 100
@@ -53,10 +60,14 @@ class ComputationTask:
       compile_in_background: gradients of a shape that comes often get a quicker form,
         whose compiling takes a second: True goes on meanwhile. When the form is there then depends
         on the clock, and with it the last digits: not for runs that are to be repeatable.
+      clips: whether gradients are clipped as the algorithm says.
     """
 
-    def __init__(self, algorithm: Algorithm, *, compile_in_background: bool = False):
+    def __init__(
+        self, algorithm: Algorithm, *, compile_in_background: bool = False, clips: bool = True
+    ):
         self._algorithm = algorithm
+        self._clips = clips
         model = algorithm.model
         self._input_specs = _to_signatures(model.get_input_specs())
         self._state_specs = _to_signatures(model.get_state_specs())
@@ -77,12 +88,24 @@ class ComputationTask:
                 ("rewards", self._reward_specs),
             )
         }
+        self._settings = Settings(algorithm.config)
+        self._setting_values = tf.constant(self._settings.values)
+        # Inputs of all compiled functions: global_t and the settings.
+        self._common_specs = [
+            tf.TensorSpec([], tf.int64),
+            tf.TensorSpec(self._settings.values.shape, tf.float32),
+        ]
+        plan = getattr(algorithm.config, "plan", None)
+        self._wants_next_actions = plan is not None and plan.next_actions
+        self._num_gradients = 0
         self._trainable = get_trainable_variables(model)
         self._variables = order_variables(model)
         self._groups = [model.get_group(get_name(variable)) for variable in self._trainable]
         # Guards the variables: no prediction sees half of a new set of values.
         self._lock = model.lock
-        self._compiled: dict[str, Callable[[list[tf.Tensor]], Any]] = {}
+        self._generator = make_generator(algorithm.seed)
+        self._exploration = Exploration(model, algorithm.config)
+        self._compiled: dict[bool, Callable[[list[tf.Tensor]], Any]] = {}
         self._compiled_for_batch: dict[Any, Callable[..., Any]] = {}
         self._seen: collections.Counter[Any] = collections.Counter()
         self._compile_in_background = compile_in_background
@@ -142,7 +165,11 @@ class ComputationTask:
             self._assign(*vectors)
 
     def predict(
-        self, inputs: Arrays, states: Arrays | None = None, exploit: bool = False
+        self,
+        inputs: Arrays,
+        states: Arrays | None = None,
+        exploit: bool = False,
+        global_t: int = 0,
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Chooses actions for a batch.
 
@@ -150,19 +177,22 @@ class ComputationTask:
           inputs: by name, `[B, ...]`; those that no input spec names are left out.
           states: by name, `[B, ...]`; needed when the model has state specs.
           exploit: the best action instead of a drawn one.
+          global_t: environment steps of the whole run, for schedules.
 
         Returns:
           Actions and next states by name, `[B, ...]`.
         """
+        named = _select(inputs, self._input_specs, "inputs")
+        rows = len(next(iter(named.values())))
         tensors = [
-            *_select(inputs, self._input_specs, "inputs").values(),
+            *named.values(),
             *_select(states, self._state_specs, "states").values(),
+            *map(tf.constant, self._exploration.compute(global_t, rows).values()),
         ]
-        name = "exploit" if exploit else "predict"
-        if name not in self._compiled:
-            self._compiled[name] = self._compile(getattr(self._algorithm, name))
+        if exploit not in self._compiled:
+            self._compiled[exploit] = self._compile(exploit)
         with self._lock:
-            return self._compiled[name](tensors)
+            return self._compiled[exploit]([to_int64(global_t), self._setting_values, *tensors])
 
     def compute_gradients(
         self,
@@ -175,11 +205,9 @@ class ComputationTask:
         states: Arrays | None = None,
         next_states: Arrays | None = None,
         extras: Arrays | None = None,
+        global_t: int = 0,
     ) -> tuple[list[np.ndarray], dict[str, float]]:
         """Computes the gradient of the costs that `Algorithm.learn` returns.
-
-        A cost that bears the name of a variable group reaches that group alone; all others are
-        added up and reach all groups.
 
         Args:
           inputs: observations at t, by name, `[B, ...]`.
@@ -194,10 +222,21 @@ class ComputationTask:
           states: memory at t, where the model has one.
           next_states: memory at t + 1.
           extras: what no spec names but the algorithm uses, float32, the same first axes.
+          global_t: environment steps of the whole run, for schedules.
 
         Returns:
-          One float32 array per trainable variable, in manifest order; and the costs by name.
+          One float32 array per trainable variable, in manifest order (zeros for frozen groups); and
+          costs and metrics by name.
+
+        Raises:
+          ConfigError: the algorithm has phases, which one gradient cannot have.
         """
+        if self._algorithm.phases:
+            place = describe_place(type(self._algorithm), "phases")
+            raise ConfigError(
+                f"{place}: phases: a gradient is of all variable groups at the same values; use "
+                "learner.placement: server"
+            )
         batch = self._make_batch(
             inputs,
             next_inputs,
@@ -209,7 +248,10 @@ class ComputationTask:
             next_states,
             extras,
         )
-        return self._get_compiled("gradients", batch, self._compile_gradients)(flatten(batch))
+        call = self._get_compiled("gradients", batch, self._compile_gradients)
+        self._num_gradients += 1
+        number = to_int64(self._num_gradients)
+        return call([to_int64(global_t), self._setting_values, number, *flatten(batch)])
 
     def _make_batch(
         self,
@@ -222,7 +264,7 @@ class ComputationTask:
         states: Arrays | None = None,
         next_states: Arrays | None = None,
         extras: Arrays | None = None,
-    ) -> Batch:
+    ) -> Parts:
         """Returns the arguments of `Algorithm.learn`, checked; see `compute_gradients`."""
         action_specs = self._action_specs
         if LOG_PROB in actions:
@@ -249,13 +291,13 @@ class ComputationTask:
             }
         return batch
 
-    def _count_leading_axes(self, batch: Batch) -> int:
+    def _count_leading_axes(self, batch: Parts) -> int:
         """Returns 1 for a batch `[B, ...]`, 2 for rollouts `[T, k, ...]`."""
         name, tensor = next(iter(batch["inputs"].items()))
         return len(tensor.shape) - self._fixed_axes["inputs"][name]
 
     def _get_compiled(
-        self, form: Any, batch: Batch, compile_form: CompileForm, worth: int = _WORTH_COMPILING
+        self, form: Any, batch: Parts, compile_form: CompileForm, worth: int = _WORTH_COMPILING
     ) -> Callable[..., Any]:
         """Returns what `compile_form` made for batches like this one.
 
@@ -305,7 +347,9 @@ class ComputationTask:
                 form = compile_form()
                 if hasattr(os, "setpriority"):  # from here on it takes what others leave it
                     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _COMPILER_NICE)
-                form(tensors)  # the first call compiles; nobody looks at what it computes
+                form(
+                    [to_int64(0), self._setting_values, to_int64(0), *tensors]
+                )  # the first call compiles
                 self._compiled_for_batch[key] = form
 
         self._compilers = [thread for thread in self._compilers if thread.is_alive()]
@@ -320,24 +364,31 @@ class ComputationTask:
         for thread in self._compilers:
             thread.join()
 
-    def _compile(self, method: Callable[..., Any]) -> Callable[[list[tf.Tensor]], Any]:
-        """Returns one compiled call of `algorithm.predict` or its like, on a flat list of tensors.
+    def _compile(self, exploit: bool) -> Callable[[list[tf.Tensor]], Any]:
+        """Returns one compiled call that predicts, on a flat list of tensors.
 
         A concrete function takes a third of the time of the `tf.function` that it comes from: there
         is no Python signature to match at each call.
         """
-        specs = [*self._input_specs.values(), *self._state_specs.values()]
+        rows = tf.TensorSpec([None], tf.float32)
+        explore_specs = dict.fromkeys(self._exploration.names, rows)
+        specs = {**self._input_specs, **self._state_specs, **explore_specs}
         names: list[list[str]] = []
 
-        def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            inputs = dict(zip(self._input_specs, tensors, strict=False))
-            states = dict(zip(self._state_specs, tensors[len(inputs) :], strict=True))
-            results = method(inputs, states)
+        def flat(global_t: tf.Tensor, settings: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
+            rest = iter(tensors)
+            inputs, states, explore = (
+                {name: next(rest) for name in part}
+                for part in (self._input_specs, self._state_specs, explore_specs)
+            )
+            with Traced(self._algorithm, self._settings, settings, global_t):
+                self._algorithm.random = self._generator
+                results = self._act(inputs, states, explore, exploit)
             names[:] = [list(result) for result in results]
             return [tensor for result in results for tensor in result.values()]
 
         xla = self._algorithm.model.xla
-        function = self._trace(flat, specs, xla)
+        function = self._trace(flat, [*self._common_specs, *specs.values()], xla)
         concrete = function.get_concrete_function()
 
         def call(tensors: list[tf.Tensor]) -> Any:
@@ -345,6 +396,16 @@ class ComputationTask:
             return tuple({name: next(arrays).numpy() for name in group} for group in names)
 
         return call
+
+    def _act(
+        self, inputs: Tensors, states: Tensors, explore: Tensors, exploit: bool
+    ) -> tuple[Tensors, Tensors]:
+        algorithm = self._algorithm
+        if isinstance(algorithm, FlareAlgorithm):
+            return (algorithm.exploit if exploit else algorithm.predict)(inputs, states)
+        policies, states = algorithm.model.policy(inputs, states, *([explore] if explore else []))
+        random = algorithm.random
+        return {n: p.mode() if exploit else p.sample(random) for n, p in policies.items()}, states
 
     def _compile_assign(self) -> Callable[..., Any]:
         """Returns one call that sets all variables, from one flat vector for each dtype.
@@ -363,7 +424,7 @@ class ComputationTask:
         return tf.function(assign, input_signature=specs).get_concrete_function()
 
     def _compile_gradients(
-        self, batch: Batch, specs: Sequence[tf.TensorSpec], xla: bool
+        self, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool
     ) -> Callable[[list[tf.Tensor]], Any]:
         """Returns one compiled call from a batch with these names to gradients and costs.
 
@@ -372,13 +433,26 @@ class ComputationTask:
         """
         names: list[str] = []
 
-        def flat(*tensors: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            gradients, costs = self._trace_gradients(self._prepare(unflatten(batch, tensors)))
-            names[:] = costs
+        def flat(
+            global_t: tf.Tensor, settings: tf.Tensor, number: tf.Tensor, *tensors: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor]:
+            with Traced(self._algorithm, self._settings, settings, global_t) as traced:
+                parts = self._prepare(unflatten(batch, tensors), traced, number)
+                traced.draw_for("gradient", number)
+                gradients, losses = self._trace_gradients(make_batch(parts, traced.discount))
+            if losses.rows:
+                place = describe_place(type(self._algorithm), "learn")
+                raise ValueError(
+                    f"{place}: learn returned rows ({', '.join(losses.rows)}), but beside agents "
+                    "there is no data handler to take them; use learner.placement: server"
+                )
+            numbers = {**losses.costs, **losses.metrics}
+            names[:] = numbers
             vector = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
-            return vector, tf.stack([tf.cast(cost, tf.float32) for cost in costs.values()])
+            return vector, tf.stack([tf.cast(cost, tf.float32) for cost in numbers.values()])
 
-        function = self._trace(flat, specs, xla)
+        signature = [*self._common_specs, tf.TensorSpec([], tf.int64), *specs]
+        function = self._trace(flat, signature, xla)
         concrete = function.get_concrete_function()
         shapes = [tuple(variable.shape) for variable in self._trainable]
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
@@ -401,48 +475,76 @@ class ComputationTask:
             autograph=self._algorithm.autograph,
         )
 
-    def _prepare(self, batch: Batch) -> Batch:
-        """Adds what the algorithm computes once for a whole batch."""
-        extras = self._algorithm.prepare(**batch)
-        return {**batch, "extras": extras} if extras else batch
+    def _prepare(self, parts: Parts, traced: Traced, number: tf.Tensor) -> Parts:
+        """Adds what the algorithm computes once for a complete batch."""
+        if self._wants_next_actions and not parts["next_actions"]:
+            parts = add_next_actions(parts)
+        traced.draw_for("prepare", number)
+        prepared = self._algorithm.prepare(make_batch(parts, traced.discount))
+        extras = {**parts.get("extras", {}), **prepared}
+        return {**parts, "extras": extras} if extras else parts
 
     def _trace_gradients(
-        self, batch: Batch, only: str | None = None
-    ) -> tuple[list[tf.Tensor], dict[str, Any]]:
-        """Returns gradients of all variable groups, or of one, in manifest order; and the costs."""
-        groups = self._group_variables()
-        wanted = groups if only is None else {only: groups[only]}
+        self, batch: Batch, groups: Sequence[str] | None = None
+    ) -> tuple[list[tf.Tensor], Losses]:
+        """Computes the gradients of variable groups.
+
+        Args:
+          batch: to learn from.
+          groups: that are wanted; None: all.
+
+        Returns:
+          Gradients in manifest order, zeros for frozen groups; and costs and metrics, with the
+          norms before clipping among these.
+        """
+        by_group = self._group_variables()
+        wanted = list(by_group) if groups is None else list(groups)
+        trained = [group for group in wanted if group not in self._algorithm.frozen]
         with contextlib.ExitStack() as stack:
             # One tape per group: XLA cannot follow loops on a tape that is asked more than once.
-            tapes = {g: tf.GradientTape(watch_accessed_variables=False) for g in wanted}
+            tapes = {g: tf.GradientTape(watch_accessed_variables=False) for g in trained}
             for group, tape in tapes.items():
-                stack.enter_context(tape).watch(wanted[group])
-            costs = dict(self._algorithm.learn(**batch))
-            common = [cost for name, cost in costs.items() if name not in groups]
-            _validate_costs(costs, common, wanted)
-            totals = {g: tf.add_n([*common, *([costs[g]] if g in costs else [])]) for g in wanted}
-        gradients: list[tf.Tensor] = []
-        for group, tape in tapes.items():
-            gradients += tape.gradient(totals[group], wanted[group], unconnected_gradients="zero")
-        return self._clip(gradients, list(wanted), costs), costs
+                stack.enter_context(tape).watch(by_group[group])
+            losses = self._algorithm.compute_losses(batch)
+            mistake = _find_mistake(self._algorithm, losses, list(by_group))
+            if mistake:  # a ValueError comes out of a trace as it is
+                place = describe_place(type(self._algorithm), "learn")
+                raise ValueError(f"{place}: {mistake}")
+        metrics = {name: tf.stop_gradient(metric) for name, metric in losses.metrics.items()}
+        gradients = {
+            group: tape.gradient(losses.costs[group], by_group[group], unconnected_gradients="zero")
+            for group, tape in tapes.items()
+        }
+        clipped, norms = self._clip(gradients)
+        flat = [
+            gradient
+            for group in wanted
+            for gradient in clipped.get(group, [tf.zeros_like(v) for v in by_group[group]])
+        ]
+        return flat, Losses(losses.costs, losses.rows, {**metrics, **norms})
 
     def _clip(
-        self, gradients: list[tf.Tensor], groups: Sequence[str], costs: dict[str, Any]
-    ) -> list[tf.Tensor]:
-        """Scales gradients down where the algorithm says so; adds the norms to the costs."""
-        clip = self._algorithm.max_gradient_norm
+        self, gradients: dict[str, list[tf.Tensor]]
+    ) -> tuple[dict[str, list[tf.Tensor]], dict[str, tf.Tensor]]:
+        """Scales gradients down where the algorithm says so; returns the norms before that, too."""
+        clip = self._algorithm.max_gradient_norm if self._clips else None
         if clip is None:
-            return gradients
+            return gradients, {}
         if not isinstance(clip, Mapping):
-            gradients, costs[GRADIENT_NORM] = tf.clip_by_global_norm(gradients, clip)
-            return gradients
-        clipped: list[tf.Tensor] = []
-        for group in groups:
-            own = gradients[len(clipped) :][: len(self._group_variables()[group])]
+            flat = [gradient for own in gradients.values() for gradient in own]
+            flat, norm = tf.clip_by_global_norm(flat, clip)
+            rest = iter(flat)
+            return {g: [next(rest) for _ in own] for g, own in gradients.items()}, {
+                GRADIENT_NORM: norm
+            }
+        norms = {}
+        for group, own in gradients.items():
             if clip.get(group) is not None:
-                own, costs[f"{GRADIENT_NORM} {group}"] = tf.clip_by_global_norm(own, clip[group])
-            clipped += own
-        return clipped
+                clipped, norms[f"{GRADIENT_NORM} {group}"] = tf.clip_by_global_norm(
+                    own, clip[group]
+                )
+                gradients = {**gradients, group: clipped}
+        return gradients, norms
 
     def _group_variables(self) -> dict[str, list[tf.Variable]]:
         """Returns the trainable variables of each group, in manifest order."""
@@ -452,26 +554,49 @@ class ComputationTask:
         return groups
 
 
-def flatten(batch: Batch) -> list[tf.Tensor]:
+def flatten(batch: Parts) -> list[tf.Tensor]:
     """Returns all tensors of a batch, one after another."""
     return [tensor for part in batch.values() for tensor in part.values()]
 
 
-def unflatten(batch: Batch, tensors: Sequence[tf.Tensor]) -> Batch:
+def unflatten(batch: Parts, tensors: Sequence[tf.Tensor]) -> Parts:
     """Returns tensors under the names that they have in a batch."""
     rest = iter(tensors)
     return {part: {name: next(rest) for name in parts} for part, parts in batch.items()}
 
 
-def _validate_costs(costs: Tensors, common: Sequence[tf.Tensor], groups: Iterable[str]) -> None:
-    missing = [group for group in groups if group not in costs and not common]
-    if missing:
-        # A ValueError comes out of a trace as it is.
-        raise ValueError(
-            f"no cost reaches variable group {missing[0]!r}: learn returned "
-            f"{', '.join(costs) or 'none'}; return a cost of that name, or one that is not "
-            "named after a group, which reaches all groups"
-        )
+def _find_mistake(algorithm: Algorithm, losses: Any, groups: Sequence[str]) -> str:
+    """Returns what is wrong with the result of `learn`; "" for nothing."""
+    if not isinstance(losses, Losses):
+        return f"learn returned {type(losses).__name__}, expected Losses"
+    for name in losses.costs:
+        if name not in groups:
+            return (
+                f"a cost for {name!r}, which is not a variable group{find_nearest(name, groups)}; "
+                f"the groups are {', '.join(groups)}. Numbers to record belong in metrics"
+            )
+    for name in algorithm.trained_groups:
+        if name not in losses.costs:
+            near = find_nearest(name, losses.costs)
+            return (
+                f"no cost for the variable group {name!r}{near}; return one, or list the group in "
+                "frozen"
+            )
+    for name in losses.metrics:
+        if name in losses.costs:
+            return f"{name!r} is a cost and a metric; rename the metric"
+    return ""
+
+
+def find_nearest(name: str, known: Iterable[str]) -> str:
+    """Returns a hint to the most similar name; "" if there is none."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def to_int64(number: int) -> tf.Tensor:
+    """Returns a scalar; of a negative number or a larger one the lower 63 bits."""
+    return tf.constant(number & 0x7FFFFFFFFFFFFFFF, tf.int64)
 
 
 def _to_signatures(specs: Specs) -> dict[str, tf.TensorSpec]:

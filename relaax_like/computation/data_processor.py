@@ -161,7 +161,7 @@ class ComputationDataProcessor:
         if learned.values is not None:
             self._actor.set_values(learned.values, learned.version)
         self.finished = learned.finished
-        self.global_t = learned.global_t
+        self.global_t = self._actor.global_t = learned.global_t
         for number in learned.numbers:
             on_done = self._on_done.pop(number, None)
             if on_done is None:
@@ -174,10 +174,12 @@ class ComputationDataProcessor:
     def _predict(self, requests: Sequence[Request], exploit: bool) -> list[Prediction]:
         if len(requests) == 1:
             request = requests[0]
-            return [self._actor.act(request.inputs, request.states, exploit)]
+            return [self._actor.act(request.inputs, request.states, exploit, request.ranks)]
         inputs = _pack([request.inputs for request in requests])
         states = _pack([request.states for request in requests])
-        prediction = self._actor.act(inputs, states, exploit)
+        ranks = [request.ranks for request in requests if request.ranks is not None]
+        known = np.concatenate(ranks) if len(ranks) == len(requests) else None
+        prediction = self._actor.act(inputs, states, exploit, known)
         predictions, start = [], 0
         for request in requests:
             stop = start + len(next(iter(request.inputs.values())))

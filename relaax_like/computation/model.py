@@ -105,6 +105,16 @@ def get_trainable_variables(model: Model) -> list[tf.Variable]:
     return [as_tf_variable(variable) for variable in _order_trainable(model)]
 
 
+def get_groups(model: Model) -> tuple[str, ...]:
+    """Returns the variable groups, in manifest order."""
+    return tuple(dict.fromkeys(model.get_group(get_name(v)) for v in _order_trainable(model)))
+
+
+def get_targets(model: Model) -> list[Target[Any]]:
+    """Returns the targets."""
+    return [module for module in model.submodules if isinstance(module, Target)]
+
+
 def get_normalizers(model: Model) -> list[Normalizer]:
     """Returns the layers that hold running statistics."""
     return [module for module in model.submodules if isinstance(module, Normalizer)]
@@ -151,5 +161,4 @@ def _order(model: Model) -> list[AnyVariable]:
 
 
 def _find_targets(model: Model) -> list[AnyVariable]:
-    targets = [module for module in model.submodules if isinstance(module, Target)]
-    return [variable for target in targets for variable in target.copies]
+    return [variable for target in get_targets(model) for variable in target.copies]

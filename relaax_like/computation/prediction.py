@@ -1,5 +1,6 @@
 """What agents ask for and get: rows of inputs, rows of actions. Needs no TensorFlow."""
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,12 +15,27 @@ LOG_PROB = "log_prob"
 
 @dataclass(frozen=True)
 class Request:
-    """One agent's rows that want actions of a task: name -> `[k, ...]` inputs and states."""
+    """One agent's rows that want actions of a task: name -> `[k, ...]` inputs and states.
+
+    Attributes:
+      ranks: `[k] float32`, see `make_ranks`; None: zeros.
+    """
 
     inputs: Arrays
     states: Arrays
     exploit: bool = False
     task: str = TASK
+    ranks: np.ndarray | None = None
+
+
+def make_ranks(client: str, slots: int) -> np.ndarray:
+    """Returns a number in [0, 1) for each slot of a client, the same in each run, `[k] float32`.
+
+    Policies can explore by it, each slot in another way, as in Horgan et al. 2018 (Ape-X,
+    https://arxiv.org/abs/1803.00933).
+    """
+    hashes = [zlib.crc32(f"{client}/{slot}".encode()) for slot in range(slots)]
+    return np.array([(number >> 8) / 2**24 for number in hashes], np.float32)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.bridge.manifest import Variable
 from relaax_like.bridge.service import ParameterServerClient
 from relaax_like.bridge.task_client import TaskClient
-from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.model import get_normalizers, get_variables, order_variables
 from relaax_like.nn.module import get_name
 from relaax_like.wire.errors import ConfigError

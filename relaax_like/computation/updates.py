@@ -10,21 +10,28 @@ from typing import Any, NotRequired, TypedDict, Unpack
 import numpy as np
 import tensorflow as tf
 
+from relaax_like.algorithm.algorithm import Algorithm
+from relaax_like.algorithm.batch import Tensors
+from relaax_like.algorithm.parts import Parts, make_batch
+from relaax_like.algorithm.phases import Phase
+from relaax_like.algorithm.tracing import Traced
 from relaax_like.bridge.moments import Moments
-from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.computation_task import (
-    GRADIENT_NORM,
     Arrays,
-    Batch,
     ComputationTask,
+    find_nearest,
     flatten,
+    to_int64,
     unflatten,
 )
-from relaax_like.computation.model import get_normalizers
+from relaax_like.computation.model import get_normalizers, get_targets
 from relaax_like.config.optimizer import OptimizerConfig
-from relaax_like.config.update_plan import Axis
+from relaax_like.config.places import describe_place
+from relaax_like.config.plan import Unit
 from relaax_like.nn.layers import merge_steps
+from relaax_like.nn.module import as_tf_variable, get_name
 from relaax_like.nn.optimizers import Optimizer
+from relaax_like.nn.target import Target
 from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError
 
 logger = logging.getLogger(__name__)
@@ -32,8 +39,9 @@ logger = logging.getLogger(__name__)
 # Compiling takes about so many times as long as tracing: 4 to 8 times, measured with the networks
 # of algorithms/ppo.
 _COMPILING_TO_TRACING = 6
-# Traced: global_t and the tensors of a minibatch to metrics, [m] float32, and whether to stop, [].
-Step = Callable[..., tuple[tf.Tensor, tf.Tensor]]
+# Traced: global_t, settings and the tensors of a minibatch to metrics, [m] float32, whether to
+# stop, [], and the results of each row.
+Step = Callable[..., tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]]
 
 
 class NotFiniteError(RelaaxError):
@@ -64,71 +72,104 @@ class Arguments(TypedDict):
 
 
 @dataclass(frozen=True)
+class Learned:
+    """What some updates led to.
+
+    Attributes:
+      costs: means over the updates of costs and metrics, each before its update.
+      updates: that were made.
+      rows: the newest result of each row, by name, with the leading axes of the batch; NaN for rows
+        that were in no update. {} unless the algorithm returns some.
+    """
+
+    costs: dict[str, float]
+    updates: int
+    rows: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
 class OptimizerState:
     """What the optimizers remember.
 
     Attributes:
-      updates: made so far; each was one step of every variable group.
+      steps: group -> optimizer steps so far.
       slots: group -> `[s, n] float32`, laid out as the slots of a parameter server's snapshot.
       slot_names: group -> what the rows of its slots hold.
     """
 
-    updates: int
+    steps: Mapping[str, int]
     slots: Mapping[str, np.ndarray]
     slot_names: Mapping[str, tuple[str, ...]]
+
+    @property
+    def updates(self) -> int:
+        """That have been made: some group is stepped in each of them."""
+        return max(self.steps.values(), default=0)
 
 
 class LearningTask(ComputationTask):
     """A ComputationTask that also owns the optimizers of its variables.
 
         task = LearningTask(algorithm, config.optimizers)
-        costs = task.update(**batch, global_t=4096)
-        means, updates = task.update_epochs(**rollout, epochs=4, minibatch=256, seed=7)
+        learned = task.update(**batch, global_t=4096)
+        learned = task.update_epochs(**rollout, epochs=4, minibatch=256, seed=7)
         publish(task.get_values(), task.export_optimizers())
 
-    Costs, gradients, clipping, optimizer steps and the algorithm's hooks are one compiled graph.
-    Predictions that read the same variables wait until a call is over. An update whose gradient is
-    not finite changes nothing, and none follows it: NotFiniteError tells.
+    Costs, gradients, clipping, optimizer steps, targets and the algorithm's methods are one
+    compiled graph. Predictions that read the same variables wait until a call is over. An update
+    whose gradient is not finite changes nothing, no other follows it, and NotFiniteError is raised.
 
     Args:
       algorithm: whose costs are minimised.
       optimizers: one for each variable group of the model.
 
     Raises:
-      ConfigError: optimizers or the algorithm's `learn_order` name other groups than the model.
+      ConfigError: optimizers, phases or frozen groups do not fit the model's groups.
     """
 
     def __init__(self, algorithm: Algorithm, optimizers: Mapping[str, OptimizerConfig]):
         super().__init__(algorithm)
         groups = self._group_variables()
         _validate_groups("optimizers", optimizers, groups)
-        if algorithm.learn_order:
-            _validate_groups("learn_order", algorithm.learn_order, groups)
+        self._phases = _find_phases(algorithm, list(groups))
         self._optimizers = {
             group: Optimizer(optimizers[group], variables) for group, variables in groups.items()
         }
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
+        self._steps = {
+            group: tf.Variable(0, trainable=False, dtype=tf.int64, name=f"steps/{group}")
+            for group in groups
+        }
+        targets = get_targets(algorithm.model)
+        self._mixers = [_Mixer(target, self._find_group(target)) for target in targets]
         self._has_compiled = False
         self._normalizers = {n.statistic: n for n in get_normalizers(algorithm.model)}
 
-    def update(self, global_t: int = 0, **batch: Unpack[Arguments]) -> dict[str, float]:
+    def _find_group(self, target: Any) -> str:
+        """Returns the variable group of a target's source."""
+        model = self._algorithm.model
+        groups = sorted({model.get_group(get_name(v)) for v in target.sources if v.trainable})
+        if len(groups) != 1:
+            raise ConfigError(
+                f"Target of {groups}: its source has variables of {len(groups)} variable groups, "
+                "expected one, whose steps it counts; make a Target for each"
+            )
+        return groups[0]
+
+    def update(self, global_t: int = 0, **batch: Unpack[Arguments]) -> Learned:
         """Makes one update.
 
         Args:
           global_t: environment steps of all clients together; schedules go by it.
           batch: as for `compute_gradients`.
 
-        Returns:
-          The costs by name, before the update; with `learn_order`, each group's own cost at the
-          values that it met, all others at those that the first group met.
-
         Raises:
-          NotFiniteError: the gradient had NaN or infinity; nothing has changed.
+          NotFiniteError: a gradient had NaN or infinity; nothing has changed.
         """
         tensors = self._make_batch(**batch)
         call = self._get_compiled("update", tensors, self._compile_update)
         with self._lock:
-            return call(_to_int64(global_t), *flatten(tensors))
+            return call([to_int64(global_t), self._setting_values, *flatten(tensors)])
 
     def update_epochs(
         self,
@@ -136,11 +177,11 @@ class LearningTask(ComputationTask):
         epochs: int,
         minibatch: int,
         seed: int,
-        axis: Axis = "rows",
+        minibatch_of: Unit = "steps",
         global_t: int = 0,
         count: int | None = None,
         **batch: Unpack[Arguments],
-    ) -> tuple[dict[str, float], int]:
+    ) -> Learned:
         """Makes one update per minibatch, for some epochs, in one call.
 
         Each epoch goes through the batch in an order of its own. What is left over after as many
@@ -153,17 +194,14 @@ class LearningTask(ComputationTask):
           epochs: 1 or more.
           minibatch: rows, or slots, in one update.
           seed: of the orders: the same seed, values and batch give the same result.
-          axis: "rows": a batch `[B, ...]` is cut along its first axis; rollouts `[T, k, ...]` are
-            taken apart into T * k rows before that, and `learn` gets `[minibatch, ...]`. "slots":
-            rollouts `[T, k, ...]` are cut along k, their steps stay together, and so does the
-            memory before them; `learn` gets `[T, minibatch, ...]`.
+          minibatch_of: "steps": a batch `[B, ...]` is cut along its first axis; rollouts
+            `[T, k, ...]` are taken apart into T * k rows before that, and `learn` gets
+            `[minibatch, ...]`. "rollouts": rollouts `[T, k, ...]` are cut along k, their steps stay
+            together, and so does the memory before them; `learn` gets `[T, minibatch, ...]`.
           global_t: environment steps of all clients together; schedules go by it.
           count: rows or slots that minibatches are made of, the first ones; those behind them fill
             the batch up to a shape that is compiled already. None: all.
           batch: as for `compute_gradients`; all of the same length.
-
-        Returns:
-          The mean costs over all updates made, each before its update; and how many there were.
 
         Raises:
           InvalidInputError: lengths that do not fit together, or a minibatch larger than the batch.
@@ -171,7 +209,9 @@ class LearningTask(ComputationTask):
         """
         tensors = self._make_batch(**batch)
         leading_axes = self._count_leading_axes(tensors)
-        length = _validate_lengths(tensors, _plan_cut(tensors, leading_axes, axis), minibatch)
+        length = _validate_lengths(
+            tensors, _plan_cut(tensors, leading_axes, minibatch_of), minibatch
+        )
         count = length if count is None else count
         if not minibatch <= count <= length:
             raise InvalidInputError(
@@ -181,14 +221,14 @@ class LearningTask(ComputationTask):
         if epochs < 1:
             raise InvalidInputError(f"epochs: {epochs}, expected 1 or more", "epochs")
 
-        def compile_epochs(batch: Batch, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
-            return self._compile_epochs(batch, specs, xla, leading_axes, axis, minibatch)
+        def compile_epochs(batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
+            return self._compile_epochs(batch, specs, xla, leading_axes, minibatch_of, minibatch)
 
-        form = ("epochs", axis, minibatch)
+        form = ("epochs", minibatch_of, minibatch)
         call = self._get_compiled(form, tensors, compile_epochs, worth=1)
-        numbers = [_to_int64(number) for number in (epochs, seed, global_t, count)]
+        numbers = [to_int64(number) for number in (epochs, seed, count)]
         with self._lock:
-            return call(*numbers, *flatten(tensors))
+            return call([to_int64(global_t), self._setting_values, *numbers, *flatten(tensors)])
 
     def get_values(self) -> list[np.ndarray]:
         """Returns copies of all variables, in manifest order, as `set_values` takes them."""
@@ -215,7 +255,7 @@ class LearningTask(ComputationTask):
         """Returns a copy of what the optimizers remember."""
         with self._lock:
             return OptimizerState(
-                updates=int(self._updates.numpy()),
+                steps={g: int(steps.numpy()) for g, steps in self._steps.items()},
                 slots={g: o.slots.numpy() for g, o in self._optimizers.items()},
                 slot_names={g: o.slot_names for g, o in self._optimizers.items()},
             )
@@ -241,70 +281,81 @@ class LearningTask(ComputationTask):
         with self._lock:
             for group, optimizer in self._optimizers.items():
                 optimizer.slots.assign(state.slots[group])
+                self._steps[group].assign(state.steps[group])
             self._updates.assign(state.updates)
 
-    def _compile_update(self, batch: Batch, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
-        names: list[str] = []
+    def _compile_update(self, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
+        names = _Names()
 
-        def flat(global_t: tf.Tensor, *tensors: tf.Tensor) -> tf.Tensor:
-            prepared = self._prepare(unflatten(batch, tensors))
-            return self._make_step(prepared, names)(global_t, *flatten(prepared))[0]
+        def flat(
+            global_t: tf.Tensor, settings: tf.Tensor, *tensors: tf.Tensor
+        ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+            with Traced(self._algorithm, self._settings, settings, global_t) as traced:
+                prepared = self._prepare(unflatten(batch, tensors), traced, self._updates + 1)
+            step = self._make_step(prepared, names)
+            vector, _, rows = step(global_t, settings, *flatten(prepared))
+            return vector, rows
 
-        signature = [tf.TensorSpec([], tf.int64), *specs]
-        function = self._trace(flat, signature, xla)
+        function = self._trace(flat, [*self._common_specs, *specs], xla)
         concrete = function.get_concrete_function()
 
-        def call(*tensors: tf.Tensor) -> dict[str, float]:
-            return _name_metrics(names, concrete(*tensors).numpy())
+        def call(tensors: list[tf.Tensor]) -> Learned:
+            vector, rows = concrete(*tensors)
+            return names.describe(vector.numpy(), 1, rows)
 
         return call
 
     def _compile_epochs(
         self,
-        batch: Batch,
+        batch: Parts,
         specs: Sequence[tf.TensorSpec],
         xla: bool,
         leading_axes: int,
-        axis: Axis,
+        minibatch_of: Unit,
         minibatch: int,
     ) -> Any:
-        names: list[str] = []
+        names = _Names()
         began = time.perf_counter()
 
         # Traced before the loops that call them: those must know how many metrics there are.
-        def flat_prepare(*tensors: tf.Tensor) -> Batch:
-            return self._prepare(unflatten(batch, tensors))
+        def flat_prepare(global_t: tf.Tensor, settings: tf.Tensor, *tensors: tf.Tensor) -> Parts:
+            with Traced(self._algorithm, self._settings, settings, global_t) as traced:
+                return self._prepare(unflatten(batch, tensors), traced, self._updates + 1)
 
-        prepare = self._trace(flat_prepare, specs).get_concrete_function()
+        common = self._common_specs
+        prepare = self._trace(flat_prepare, [*common, *specs]).get_concrete_function()
         whole_batch = prepare.structured_outputs
-        cut = _plan_cut(whole_batch, leading_axes, axis)
+        cut = _plan_cut(whole_batch, leading_axes, minibatch_of)
         shapes = [
             cut.shape_of_minibatch(tf.TensorSpec(tensor.shape, tensor.dtype), i, minibatch)
             for i, tensor in enumerate(flatten(whole_batch))
         ]
-        signature = [tf.TensorSpec([], tf.int64), *shapes]
-        step = self._trace(self._make_step(whole_batch, names), signature).get_concrete_function()
+        make_step = self._make_step(whole_batch, names)
+        step = self._trace(make_step, [*common, *shapes]).get_concrete_function()
 
         def flat(
+            global_t: tf.Tensor,
+            settings: tf.Tensor,
             epochs: tf.Tensor,
             seed: tf.Tensor,
-            global_t: tf.Tensor,
             count: tf.Tensor,
             *tensors: tf.Tensor,
-        ) -> tuple[tf.Tensor, tf.Tensor]:
-            whole = cut.flatten(flatten(prepare(*tensors)))
-            sums, updates = _trace_epochs(
-                lambda chosen: step(global_t, *cut.take(whole, chosen)),
-                len(names) + 1,
-                cut.count(whole),
+        ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+            whole = cut.flatten(flatten(prepare(global_t, settings, *tensors)))
+            sums, updates, rows = _trace_epochs(
+                lambda chosen: step(global_t, settings, *cut.take(whole, chosen)),
+                names,
+                cut,
+                whole,
                 tf.cast(count, tf.int32),
                 epochs,
                 minibatch,
                 seed,
             )
-            return sums / tf.cast(updates, tf.float32), updates
+            leading = tf.shape(tensors[0])[:leading_axes]
+            return sums, updates, [tf.reshape(row, leading) for row in rows]
 
-        signature = [tf.TensorSpec([], tf.int64)] * 4 + list(specs)
+        signature = [*common, *[tf.TensorSpec([], tf.int64)] * 3, *specs]
         function = self._trace(flat, signature, xla)
         concrete = function.get_concrete_function()
         if xla and not self._has_compiled:  # by the first call
@@ -312,58 +363,197 @@ class LearningTask(ComputationTask):
             seconds = 1 + _COMPILING_TO_TRACING * (time.perf_counter() - began)
             logger.info("compiling the update (once, about %.0f s)", seconds)
 
-        def call(*tensors: tf.Tensor) -> tuple[dict[str, float], int]:
-            means, updates = concrete(*tensors)
-            return _name_metrics(names, means.numpy()), int(updates.numpy())
+        def call(tensors: list[tf.Tensor]) -> Learned:
+            sums, updates, rows = concrete(*tensors)
+            return names.describe(sums.numpy(), int(updates.numpy()), rows)
 
         return call
 
-    def _make_step(self, batch: Batch, names: list[str]) -> Step:
-        """Returns one update, to be traced; that fills `names` with those of the metrics."""
+    def _make_step(self, batch: Parts, names: "_Names") -> Step:
+        """Returns one update, to be traced; that fills `names`."""
 
-        def step(global_t: tf.Tensor, *tensors: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def step(
+            global_t: tf.Tensor, settings: tf.Tensor, *tensors: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
             algorithm = self._algorithm
-            algorithm.global_t = global_t
-            version = self._updates.read_value() + 1
-            metrics, finite = self._trace_steps(unflatten(batch, tensors), version, global_t)
-            self._updates.assign_add(tf.cast(finite, tf.int64))
-            algorithm.after_update(version)
-            names[:] = metrics
-            numbers = [*metrics.values(), tf.logical_not(finite)]
-            vector = tf.stack([tf.cast(number, tf.float32) for number in numbers])
-            return vector, tf.logical_or(algorithm.stop(metrics), tf.logical_not(finite))
+            number = self._updates.read_value() + 1
+            with Traced(algorithm, self._settings, settings, global_t) as traced:
+                made = make_batch(unflatten(batch, tensors), traced.discount)
+                numbers, rows, finite = self._trace_phases(made, traced, number, global_t, names)
+                self._updates.assign_add(tf.cast(finite, tf.int64))
+                stop = algorithm.stop(numbers)
+            names.numbers, names.rows = list(numbers), list(rows)
+            vector = tf.stack(
+                [tf.cast(n, tf.float32) for n in (*numbers.values(), tf.logical_not(finite))]
+            )
+            return vector, tf.logical_or(stop, tf.logical_not(finite)), list(rows.values())
 
         return step
 
-    def _trace_steps(
-        self, batch: Batch, version: tf.Tensor, global_t: tf.Tensor
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Steps all variable groups whose gradients are finite.
+    def _trace_phases(
+        self,
+        batch: Any,
+        traced: Traced,
+        number: tf.Tensor,
+        global_t: tf.Tensor,
+        names: "_Names",
+    ) -> tuple[dict[str, tf.Tensor], Tensors, tf.Tensor]:
+        """Steps the groups of each phase that is due, as long as gradients are finite.
 
         Returns:
-          The metrics; and whether all gradients were finite, `[] bool`.
+          Costs and metrics: each group's cost at the values that it met, all others at those that
+          the first phase met; the results of each row, of the first phase; and whether all
+          gradients were finite, `[] bool`.
         """
-        if not self._algorithm.learn_order:
-            gradients, metrics = self._trace_gradients(batch)
-            finite = _is_finite(gradients)
-            rest = iter(gradients)
-            for group, variables in self._group_variables().items():
-                own = [next(rest) for _ in variables]
-                self._optimizers[group].apply(own, version, global_t, finite)
-            return metrics, finite
-        own_costs: dict[str, tf.Tensor] = {}
-        others: dict[str, tf.Tensor] = {}
+        numbers: dict[str, tf.Tensor] = {}
+        rows: Tensors = {}
         finite = tf.constant(True)
-        for group in self._algorithm.learn_order:
-            gradients, costs = self._trace_gradients(batch, only=group)
-            finite = tf.logical_and(finite, _is_finite(gradients))
-            self._optimizers[group].apply(gradients, version, global_t, finite)
-            if group in costs:
-                own_costs[group] = costs[group]
-            if GRADIENT_NORM in costs:
-                own_costs[f"{GRADIENT_NORM} {group}"] = costs.pop(GRADIENT_NORM)
-            others = others or costs  # of the first group; later ones are not even computed
-        return {**others, **own_costs}, finite
+        for index, phase in enumerate(self._phases):
+            traced.draw_for("+".join(phase.groups), number)
+
+            def run(phase: Phase = phase, finite: tf.Tensor = finite) -> Any:
+                return self._run_phase(batch, phase, global_t, finite)
+
+            if phase.every == 1:
+                own, results, finite = run()
+            else:
+                own, results, finite = self._run_if_due(run, number, phase, finite)
+                names.every.update(dict.fromkeys(own, phase.every))
+            if index == 0:
+                numbers, rows = own, results
+            else:
+                wanted = {*phase.groups, *(name for name in own if name not in numbers)}
+                numbers.update({name: y for name, y in own.items() if name in wanted})
+        return numbers, rows, finite
+
+    def _run_phase(
+        self, batch: Any, phase: Phase, global_t: tf.Tensor, finite: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], Tensors, tf.Tensor]:
+        gradients, losses = self._trace_gradients(batch, phase.groups)
+        finite = tf.logical_and(finite, _is_finite(gradients))
+        rest = iter(gradients)
+        for group in phase.groups:
+            own = [next(rest) for _ in self._group_variables()[group]]
+            steps = self._steps[group]
+            step = steps.read_value() + 1
+            self._optimizers[group].apply(own, step, global_t, finite)
+            steps.assign(tf.where(finite, step, step - 1))
+            for mixer in self._mixers:
+                if mixer.group == group:
+                    mixer.mix(step, finite)
+        costs = {group: losses.costs[group] for group in phase.groups}
+        numbers = {**{g: c for g, c in losses.costs.items() if g not in costs}, **losses.metrics}
+        return {**costs, **numbers}, losses.rows, finite
+
+    def _run_if_due(
+        self, run: Callable[[], Any], number: tf.Tensor, phase: Phase, finite: tf.Tensor
+    ) -> Any:
+        """Runs a phase in every n-th update; in the others its numbers are zeros."""
+        seen: list[Any] = []
+
+        def due() -> list[tf.Tensor]:
+            own, results, still_finite = run()
+            seen[:] = [list(own), results]
+            return [*[tf.cast(own[name], tf.float32) for name in own], still_finite]
+
+        # What comes out is known when it is traced: the other branch gives as many zeros.
+        graph = tf.function(due, autograph=False).get_concrete_function()
+        size = len(seen[0])
+        out = tf.cond(
+            tf.equal(number % phase.every, 0),
+            lambda: list(graph()),
+            lambda: [*[tf.constant(0.0)] * size, finite],
+        )
+        return dict(zip(seen[0], out[:size], strict=True)), {}, out[size]
+
+
+class _Names:
+    """What the flat results of a compiled update are called.
+
+    Attributes:
+      numbers: costs and metrics.
+      rows: results of each row.
+      every: those numbers that are there in every n-th update alone -> n.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: list[str] = []
+        self.rows: list[str] = []
+        self.every: dict[str, int] = {}
+
+    def describe(self, sums: np.ndarray, updates: int, rows: Sequence[tf.Tensor]) -> Learned:
+        """Returns means by name.
+
+        Raises:
+          NotFiniteError: the last number, how many updates could not be made, is not 0.
+        """
+        counts = [max(updates // self.every.get(name, 1), 1) for name in self.numbers]
+        means = (sums[:-1] / np.array(counts, np.float32)).tolist() if counts else []
+        costs = dict(zip(self.numbers, means, strict=True))
+        if sums[-1]:
+            listed = ", ".join(f"{name} {value:g}" for name, value in costs.items())
+            raise NotFiniteError(
+                f"a gradient is not finite: {listed}; the update was not applied", costs
+            )
+        named = {name: row.numpy() for name, row in zip(self.rows, rows, strict=True)}
+        return Learned(costs, updates, named)
+
+
+class _Mixer:
+    """Has a target follow its source."""
+
+    def __init__(self, target: Target[Any], group: str):
+        self.group = group
+        self._target = target
+        pairs = zip(target.copies, target.sources, strict=True)
+        self._pairs = [(as_tf_variable(copy), as_tf_variable(source)) for copy, source in pairs]
+
+    def mix(self, step: tf.Tensor, wanted: tf.Tensor) -> None:
+        """Copies or mixes after an optimizer step of the source's group."""
+        target = self._target
+        if target.every is not None:
+            wanted = tf.logical_and(wanted, tf.equal(step % target.every, 0))
+        for copy, source in self._pairs:
+            new = source.read_value()
+            if target.tau is not None:
+                new = target.tau * new + (1.0 - target.tau) * copy
+            copy.assign(tf.where(wanted, new, copy))
+
+
+def _find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
+    """Returns the phases of an update.
+
+    Raises:
+      ConfigError: they do not step each group that is trained once; names the line.
+    """
+    known = ", ".join(groups)
+    for group in algorithm.frozen:
+        if group not in groups:
+            place = describe_place(type(algorithm), "frozen")
+            raise ConfigError(
+                f"{place}: frozen: {group!r} is not a variable group{find_nearest(group, groups)}; "
+                f"the groups are {known}"
+            )
+    trained = algorithm.trained_groups
+    if not algorithm.phases:
+        return [Phase(*trained)]
+    place = describe_place(type(algorithm), "phases")
+    stepped = [group for phase in algorithm.phases for group in phase.groups]
+    for group in stepped:
+        if group not in trained:
+            raise ConfigError(
+                f"{place}: phases: {group!r} is not a variable group that is trained"
+                f"{find_nearest(group, trained)}; those are {', '.join(trained)}"
+            )
+    for group in trained:
+        if stepped.count(group) != 1:
+            raise ConfigError(
+                f"{place}: phases: the variable group {group!r} is in {stepped.count(group)} "
+                "phases, expected one; or list it in frozen"
+            )
+    if all(phase.every > 1 for phase in algorithm.phases):
+        raise ConfigError(f"{place}: phases: none runs in every update; give one of them every=1")
+    return algorithm.phases
 
 
 @dataclass(frozen=True)
@@ -391,32 +581,41 @@ class _Cut:
             return list(tensors)
         return [tf.gather(t, chosen, axis=a) for t, a in zip(tensors, self.axes, strict=True)]
 
+    def put(self, rows: tf.Tensor, chosen: tf.Tensor, results: tf.Tensor) -> tf.Tensor:
+        """Writes the results of a minibatch to their places."""
+        if self.axes[0] == 0:
+            return tf.tensor_scatter_nd_update(rows, chosen[:, None], results)
+        transposed = tf.transpose(results)
+        return tf.transpose(
+            tf.tensor_scatter_nd_update(tf.transpose(rows), chosen[:, None], transposed)
+        )
+
     def shape_of_minibatch(self, spec: tf.TensorSpec, index: int, minibatch: int) -> tf.TensorSpec:
         shape = spec.shape.as_list()[1 if self.rows else 0 :]
         shape[self.axes[index]] = minibatch
         return tf.TensorSpec(shape, spec.dtype)
 
 
-def _plan_cut(batch: Batch, leading_axes: int, axis: Axis) -> _Cut:
-    if axis == "slots" and leading_axes < 2:
+def _plan_cut(batch: Parts, leading_axes: int, minibatch_of: Unit) -> _Cut:
+    if minibatch_of == "rollouts" and leading_axes < 2:
         raise InvalidInputError(
-            'axis: "slots", but the batch has no time axis; expected rollouts [T, k, ...], or '
-            'axis "rows"',
-            "axis",
+            'minibatch_of: "rollouts", but the batch has no time axis; expected rollouts '
+            '[T, k, ...], or "steps"',
+            "minibatch_of",
         )
-    if axis == "rows" and leading_axes > 1 and (batch["states"] or batch["next_states"]):
+    if minibatch_of == "steps" and leading_axes > 1 and (batch["states"] or batch["next_states"]):
         raise InvalidInputError(
-            'axis: "rows", but the memory of a rollout [T, k, ...] is only known at its '
-            'start; use axis "slots"',
-            "axis",
+            'minibatch_of: "steps", but the memory of a rollout [T, k, ...] is only known at its '
+            'start; use "rollouts"',
+            "minibatch_of",
         )
-    along = {"rows": 0, "slots": 1}[axis]
+    along = {"steps": 0, "rollouts": 1}[minibatch_of]
     memory = ("states", "next_states")
     axes = [0 if part in memory else along for part, tensors in batch.items() for _ in tensors]
-    return _Cut(tuple(axes), rows=axis == "rows" and leading_axes > 1)
+    return _Cut(tuple(axes), rows=minibatch_of == "steps" and leading_axes > 1)
 
 
-def _validate_lengths(batch: Batch, cut: _Cut, minibatch: int) -> int:
+def _validate_lengths(batch: Parts, cut: _Cut, minibatch: int) -> int:
     """Checks what a gather compiled by XLA would not notice; returns the rows or slots."""
     names = [f"{part}[{name}]" for part, tensors in batch.items() for name in tensors]
     sizes = [
@@ -439,38 +638,43 @@ def _validate_lengths(batch: Batch, cut: _Cut, minibatch: int) -> int:
 
 
 def _trace_epochs(
-    step: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]],
-    num_metrics: int,
-    length: tf.Tensor,
+    step: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]],
+    names: _Names,
+    cut: _Cut,
+    whole: Sequence[tf.Tensor],
     count: tf.Tensor,
     epochs: tf.Tensor,
     minibatch: int,
     seed: tf.Tensor,
-) -> tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
     """Calls a step with the indices of each minibatch.
 
     Returns:
-      The sum of its metrics `[m] float32`, and how often it was called, `[] int64`.
+      The sum of its metrics `[m] float32`; how often it was called, `[] int64`; and the newest
+      results of each row, NaN where there are none.
     """
+    length = cut.count(whole)
     most, minibatches = length // minibatch, count // minibatch
+    shape = tf.shape(whole[0])[: 1 if cut.axes[0] == 0 else 2]
 
     def run_epoch(epoch: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
         order = shuffle(length, tf.stack([seed, epoch]), count)
         order = tf.reshape(order[: most * minibatch], [most, minibatch])
 
-        def run_minibatch(
-            i: tf.Tensor, sums: tf.Tensor, updates: tf.Tensor, stopped: tf.Tensor
-        ) -> tuple[tf.Tensor, ...]:
-            metrics, stop = step(order[i])
-            return i + 1, sums + metrics, updates + 1, tf.logical_or(stopped, stop)
+        def run_minibatch(i: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            sums, updates, *rows, stopped = carried
+            metrics, stop, results = step(order[i])
+            rows = [cut.put(old, order[i], new) for old, new in zip(rows, results, strict=True)]
+            return i + 1, sums + metrics, updates + 1, *rows, tf.logical_or(stopped, stop)
 
         _, *carried = _loop(minibatches, run_minibatch, (0, *carried))
         return epoch + 1, *carried
 
     zero = tf.constant(0, tf.int64)
-    start = (zero, tf.zeros([num_metrics]), zero, tf.constant(False))
-    _, sums, updates, _ = _loop(epochs, run_epoch, start)
-    return sums, updates
+    rows = [tf.fill(shape, float("nan")) for _ in names.rows]
+    start = (zero, tf.zeros([len(names.numbers) + 1]), zero, *rows, tf.constant(False))
+    _, sums, updates, *rows, _ = _loop(epochs, run_epoch, start)
+    return sums, updates, rows
 
 
 def _loop(times: tf.Tensor, body: Callable[..., Any], start: Sequence[Any]) -> Any:
@@ -503,25 +707,6 @@ def shuffle(length: tf.Tensor, seed: tf.Tensor, count: tf.Tensor | None = None) 
 def _is_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     # A sum is finite only if all its terms are; one that overflows is as bad.
     return tf.math.is_finite(tf.add_n([tf.reduce_sum(tf.abs(tensor)) for tensor in tensors]))
-
-
-def _name_metrics(names: Sequence[str], numbers: np.ndarray) -> dict[str, float]:
-    """Returns the metrics of updates by name.
-
-    Raises:
-      NotFiniteError: the last number, the share of updates that could not be made, is not 0.
-    """
-    metrics = dict(zip(names, numbers[:-1].tolist(), strict=True))
-    if numbers[-1]:
-        costs = ", ".join(f"{name} {value:g}" for name, value in metrics.items())
-        raise NotFiniteError(
-            f"a gradient is not finite: {costs}; the update was not applied", metrics
-        )
-    return metrics
-
-
-def _to_int64(number: int) -> tf.Tensor:
-    return tf.constant(number & 0x7FFFFFFFFFFFFFFF, tf.int64)
 
 
 def _validate_groups(field: str, named: Sequence[str] | Mapping[str, Any], groups: Any) -> None:

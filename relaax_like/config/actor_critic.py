@@ -14,6 +14,7 @@ from pydantic import (
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.network import NetworkConfig
 from relaax_like.config.observations import ObservationConfig
+from relaax_like.config.plan import RETURN_STATISTIC
 from relaax_like.config.problems import describe_value
 from relaax_like.config.spaces import (
     validate_bounds,
@@ -24,7 +25,6 @@ from relaax_like.config.spaces import (
     validate_multi_discrete,
     validate_vector,
 )
-from relaax_like.config.update_plan import RETURN_STATISTIC
 from relaax_like.wire.spaces import OBSERVATION, Box, Discrete, MultiDiscrete, Space, Spaces
 
 Bound = float | tuple[float, ...]

@@ -7,7 +7,6 @@ from pydantic import Field, PrivateAttr
 from relaax_like.config.aliases import LEARNING_RATE
 from relaax_like.config.base import Settings
 from relaax_like.config.optimizer import OptimizerConfig
-from relaax_like.config.update_plan import UpdatePlan
 from relaax_like.wire.spaces import Spaces
 
 
@@ -21,6 +20,9 @@ class AlgorithmConfig(Settings):
     The YAML file, messages and the saved config use a field's alias where it has one. A
     `validation_alias` adds spellings that are accepted on input only (`config.aliases`).
     Import no TensorFlow in `config.py`: the parameter server loads it too.
+
+    A field or property `plan` says how experience is used (`config.plan`); without one, agents
+    learn by themselves.
     """
 
     name: str | None = None
@@ -57,21 +59,6 @@ class AlgorithmConfig(Settings):
         Raises:
           InvalidInputError: says what came and which setting or wrapper would mend it.
         """
-
-    @property
-    def update_plan(self) -> UpdatePlan | None:
-        """How a learner in the server's process uses experience; None: this algorithm has none."""
-        return None
-
-    @property
-    def learns_offline(self) -> bool:
-        """Whether it can learn from what another policy did: `learner.offline`."""
-        return False
-
-    @property
-    def learns_online(self) -> bool:
-        """Whether it can learn from what its own agents do."""
-        return True
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:

@@ -28,6 +28,15 @@ from relaax_like.config.models import (
     TopConfig,
     WandbConfig,
 )
+from relaax_like.config.places import describe_place
+from relaax_like.config.plan import (
+    Episodes,
+    Offline,
+    OnPolicy,
+    Replay,
+    get_plan,
+    learns_offline,
+)
 from relaax_like.config.problems import Problems, describe_value
 from relaax_like.config.run_folder import find_run_dir, fix_run_dir
 from relaax_like.config.shipped import find_experiment_file
@@ -302,9 +311,15 @@ class _ExperimentLoader:
         """Fills in where the run learns; the algorithm decides where it can."""
         if learner is None or algorithm is None:
             return learner
+        plan = get_plan(algorithm)
+        if isinstance(plan, Replay | Episodes):
+            self._problems.add(
+                (ALGORITHM,),
+                f"{describe_place(type(algorithm), 'plan')}: plan is {type(plan).__name__}, which "
+                "this version cannot carry out; expected OnPolicy, Offline, or no plan",
+            )
         possible: Literal["agent", "server"] = "agent"
-        plan = algorithm.update_plan
-        if plan is not None:
+        if isinstance(plan, Offline) or (isinstance(plan, OnPolicy) and plan.rollouts is not None):
             possible = "server"
         if learner.placement not in (None, possible):
             what = "makes complete updates" if possible == "server" else "makes single gradients"
@@ -312,7 +327,7 @@ class _ExperimentLoader:
                 (LEARNER, "placement"),
                 f"{learner.placement!r}, but this algorithm {what}; set it to {possible!r}",
             )
-        if learner.workers and (plan is None or plan.discount is None):
+        if learner.workers and (possible != "server" or isinstance(plan, Offline)):
             self._problems.add(
                 (LEARNER, "workers"),
                 f"{learner.workers}, but this algorithm does not learn from complete "
@@ -341,7 +356,7 @@ class _ExperimentLoader:
 
     def _validate_offline(self, learner: LearnerConfig, algorithm: AlgorithmConfig) -> None:
         if learner.offline is None:
-            if not algorithm.learns_online:
+            if isinstance(get_plan(algorithm), Offline):
                 self._problems.add(
                     (LEARNER, "offline"),
                     "missing, but this algorithm only learns from recorded trajectories; name "
@@ -349,12 +364,12 @@ class _ExperimentLoader:
                     "train FILE --offline RUN/trajectories",
                 )
             return
-        if not algorithm.learns_offline:
+        if not learns_offline(algorithm):
             self._problems.add(
                 (LEARNER, "offline"),
                 f"{str(learner.offline)!r}, but this algorithm only learns from its own "
                 "policy's experience; remove the key, or use an algorithm that learns from "
-                "recorded trajectories, such as bc",
+                "recorded trajectories",
             )
         for key, none in (("workers", 0), ("collect_traj", False), ("target_return", None)):
             value = getattr(learner, key)

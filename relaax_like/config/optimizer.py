@@ -60,3 +60,21 @@ class OptimizerConfig(Settings):
                 "constant; set schedule: linear, or remove them"
             )
         return self
+
+
+def make_adam(
+    learning_rate: float, epsilon: float, end: float | None = None, env_steps: int | None = None
+) -> OptimizerConfig:
+    """Returns the settings of Adam.
+
+    Args:
+      learning_rate: at the start.
+      epsilon: see `OptimizerConfig`.
+      end: learning rate after `env_steps`, approached linearly; None: it is constant.
+      env_steps: environment steps of the schedule.
+    """
+    adam = OptimizerConfig(learning_rate=learning_rate, epsilon=epsilon)
+    if end is None:
+        return adam
+    changes = {"schedule": "linear", "learning_rate_end": end, "schedule_env_steps": env_steps}
+    return OptimizerConfig.model_validate({**adam.model_dump(), **changes})

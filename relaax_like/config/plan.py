@@ -9,8 +9,10 @@
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
+# The running statistic of discounted sums of rewards, of models whose plan has a `reward_discount`.
+RETURN_STATISTIC = "return"
 # What a minibatch is made of: steps, or rollouts of one slot with all their steps in order.
 Unit = Literal["steps", "rollouts"]
 
@@ -24,7 +26,7 @@ class OnPolicy:
       rollouts: of one iteration; None: whatever arrives together, for algorithms that make one
         gradient of each batch.
       epochs: passes over an iteration.
-      minibatch_size: steps or rollouts of one update; None: all.
+      minibatch_size: steps or rollouts of one update; 0: all of the iteration.
       minibatch_of: which of the two.
       discount: per step, of `Batch.discount`.
       gae_lambda: of the advantages of complete trajectories.
@@ -35,12 +37,13 @@ class OnPolicy:
       update_norm: whether each iteration feeds those statistics, too, after its updates.
       reward_discount: rewards are divided by the running deviation of their sums with this
         discount; None: they are taken as they are.
+      offline: whether the algorithm can also learn from recorded files (`learner.offline`).
     """
 
     rollout_steps: int
     rollouts: int | None = None
     epochs: int = 1
-    minibatch_size: int | None = None
+    minibatch_size: int = 0
     minibatch_of: Unit = "steps"
     discount: float = 0.99
     gae_lambda: float = 1.0
@@ -48,6 +51,12 @@ class OnPolicy:
     prenormalize_steps: int = 0
     update_norm: bool = False
     reward_discount: float | None = None
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.minibatch_size:
+            size = self.env_steps if self.minibatch_of == "steps" else self.rollouts or 1
+            object.__setattr__(self, "minibatch_size", size)
 
     @property
     def env_steps(self) -> int:
@@ -77,6 +86,7 @@ class Offline:
     Attributes:
       minibatch_size: steps, or rollouts of one slot, of one update.
       minibatch_of: which of the two.
+      epochs: passes over a file each time it is read.
       discount: per step, of `Batch.discount`.
       next_actions: whether the algorithm reads `Batch.next_actions`.
       update_norm: whether each file feeds the running statistics of the inputs.
@@ -84,9 +94,14 @@ class Offline:
 
     minibatch_size: int
     minibatch_of: Unit = "steps"
+    epochs: int = 1
     discount: float = 0.99
     next_actions: bool = False
     update_norm: bool = False
+    # What only a plan with agents has.
+    prenormalize_steps: ClassVar[int] = 0
+    reward_discount: ClassVar[float | None] = None
+    rollout_steps: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,3 +132,16 @@ class Replay:
 
 
 Plan = OnPolicy | Episodes | Offline | Replay
+# Plans whose updates are made of rollouts that are at hand.
+RolloutPlan = OnPolicy | Offline
+
+
+def get_plan(config: Any) -> Plan | None:
+    """Returns the plan of an algorithm's config; None: its agents learn by themselves."""
+    return getattr(config, "plan", None)
+
+
+def learns_offline(config: Any) -> bool:
+    """Returns whether an algorithm can learn from recorded files."""
+    plan = get_plan(config)
+    return isinstance(plan, Offline) or (isinstance(plan, OnPolicy) and plan.offline)

@@ -63,7 +63,7 @@ class DataHandler(Protocol):
         Args:
           training_data: the batch that was learned from; `keys` tell its columns apart.
           policy_data: what the update returned; of learners in the server the means of its costs
-            and metrics, by name.
+            and metrics, by name, and `Losses.rows`, `[T, k]` as the batch.
         """
 
 

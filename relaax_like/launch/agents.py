@@ -138,7 +138,7 @@ def _make_actors(
         from relaax_like.computation.acting import make_actor
 
         if load_model_module(experiment) is not None:
-            return {TASK: make_actor(make_model(experiment), seed)}
+            return {TASK: make_actor(make_model(experiment), seed, config)}
         make_algorithms = get_make_algorithms(load_algorithm_module(folder, "algorithm"))
     if agent_class is SimpleRLAgent:
         raise ConfigError(
@@ -148,6 +148,6 @@ def _make_actors(
     with naming_place(folder):
         algorithms = make_algorithms(config, seed)
     return {
-        task: make_actor(algorithm.model, derive_seed(seed, task))
+        task: make_actor(algorithm.model, derive_seed(seed, task), algorithm.config)
         for task, algorithm in algorithms.items()
     }

@@ -16,8 +16,9 @@ import numpy as np
 from relaax_like.computation.prediction import LOG_PROB
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
+from relaax_like.config.plan import OnPolicy
 from relaax_like.experience.buffer import Buffer
-from relaax_like.launch.learners import get_update_plan, make_learning_task
+from relaax_like.launch.learners import make_learning_task, require_plan
 from relaax_like.launch.process import run_main, setup_logging, without_native_stderr
 from relaax_like.nn.threads import set_threads
 
@@ -36,9 +37,11 @@ def main() -> int:
 def measure(experiment: Experiment) -> float:
     """Returns the seconds of one minibatch, of the quickest of three iterations."""
     # What is measured is an iteration that learns.
-    plan = replace(get_update_plan(experiment), prenormalize_steps=0)
+    plan = require_plan(experiment)
+    assert isinstance(plan, OnPolicy), "an experiment with workers has one"
+    plan = replace(plan, prenormalize_steps=0)
     learner = experiment.learner
-    length = min(learner.max_traj_len if learner.workers else plan.steps, plan.env_steps)
+    length = min(learner.max_traj_len if learner.workers else plan.rollout_steps, plan.env_steps)
     task, model = make_learning_task(experiment)
     with without_native_stderr():
         from relaax_like.sampling.ppo_optim import PPOOptim

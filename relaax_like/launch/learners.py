@@ -9,8 +9,9 @@ from relaax_like.bridge.service import ParameterServerClient, Publisher
 from relaax_like.computation.prediction import TASK
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment, LearnerConfig
+from relaax_like.config.places import describe_function, describe_place
+from relaax_like.config.plan import Offline, OnPolicy, RolloutPlan, get_plan
 from relaax_like.config.seeds import derive_seed
-from relaax_like.config.update_plan import UpdatePlan
 from relaax_like.experience.trajectory_files import TRAJECTORY_FOLDER, TrajectoryWriter
 from relaax_like.launch.algorithm_code import naming_place
 from relaax_like.launch.process import without_native_stderr
@@ -64,11 +65,14 @@ def make_learners(
         model = make_model(experiment)
         with naming_place(experiment.algorithm_folder):
             algorithm = algorithm_module.make_algorithm(config, model, seed)
+        _refuse_beside_agents(algorithm, algorithm_module)
         task = ComputationTask(algorithm, compile_in_background=compile_in_background)
         return {TASK: GradientLearner(task, make_client(client_id))}
     make_algorithms = get_make_algorithms(algorithm_module)
     with naming_place(experiment.algorithm_folder):
         tasks = Tasks(make_algorithms(config, seed))
+    for algorithm in tasks.algorithms.values():
+        _refuse_beside_agents(algorithm, algorithm_module)
     return {
         name: GradientLearner(
             ComputationTask(algorithm, compile_in_background=compile_in_background),
@@ -86,7 +90,9 @@ def make_iteration_learner(experiment: Experiment, publisher: Publisher) -> "Ite
       ConfigError: the algorithm cannot learn there.
     """
     config = experiment.algorithm
-    plan = get_update_plan(experiment)
+    plan = require_plan(experiment)
+    assert isinstance(plan, OnPolicy), "an experiment with this placement has one"
+    assert plan.rollouts is not None
     with without_native_stderr():
         from relaax_like.experience.collector import Collector
         from relaax_like.learner.iteration_learner import IterationLearner
@@ -98,14 +104,14 @@ def make_iteration_learner(experiment: Experiment, publisher: Publisher) -> "Ite
     policy = LearningPolicy(task, plan, seed, experiment.run_dir)
     base = _make_base_learner(experiment, policy, publisher)
     # Any client's rollout finds room as soon as all whole iterations have been taken.
-    largest = plan.columns + experiment.rlx_server.max_slots_per_client
+    largest = plan.rollouts + experiment.rlx_server.max_slots_per_client
     collector = Collector(
-        plan.steps,
-        plan.columns,
-        capacity=max(4 * plan.columns, largest),
+        plan.rollout_steps,
+        plan.rollouts,
+        capacity=max(4 * plan.rollouts, largest),
         data_handler=_make_data_handler(experiment),
     )
-    layout = RolloutLayout(model, plan.steps, _find_action_spaces(experiment))
+    layout = RolloutLayout(model, plan.rollout_steps, _find_action_spaces(experiment))
     trajectories = _make_trajectory_writer(experiment)
     return IterationLearner(base, policy, collector, publisher, layout, trajectories)
 
@@ -116,7 +122,7 @@ def make_trajectory_learner(experiment: Experiment, publisher: Publisher) -> "Pu
     Raises:
       ConfigError: the algorithm cannot learn from them.
     """
-    plan = get_update_plan(experiment)
+    plan = require_plan(experiment)
     with without_native_stderr():
         from relaax_like.learner.publishing_learner import PublishingLearner
         from relaax_like.sampling.ppo_optim import PPOOptim
@@ -130,6 +136,7 @@ def make_trajectory_learner(experiment: Experiment, publisher: Publisher) -> "Pu
     task, _ = make_learning_task(experiment)
     seed = derive_seed(experiment.algorithm.seed, "learn")
     max_traj_len = experiment.learner.max_traj_len
+    assert isinstance(plan, OnPolicy), "an experiment with workers has one"
     policy = PPOOptim(task, plan, seed, max_traj_len, experiment.run_dir)
     base = _make_base_learner(experiment, policy, publisher)
     return PublishingLearner(base, policy, publisher)
@@ -143,11 +150,17 @@ def make_offline_learner(
     Raises:
       ConfigError: the algorithm cannot learn from them.
     """
-    plan = get_update_plan(experiment)
+    plan = require_plan(experiment)
     with without_native_stderr():
         from relaax_like.learner.learning_policy import LearningPolicy
         from relaax_like.learner.offline_learner import OfflineLearner
 
+    module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
+    if hasattr(module, "make_data_handler"):
+        raise ConfigError(
+            f"{describe_function(module.make_data_handler)}: make_data_handler changes what agents "
+            "collect; a run that learns from files (learner.offline) has no agents"
+        )
     task, model = make_learning_task(experiment)
     seed = derive_seed(experiment.algorithm.seed, "learn")
     policy = LearningPolicy(task, plan, seed, experiment.run_dir)
@@ -162,7 +175,7 @@ def validate_recordings(experiment: Experiment, files: Sequence[Path]) -> None:
     Raises:
       ConfigError: see `validate_files`; or the algorithm cannot learn from files.
     """
-    plan = get_update_plan(experiment)
+    plan = require_plan(experiment)
     with without_native_stderr():
         from relaax_like.learner.offline_learner import validate_files
 
@@ -174,14 +187,14 @@ def validate_recordings(experiment: Experiment, files: Sequence[Path]) -> None:
         raise ConfigError(f"learner.offline: {error}") from error
 
 
-def get_update_plan(experiment: Experiment) -> UpdatePlan:
+def require_plan(experiment: Experiment) -> RolloutPlan:
     """Returns how the algorithm makes its own updates.
 
     Raises:
       ConfigError: it makes none.
     """
-    plan = experiment.algorithm.update_plan
-    if plan is None or load_model_module(experiment) is None:
+    plan = get_plan(experiment.algorithm)
+    if not isinstance(plan, OnPolicy | Offline) or load_model_module(experiment) is None:
         raise ConfigError(
             f"learner.placement: server, but the algorithm {experiment.algorithm_folder.name} "
             "does not compute updates itself; set placement: agent"
@@ -193,7 +206,7 @@ def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
     """Loads TensorFlow, and returns the task that makes an algorithm's own updates; and its model.
 
     Args:
-      experiment: of which `get_update_plan` returns a plan.
+      experiment: of which `require_plan` returns a plan.
     """
     config, folder = experiment.algorithm, experiment.algorithm_folder
     with without_native_stderr():
@@ -204,7 +217,59 @@ def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
     seed = derive_seed(config.seed, "learn")
     with naming_place(folder):
         algorithm = algorithm_module.make_algorithm(config, model, seed)
+    _refuse_own_predict(algorithm)
     return LearningTask(algorithm, experiment.optimizers), model
+
+
+def _refuse_beside_agents(algorithm: Any, module: Any) -> None:
+    """Refuses what one gradient of each batch cannot honour.
+
+    Raises:
+      ConfigError: names the line.
+    """
+    from relaax_like.algorithm import Algorithm
+    from relaax_like.computation.model import get_targets
+
+    _refuse_own_predict(algorithm)
+    own, model = type(algorithm), algorithm.model
+    cure = "learners beside their agents (learner.placement: agent) cannot do that"
+    if own.stop is not Algorithm.stop:
+        place = describe_place(own, "stop")
+        raise ConfigError(f"{place}: stop ends the epochs of an iteration; {cure}")
+    if algorithm.phases:
+        place = describe_place(own, "phases")
+        raise ConfigError(f"{place}: phases are several optimizer steps per batch; {cure}")
+    if algorithm.frozen:
+        place = describe_place(own, "frozen")
+        raise ConfigError(f"{place}: frozen groups get no optimizer steps; {cure}")
+    if get_targets(model):
+        place = describe_place(type(model), "__init__")
+        raise ConfigError(f"{place}: a Target is mixed after each optimizer step; {cure}")
+    plan = get_plan(algorithm.config)
+    if plan is not None and plan.next_actions:
+        place = describe_place(type(algorithm.config), "plan")
+        raise ConfigError(f"{place}: plan asks for next_actions; {cure}")
+    if hasattr(module, "make_data_handler"):
+        place = describe_function(module.make_data_handler)
+        raise ConfigError(f"{place}: make_data_handler changes complete iterations; {cure}")
+
+
+def _refuse_own_predict(algorithm: Any) -> None:
+    """Refuses an algorithm that predicts in another way than its model's policy.
+
+    Raises:
+      ConfigError: names the line.
+    """
+    from relaax_like.algorithm import FlareAlgorithm
+
+    for name in ("predict", "exploit"):
+        own = getattr(type(algorithm), name, None)
+        if own is not None and own is not getattr(FlareAlgorithm, name):
+            raise ConfigError(
+                f"{describe_place(type(algorithm), name)}: {name} is overridden, but batch-native "
+                "agents act by Model.policy; explore there (policy(inputs, memory, explore)), or "
+                "write an agent.py with a ComputationTask of its own"
+            )
 
 
 def _find_action_spaces(experiment: Experiment) -> Mapping[str, Space]:

@@ -17,6 +17,7 @@ from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.manifest import Manifest, Variable, make_manifest
 from relaax_like.bridge.service import Metrics, Status
 from relaax_like.config.models import Experiment
+from relaax_like.config.plan import Offline, OnPolicy, get_plan
 from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.learners import make_iteration_learner
 from relaax_like.launch.previous import load_previous
@@ -229,7 +230,7 @@ def validate_served(experiment: Experiment) -> None:
         )
     if learner.offline is not None:
         file, folder = shlex.quote(str(experiment.file)), shlex.quote(str(learner.offline))
-        online = experiment.algorithm.learns_online
+        online = not isinstance(get_plan(experiment.algorithm), Offline)
         raise ConfigError(
             (
                 f"learner.offline: {learner.offline}, but only relaax train learns from files: run "
@@ -247,9 +248,10 @@ def _make_experience_service(
     experiment: Experiment, server: ParameterServer, shutdown: Shutdown
 ) -> ExperienceService | None:
     """Makes the learner of this process, not started; None: the run learns elsewhere."""
-    plan = experiment.algorithm.update_plan
-    if experiment.learner.placement != "server" or plan is None:
+    plan = get_plan(experiment.algorithm)
+    if experiment.learner.placement != "server" or not isinstance(plan, OnPolicy):
         return None
+    assert plan.rollouts is not None, "placement server needs it"
 
     def make_learner() -> "IterationLearner":
         set_backprop_workers(experiment)
@@ -257,7 +259,7 @@ def _make_experience_service(
 
     return ExperienceService(
         make_learner,
-        plan.columns,
+        plan.rollouts,
         _MAX_ROLLOUT_BYTES,
         on_failure=lambda error: shutdown.request(
             EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR

@@ -12,8 +12,9 @@ from relaax_like.client.interactor import EnvironmentSlots
 from relaax_like.client.values import SpaceValues
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
+from relaax_like.config.plan import OnPolicy
 from relaax_like.config.seeds import derive_seed
-from relaax_like.launch.learners import get_update_plan, load_model_module
+from relaax_like.launch.learners import load_model_module, require_plan
 from relaax_like.launch.local import open_slots
 from relaax_like.launch.process import run_main, setup_logging
 from relaax_like.learner.channel import Channel
@@ -55,10 +56,10 @@ def make_sampler(experiment: Experiment, slots: EnvironmentSlots, name: str) -> 
       ConfigError: the algorithm cannot use the spaces, or does not act in NumPy.
     """
     config, environment = experiment.algorithm, experiment.environment
-    plan, model_module = get_update_plan(experiment), load_model_module(experiment)
+    plan, model_module = require_plan(experiment), load_model_module(experiment)
     assert environment is not None
     assert model_module is not None
-    assert plan.discount is not None, "an experiment with workers has one"
+    assert isinstance(plan, OnPolicy), "an experiment with workers has one"
     try:
         config.validate_spaces(
             SpaceValues(slots.observation_space, OBSERVATION).spaces,

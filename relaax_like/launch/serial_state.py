@@ -17,6 +17,7 @@ import numpy as np
 
 from relaax_like.client.interactor import EnvironmentSlots, Interactor
 from relaax_like.config.models import Experiment
+from relaax_like.config.plan import get_plan
 from relaax_like.launch.local import LocalAgents
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire.array_file import DAMAGE, read_arrays, write_arrays
@@ -181,12 +182,12 @@ def _identify(server: ParameterServer) -> dict[str, int]:
 def _describe_settings(experiment: Experiment) -> dict[str, Any]:
     """Returns the settings that the arrays' shapes and the environments depend on."""
     algorithm, environment = experiment.algorithm, experiment.environment
-    plan = algorithm.update_plan
+    plan = get_plan(algorithm)
     settings = {
         "learner.placement": experiment.learner.placement,
         "algorithm.observation_history": algorithm.observation_history,
         "algorithm.rollout_steps": getattr(algorithm, "rollout_steps", None),
-        "rollouts in an iteration": None if plan is None else plan.columns,
+        "rollouts in an iteration": getattr(plan, "rollouts", None),
         "environment": None if environment is None else environment.model_dump(mode="json"),
     }
     # As it comes back from the file.

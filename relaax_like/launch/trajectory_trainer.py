@@ -9,9 +9,10 @@ import numpy as np
 
 from relaax_like.bridge.service import Episode, Publisher
 from relaax_like.config.models import Experiment
+from relaax_like.config.plan import OnPolicy
 from relaax_like.config.run_folder import CONFIG_NAME
 from relaax_like.experience.buffer import Buffer
-from relaax_like.launch.learners import get_update_plan, make_trajectory_learner
+from relaax_like.launch.learners import make_trajectory_learner, require_plan
 from relaax_like.sampling.algo_sampler import SampleTiming
 from relaax_like.sampling.sampler_pool import SamplerPool
 from relaax_like.sampling.trajectory_data import TrajectoryData
@@ -40,7 +41,9 @@ def train_on_trajectories(
       ConfigError: there is nothing to sample in.
       RelaaxError: the workers cannot be started, or cannot go on.
     """
-    steps = get_update_plan(experiment).env_steps
+    plan = require_plan(experiment)
+    assert isinstance(plan, OnPolicy), "an experiment with workers has one"
+    steps = plan.env_steps
     # First, as they come up while TensorFlow is being loaded.
     with make_pool(experiment) as pool:
         with tracing.span(tracing.START):
@@ -71,11 +74,11 @@ def make_pool(experiment: Experiment) -> SamplerPool:
       ConfigError: there is nothing to sample in.
       RelaaxError: one cannot be started.
     """
-    plan = get_update_plan(experiment)
+    plan = require_plan(experiment)
     environment = experiment.environment
     if environment is None:
         raise ConfigError(f"{experiment.file}: training needs a section environment; add one")
-    assert plan.discount is not None, "an experiment with workers has one"
+    assert isinstance(plan, OnPolicy), "an experiment with workers has one"
     config = experiment.run_dir / CONFIG_NAME
     return SamplerPool(
         [sys.executable, "-m", "relaax_like.launch.sampler_main", str(config)],

@@ -183,6 +183,7 @@ class GradientLearner(Learner):
             # With the probability under the policy that acted, which may be an older one.
             actions={**rollout.actions, LOG_PROB: rollout.log_prob},
             states=rollout.states,
+            global_t=server.global_t,
         )
         mark = tracing.end("gradient", mark)
         for name in self._task.statistics:

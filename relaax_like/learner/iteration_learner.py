@@ -102,9 +102,8 @@ class IterationLearner(PublishingLearner):
             return None
         lag = self.version - data.mean_version
         learned = self.learn_from(data)
-        self._collector.handle_data_after_learn(
-            {name: np.asarray(y) for name, y in self._base_learner.log_buffer.items()}
-        )
+        means = {name: np.asarray(y) for name, y in self._base_learner.log_buffer.items()}
+        self._collector.handle_data_after_learn({**means, **self._policy.rows})
         self.record({LAG: lag, "Time/Sampled Timesteps per Second": self._count_sampled()})
         if self._trajectories is not None:
             self._trajectories.write(self.iteration, data.rollout)

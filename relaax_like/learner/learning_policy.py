@@ -10,8 +10,8 @@ from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import Lease
 from relaax_like.computation.prediction import LOG_PROB
 from relaax_like.computation.updates import LearningTask, NotFiniteError, OptimizerState
+from relaax_like.config.plan import RETURN_STATISTIC, RolloutPlan
 from relaax_like.config.seeds import derive_seed
-from relaax_like.config.update_plan import RETURN_STATISTIC, UpdatePlan
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learner.reward_scale import RewardScale, scale_rewards
 from relaax_like.learner.training_error import (
@@ -37,6 +37,10 @@ class LearningPolicy:
     those the networks see inputs as they were seen when it was acted, and log-probabilities fit.
     Statistics that a run starts from take the place of the former.
 
+    Attributes:
+      global_t: environment steps that were learned from.
+      rows: results of each row of the newest iteration, name -> `[T, k]`; {} where there are none.
+
     Args:
       task: owns model and optimizers.
       plan: of an iteration.
@@ -46,9 +50,10 @@ class LearningPolicy:
     """
 
     def __init__(
-        self, task: LearningTask, plan: UpdatePlan, seed: int, run_dir: Path | None = None
+        self, task: LearningTask, plan: RolloutPlan, seed: int, run_dir: Path | None = None
     ):
         self.global_t = 0
+        self.rows: Mapping[str, np.ndarray] = {}
         self._task = task
         self._plan = plan
         self._seed = seed
@@ -68,7 +73,7 @@ class LearningPolicy:
           InvalidInputError: it is of another model or optimizer.
         """
         self._task.set_values(lease.manifest.unpack(lease.values))
-        self._set_optimizers(lease.slots, lease.slot_names, lease.updates)
+        self._set_optimizers(lease.slots, lease.slot_names, lease.steps)
         self.global_t = lease.global_t
         self._prenormalizes = self._must_prenormalize()
 
@@ -113,24 +118,26 @@ class LearningPolicy:
             self._feed_statistics(arguments["inputs"], mask)
             self.global_t += env_steps
             self._prenormalizes = self._must_prenormalize()
+            self.rows = {}
             return {"updates": 0}
         try:
-            costs, updates = self._task.update_epochs(
+            learned = self._task.update_epochs(
                 epochs=plan.epochs,
-                minibatch=plan.minibatch,
+                minibatch=plan.minibatch_size,
                 seed=derive_seed(self._seed, "minibatches", self._updates),
-                axis=plan.axis,
+                minibatch_of=plan.minibatch_of,
                 global_t=self.global_t,
                 count=None if mask is None else self._count(mask),
                 **arguments,
             )
         except NotFiniteError as error:
             raise self._explain(str(error), arguments, error.metrics) from None
-        self._updates += updates
+        self._updates += learned.updates
         self.global_t += env_steps
+        self.rows = learned.rows
         if plan.update_norm:
             self._feed_statistics(arguments["inputs"], mask)
-        return {**costs, "updates": updates}
+        return {**learned.costs, "updates": learned.updates}
 
     def get_values(self) -> list[np.ndarray]:
         """Returns copies of all variables, in manifest order."""
@@ -146,6 +153,7 @@ class LearningPolicy:
         return {
             **{f"value/{n}": v for n, v in zip(self._names, self.get_values(), strict=True)},
             **{f"slots/{group}": slots for group, slots in optimizers.slots.items()},
+            **{f"steps/{group}": np.array(n) for group, n in optimizers.steps.items()},
             "updates": np.array(optimizers.updates),
             "global_t": np.array(self.global_t),
         }
@@ -159,7 +167,8 @@ class LearningPolicy:
         known = self._task.export_optimizers()
         self._task.set_values([state[f"value/{name}"] for name in self._names])
         slots = {group: state[f"slots/{group}"] for group in known.slots}
-        self._set_optimizers(slots, known.slot_names, int(state["updates"]))
+        steps = {group: int(state[f"steps/{group}"]) for group in known.steps}
+        self._set_optimizers(slots, known.slot_names, steps)
         self.global_t = int(state["global_t"])
         self._prenormalizes = self._must_prenormalize()
 
@@ -187,8 +196,8 @@ class LearningPolicy:
         each epoch. Of columns as many more as fill the last minibatch: none is left out, and none
         is of padding alone.
         """
-        minibatch = self._plan.minibatch
-        if self._plan.axis == "rows":
+        minibatch = self._plan.minibatch_size
+        if self._plan.minibatch_of == "steps":
             return int(mask.sum())
         return -(-int(mask[0].sum()) // minibatch) * minibatch
 
@@ -246,11 +255,12 @@ class LearningPolicy:
         self,
         slots: Mapping[str, np.ndarray],
         slot_names: Mapping[str, Sequence[str]],
-        updates: int,
+        steps: Mapping[str, int],
     ) -> None:
         names = {group: tuple(one) for group, one in slot_names.items()}
-        self._task.import_optimizers(OptimizerState(updates, slots, names))
-        self._updates = updates
+        optimizers = OptimizerState(steps, slots, names)
+        self._task.import_optimizers(optimizers)
+        self._updates = optimizers.updates
 
 
 def _name_arrays(arguments: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:

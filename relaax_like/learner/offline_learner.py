@@ -10,8 +10,8 @@ import numpy as np
 from relaax_like.bridge.service import Publisher
 from relaax_like.computation.learning import Learned
 from relaax_like.computation.model import Model
+from relaax_like.config.plan import RolloutPlan
 from relaax_like.config.seeds import derive_seed
-from relaax_like.config.update_plan import UpdatePlan
 from relaax_like.experience.rollout import Rollout
 from relaax_like.experience.trajectory_files import DamagedFileError, read_trajectories
 from relaax_like.learner.base_learner import BaseLearner
@@ -97,7 +97,7 @@ class OfflineLearner(PublishingLearner):
 
 
 def validate_files(
-    files: Sequence[Path], model: Model, action_spaces: Mapping[str, Space], plan: UpdatePlan
+    files: Sequence[Path], model: Model, action_spaces: Mapping[str, Space], plan: RolloutPlan
 ) -> None:
     """Reads all files once, so that none ends a training when its turn comes, hours later.
 
@@ -133,12 +133,12 @@ def validate_files(
         raise unfit
 
 
-def _validate_length(rollout: Rollout, path: Path, plan: UpdatePlan) -> None:
-    rows = plan.axis == "rows"
+def _validate_length(rollout: Rollout, path: Path, plan: RolloutPlan) -> None:
+    rows = plan.minibatch_of == "steps"
     length, what = (rollout.env_steps, "steps") if rows else (rollout.slots, "slots")
-    if length < plan.minibatch:
+    if length < plan.minibatch_size:
         raise InvalidInputError(
-            f"{path} has {length} {what}, but an update needs {plan.minibatch} "
+            f"{path} has {length} {what}, but an update needs {plan.minibatch_size} "
             "(algorithm.batch_size); lower batch_size, or remove the file",
             "batch_size",
         )

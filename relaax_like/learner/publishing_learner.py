@@ -129,7 +129,7 @@ class PublishingLearner:
                 number=self._number,
                 values=self._lease.manifest.pack(values),
                 slots=optimizers.slots,
-                updates=optimizers.updates,
+                steps=optimizers.steps,
                 env_steps=data.env_steps,
                 episodes=episodes,
             )

@@ -125,6 +125,18 @@ def make_numpy_distribution(
     return _make(numpy_distributions, space, parameters, log_std, bounded)
 
 
+def make_policy(
+    space: Space, parameters: Any, log_std: Any = None, *, bounded: bool = False
+) -> Any:
+    """Returns the distribution of an action: in NumPy for arrays, in TensorFlow for tensors.
+
+    Arguments as of `make_distribution`.
+    """
+    in_numpy = isinstance(parameters, np.ndarray)
+    make = make_numpy_distribution if in_numpy else make_distribution
+    return make(space, parameters, log_std, bounded=bounded)
+
+
 def make_epsilon_greedy(values: Any, epsilon: Any) -> Any:
     """Returns the policy that takes the action of the largest value, but for a share of epsilon.
 

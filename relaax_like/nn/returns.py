@@ -1,7 +1,16 @@
-"""Returns inside compiled graphs: `experience.returns` in TensorFlow, the same names and numbers.
+"""Returns inside compiled graphs, from the fields of a `Batch`.
 
-Formulas, sources and the meaning of `next_alive` and `next_values` stand there, once. Arrays are
-`[T, k] float32`, T at least 1; both lengths may be unknown until the graph is compiled.
+    advantages = compute_gae(
+        batch.returns, values, next_values, batch.discount, batch.continues, gae_lambda
+    )
+
+The same numbers as `experience.returns`, where formulas and sources stand. Arrays are `[T, k]
+float32`, T at least 1; both lengths may be unknown until the graph is compiled:
+
+- `rewards`: r_t of the action at t, t = 0 .. T - 1;
+- `values`: V(x_t); `next_values`: V(x_{t+1}), that of the last observation where an episode ended;
+- `discounts`: gamma, and 0 where the episode terminated at t + 1;
+- `continues`: 1 where step t + 1 is of the same episode, else 0.
 
 No gradient flows through any of them (`tf.stop_gradient` on what goes in, so nothing is kept for a
 gradient either): returns, advantages and targets are constants to the loss that uses them.
@@ -33,20 +42,20 @@ class VTrace(NamedTuple):
 def compute_n_step_returns(
     rewards: tf.Tensor,
     next_values: tf.Tensor,
-    next_alive: tf.Tensor,
-    gamma: float,
+    discounts: tf.Tensor,
+    continues: tf.Tensor,
     n_step: int,
 ) -> tf.Tensor:
-    """Computes G_t = sum_{i=0}^{m-1} gamma^i r_{t+i} + gamma^m |next_alive_{t+m-1}| V(x_{t+m}).
+    """Computes G_t = sum_{i=0}^{m-1} gamma^i r_{t+i} + gamma^{m-1} discount_{t+m-1} V(x_{t+m}).
 
     m is `n_step`, or less where the episode or the rollout ends before. Sutton & Barto 2018,
     equation 7.1.
 
     Args:
-      rewards: r_t of the action at t, t = 0 .. T - 1, `[T, k] float32`.
-      next_values: V(x_{t+1}), t = 0 .. T - 1, `[T, k] float32`.
-      next_alive: of t + 1, t = 0 .. T - 1, `[T, k] float32`: 1, 0 or -1.
-      gamma: discount, 0 to 1.
+      rewards: see above, as of all others.
+      next_values: see above.
+      discounts: see above.
+      continues: see above.
       n_step: 1 or more; T or more reaches to the end of the rollout from every step.
 
     Returns:
@@ -57,13 +66,14 @@ def compute_n_step_returns(
     """
     if n_step < 1:
         raise ValueError(f"n_step is {n_step}, expected 1 or more")
-    rewards, next_values, next_alive = map(tf.stop_gradient, (rewards, next_values, next_alive))
-    one_step = rewards + gamma * tf.abs(next_alive) * next_values
-    goes_on = _make_trace(next_alive) > 0
+    arrays = (rewards, next_values, discounts, continues)
+    rewards, next_values, discounts, continues = map(tf.stop_gradient, arrays)
+    one_step = rewards + discounts * next_values
+    has_next = _make_trace(continues) > 0
 
     def lengthen(m: tf.Tensor, returns: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         later = tf.roll(returns, -1, axis=0)
-        return m + 1, tf.where(goes_on, rewards + gamma * later, one_step)
+        return m + 1, tf.where(has_next, rewards + discounts * later, one_step)
 
     last = tf.minimum(n_step, tf.shape(rewards)[0])
     return tf.while_loop(lambda m, _: m < last, lengthen, (tf.constant(1), one_step))[1]
@@ -73,58 +83,59 @@ def compute_gae(
     rewards: tf.Tensor,
     values: tf.Tensor,
     next_values: tf.Tensor,
-    next_alive: tf.Tensor,
-    gamma: float,
-    gae_lambda: float,
+    discounts: tf.Tensor,
+    continues: tf.Tensor,
+    gae_lambda: float | tf.Tensor,
 ) -> tf.Tensor:
     """Computes generalised advantages A_t = sum_{l>=0} (gamma lambda)^l delta_{t+l}.
 
-    delta_t = r_t + gamma |next_alive_t| V(x_{t+1}) - V(x_t); the sum ends with the episode or the
-    rollout. Schulman et al. 2016, equation 16. A_t + V(x_t) is the lambda-return.
+    delta_t = r_t + discount_t V(x_{t+1}) - V(x_t); the sum ends with the episode or the rollout.
+    Schulman et al. 2016, equation 16. A_t + V(x_t) is the lambda-return.
 
     Args:
-      rewards: r_t of the action at t, t = 0 .. T - 1, `[T, k] float32`.
-      values: V(x_t), t = 0 .. T - 1, `[T, k] float32`.
-      next_values: V(x_{t+1}), t = 0 .. T - 1, `[T, k] float32`.
-      next_alive: of t + 1, t = 0 .. T - 1, `[T, k] float32`: 1, 0 or -1.
-      gamma: discount, 0 to 1.
+      rewards: see above, as of all others.
+      values: see above.
+      next_values: see above.
+      discounts: see above.
+      continues: see above.
       gae_lambda: 0 to 1.
 
     Returns:
       `[T, k] float32`, constant.
     """
-    values, next_values = tf.stop_gradient(values), tf.stop_gradient(next_values)
-    rewards, next_alive = tf.stop_gradient(rewards), tf.stop_gradient(next_alive)
-    deltas = rewards + gamma * tf.abs(next_alive) * next_values - values
-    return _accumulate(deltas, gamma * gae_lambda * _make_trace(next_alive))
+    arrays = (rewards, values, next_values, discounts, continues)
+    rewards, values, next_values, discounts, continues = map(tf.stop_gradient, arrays)
+    deltas = rewards + discounts * next_values - values
+    return _accumulate(deltas, discounts * gae_lambda * _make_trace(continues))
 
 
 def compute_lambda_returns(
     rewards: tf.Tensor,
     next_values: tf.Tensor,
-    next_alive: tf.Tensor,
-    gamma: float,
-    gae_lambda: float,
+    discounts: tf.Tensor,
+    continues: tf.Tensor,
+    gae_lambda: float | tf.Tensor,
 ) -> tf.Tensor:
-    """Computes G_t = r_t + gamma ((1 - lambda) V(x_{t+1}) + lambda G_{t+1}) while alive.
+    """Computes G_t = r_t + gamma ((1 - lambda) V(x_{t+1}) + lambda G_{t+1}) within an episode.
 
-    At the ends of episodes and of the rollout, G_t = r_t + gamma |next_alive_t| V(x_{t+1}).
-    Sutton & Barto 2018, equations 12.2, 12.9 and, recursively, 12.18.
+    At the ends of episodes and of the rollout, G_t = r_t + discount_t V(x_{t+1}). Sutton & Barto
+    2018, equations 12.2, 12.9 and, recursively, 12.18.
 
     Args:
-      rewards: r_t of the action at t, t = 0 .. T - 1, `[T, k] float32`.
-      next_values: V(x_{t+1}), t = 0 .. T - 1, `[T, k] float32`.
-      next_alive: of t + 1, t = 0 .. T - 1, `[T, k] float32`: 1, 0 or -1.
-      gamma: discount, 0 to 1.
+      rewards: see above, as of all others.
+      next_values: see above.
+      discounts: see above.
+      continues: see above.
       gae_lambda: 0 to 1.
 
     Returns:
       `[T, k] float32`, constant.
     """
-    rewards, next_values, next_alive = map(tf.stop_gradient, (rewards, next_values, next_alive))
-    trace = gae_lambda * _make_trace(next_alive)
-    known = rewards + gamma * (tf.abs(next_alive) - trace) * next_values
-    return _accumulate(known, gamma * trace)
+    arrays = (rewards, next_values, discounts, continues)
+    rewards, next_values, discounts, continues = map(tf.stop_gradient, arrays)
+    trace = gae_lambda * _make_trace(continues)
+    known = rewards + discounts * (1.0 - trace) * next_values
+    return _accumulate(known, discounts * trace)
 
 
 def compute_vtrace(
@@ -132,31 +143,29 @@ def compute_vtrace(
     rewards: tf.Tensor,
     values: tf.Tensor,
     next_values: tf.Tensor,
-    next_alive: tf.Tensor,
-    gamma: float,
+    discounts: tf.Tensor,
+    continues: tf.Tensor,
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
-    gae_lambda: float = 1.0,
+    gae_lambda: float | tf.Tensor = 1.0,
 ) -> VTrace:
     """Computes V-trace targets and advantages for actions that an older policy chose.
 
         v_t = V(x_t) + sum_{s>=t} gamma^{s-t} (prod_{i=t}^{s-1} c_i) delta_s
-        delta_s = rho_s (r_s + gamma |next_alive_s| V(x_{s+1}) - V(x_s))
+        delta_s = rho_s (r_s + discount_s V(x_{s+1}) - V(x_s))
         rho_s = min(rho_bar, pi/mu), c_i = lambda min(c_bar, pi/mu)
-        advantage_t = rho_t (r_t + gamma |next_alive_t| v_{t+1} - V(x_t))
+        advantage_t = rho_t (r_t + discount_t v_{t+1} - V(x_t))
 
     Espeholt et al. 2018, equation 1, remark 2 and section 4.2. The sum ends with the episode or the
     rollout; there, v_{t+1} of the advantage is V(x_{t+1}).
 
     Args:
-      log_ratios: log pi(a_t|x_t) - log mu(a_t|x_t), t = 0 .. T - 1, `[T, k] float32`: the policy
-        that learns over the one that acted.
-      rewards: r_t of the action at t, t = 0 .. T - 1, `[T, k] float32`.
-      values: V(x_t), t = 0 .. T - 1, `[T, k] float32`.
-      next_values: V(x_{t+1}), t = 0 .. T - 1, `[T, k] float32`; `values[t + 1]` where the episode
-        goes on.
-      next_alive: of t + 1, t = 0 .. T - 1, `[T, k] float32`: 1, 0 or -1.
-      gamma: discount, 0 to 1.
+      log_ratios: log pi(a_t|x_t) - log mu(a_t|x_t): the policy that learns over the one that acted.
+      rewards: see above, as of all others.
+      values: see above.
+      next_values: see above; `values[t + 1]` where the episode continues.
+      discounts: see above.
+      continues: see above.
       rho_bar: bound of the ratio at t.
       c_bar: bound of the ratios on the way.
       gae_lambda: shortens the traces, 0 to 1.
@@ -164,22 +173,21 @@ def compute_vtrace(
     Returns:
       Two `[T, k] float32`, constant.
     """
-    log_ratios, rewards, next_alive = map(tf.stop_gradient, (log_ratios, rewards, next_alive))
-    values, next_values = tf.stop_gradient(values), tf.stop_gradient(next_values)
+    arrays = (log_ratios, rewards, values, next_values, discounts, continues)
+    log_ratios, rewards, values, next_values, discounts, continues = map(tf.stop_gradient, arrays)
     ratios = tf.exp(log_ratios)
     rho, c = tf.minimum(ratios, rho_bar), gae_lambda * tf.minimum(ratios, c_bar)
-    discounts, trace = gamma * tf.abs(next_alive), _make_trace(next_alive)
+    trace = _make_trace(continues)
     deltas = rho * (rewards + discounts * next_values - values)
-    corrections = _accumulate(deltas, gamma * c * trace)  # v_t - V(x_t)
+    corrections = _accumulate(deltas, discounts * c * trace)  # v_t - V(x_t)
     next_targets = next_values + trace * tf.roll(corrections, -1, axis=0)
     advantages = rho * (rewards + discounts * next_targets - values)
     return VTrace(values + corrections, advantages)
 
 
-def _make_trace(next_alive: tf.Tensor) -> tf.Tensor:
+def _make_trace(continues: tf.Tensor) -> tf.Tensor:
     """Returns 1 where step t + 1 is in the rollout and of the same episode, else 0, `[T, k]`."""
-    goes_on = tf.cast(next_alive > 0, tf.float32)
-    return tf.concat([goes_on[:-1], tf.zeros_like(goes_on[:1])], axis=0)
+    return tf.concat([continues[:-1], tf.zeros_like(continues[:1])], axis=0)
 
 
 def _accumulate(terms: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:

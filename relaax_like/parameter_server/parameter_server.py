@@ -270,7 +270,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 values=state.values,
                 slots=state.slots,
                 slot_names=state.slot_names,
-                updates=max(state.steps.values(), default=0),
+                steps=state.steps,
                 version=state.version,
                 global_t=state.global_t,
                 finished=self.finished,

@@ -117,7 +117,7 @@ class Store:
 
         Raises:
           ConfigError: nothing is trainable, a group without an optimizer, an optimizer without a
-            group, or a segment of kind "target".
+            group.
           InvalidInputError: `initial_flat` has a wrong length, or is not finite, or a running
             statistic in it is out of range.
         """
@@ -214,12 +214,14 @@ class Store:
             missing, those that the gradient before met.
 
         Raises:
-          InvalidInputError: the gradient has a wrong length, or there is no such group.
+          InvalidInputError: the gradient has a wrong length, there is no such group, or the run has
+            target variables, which only a publish can move.
         """
         current = self._current
         rates = self.compute_learning_rates() | dict(learning_rates or {})
         used = self._optimizers if optimizers is None else {**current.optimizers, **optimizers}
         if gradient is not None:
+            self._refuse_targets()
             gradient = view_gradient(gradient, self.manifest.select_groups(groups))
         if gradient is not None or statistics:
             current = self._step(current, gradient, statistics or {}, groups, rates, used)
@@ -227,6 +229,15 @@ class Store:
         if gradient is None:
             return Prepared(current, {}, {})
         return Prepared(current, rates, {} if used == self._current.optimizers else used)
+
+    def _refuse_targets(self) -> None:
+        for segment in self.manifest.segments:
+            if segment.kind == TARGET:
+                raise InvalidInputError(
+                    f"{segment.name}: the server does not update target variables when gradients "
+                    "are pushed; use learner.placement: server",
+                    segment.name,
+                )
 
     def prepare_publish(self, publish: Publish) -> Prepared:
         """Computes what a publish leads to, without anything taking effect.
@@ -243,6 +254,12 @@ class Store:
                 raise InvalidInputError(
                     f"slots of group {group.name}: {came}, expected {list(part.shape)}", group.name
                 )
+            if publish.steps.get(group.name, -1) < 0:
+                raise InvalidInputError(
+                    f"steps of group {group.name}: {publish.steps.get(group.name)}, expected the "
+                    "number of its optimizer steps",
+                    group.name,
+                )
             if not is_finite(given):
                 raise InvalidInputError(
                     f"slots of group {group.name}: the optimizer state contains NaN or "
@@ -255,7 +272,7 @@ class Store:
             _Version(
                 values=Values(version=version, flat=self._copy_values(publish.values, "published")),
                 slots=self._publish_slots(slots),
-                steps={group.name: publish.updates for group in self._groups},
+                steps={group.name: int(publish.steps[group.name]) for group in self._groups},
                 optimizers=self._optimizers,
                 global_t=current.global_t + publish.env_steps,
             ),
@@ -474,12 +491,6 @@ def _assign_optimizers(
             f"optimizer for {name!r}, but no variable is in that "
             f"group{_nearest(name, groups)}; the groups are {', '.join(groups)}"
         )
-    for segment in manifest.segments:
-        if segment.kind == TARGET:
-            raise ConfigError(
-                f"{segment.name}: the server does not update variables of kind target yet; "
-                "keep the target network in the learner"
-            )
     return {group: optimizers[name] for group, name in chosen.items()}
 
 

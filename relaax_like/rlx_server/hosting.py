@@ -15,6 +15,7 @@ from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.service import ParameterServerClient
 from relaax_like.computation.data_processor import ComputationDataProcessor
 from relaax_like.computation.prediction import Prediction, Request
+from relaax_like.config.plan import Offline, OnPolicy, get_plan
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.exploit import ReadOnlyClient
 from relaax_like.rlx_server.plain_slots import PlainSlots
@@ -295,7 +296,11 @@ class PlainHost(AgentHost):
 
 
 def _get_rollout_steps(config: Any, task: str) -> int:
-    steps = config.rollout_steps
+    plan = get_plan(config)
+    if plan is None:
+        steps = config.rollout_steps
+    else:
+        steps = plan.rollout_steps if isinstance(plan, OnPolicy | Offline) else 1
     if not isinstance(steps, Mapping):
         return steps
     if task not in steps:

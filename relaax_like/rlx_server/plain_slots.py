@@ -68,7 +68,7 @@ class PlainSlots(PlainAgents):
                 raise AgentFailure(f"slot {slot}: {type(error).__name__}: {error}") from error
             finished = finished or self._parameter_servers[slot].finished
             if action is None and transition.observations is not None:
-                finished = finished or "the agent has reached its budget"
+                finished = finished or "the agent's budget is used up"
             actions.append(action)
         decided = transition.observations is not None and not finished
         return Decision(

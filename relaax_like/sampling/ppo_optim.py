@@ -8,7 +8,7 @@ import numpy as np
 
 from relaax_like.computation.prediction import LOG_PROB
 from relaax_like.computation.updates import LearningTask
-from relaax_like.config.update_plan import UpdatePlan
+from relaax_like.config.plan import OnPolicy
 from relaax_like.experience.buffer import Buffer, lay_side_by_side
 from relaax_like.experience.rollout import ALIVE, TERMINATED
 from relaax_like.learner.learning_policy import LearningPolicy
@@ -27,7 +27,7 @@ class PPOOptim(LearningPolicy):
         optim = PPOOptim(task, plan, seed, max_traj_len=300)
         metrics = optim.optimize(buffer)
 
-    Minibatches are of steps, or, where the plan's axis is "slots", of whole trajectories, each
+    Minibatches are of steps, or, where the plan's are of rollouts, of complete trajectories, each
     without memory at its start. What is behind their ends is masked: it changes no number. Values,
     returns and advantages are computed anew by the algorithm's `prepare`, from rewards and terminal
     values, with the policy that is there: of the one that has sampled they are those of the buffer.
@@ -46,12 +46,13 @@ class PPOOptim(LearningPolicy):
     def __init__(
         self,
         task: LearningTask,
-        plan: UpdatePlan,
+        plan: OnPolicy,
         seed: int,
         max_traj_len: int,
         run_dir: Path | None = None,
     ):
         super().__init__(task, plan, seed, run_dir)
+        self._plan: OnPolicy = plan
         self._max_traj_len = max_traj_len
         self._state_shapes = task.state_shapes
 
@@ -114,7 +115,7 @@ class PPOOptim(LearningPolicy):
 
         As rows they are one column, one trajectory behind the other; else each is a column.
         """
-        if self._plan.axis == "rows":
+        if self._plan.minibatch_of == "steps":
             borders = borders[[0, -1]]
             steps, columns = self._pad_rows(int(borders[-1])), 1
         else:
@@ -142,7 +143,7 @@ class PPOOptim(LearningPolicy):
         return laid_out
 
     def _pad_rows(self, rows: int) -> int:
-        unit = max(self._plan.minibatch, -(-self._plan.env_steps // _PARTS))
+        unit = max(self._plan.minibatch_size, -(-self._plan.env_steps // _PARTS))
         return -(-rows // unit) * unit
 
     def _pad_steps(self, steps: int) -> int:
@@ -152,7 +153,7 @@ class PPOOptim(LearningPolicy):
         return padded
 
     def _pad_columns(self, columns: int) -> int:
-        padded = self._plan.minibatch
+        padded = self._plan.minibatch_size
         while padded < columns:
             padded *= _FACTOR
         return padded

@@ -14,7 +14,7 @@ def make_batch(**fields):
     ones = tf.ones((2, 2))
     names = ("returns", "discount", "continues", "valid", "weights", "log_prob")
     tensors = dict.fromkeys(names, ones)
-    named = dict.fromkeys(("inputs", "next_inputs", "actions", "rewards"), {})
+    named = {key: {} for key in ("inputs", "next_inputs", "actions", "rewards")}
     return Batch(**{**named, **tensors, **fields})
 
 

@@ -100,7 +100,7 @@ def test_costs_of_the_first_update_equal_the_papers_formulas():
     config = make_config(entropy_coefficient=0.02, max_gradient_norm=None)
     task, batch = make_task(config), make_batch()
     want = compute_reference(config, values_of(task), batch)
-    costs = task.update(**batch)
+    costs = task.update(**batch).costs
     assert {name: costs[name] for name in want} == pytest.approx(want, rel=1e-4, abs=1e-6)
 
 
@@ -127,17 +127,17 @@ def test_actor_and_critic_are_clipped_each_to_its_own_norm():
 def test_the_divergence_of_a_minibatch_above_kl_skips_all_later_ones():
     batch = make_batch()
     free = make_task(make_config(learning_rate=0.1, epochs=5))
-    costs, updates = free.update_epochs(epochs=5, minibatch=6, seed=1, **batch)
-    assert updates == 15
-    assert costs["KL"] > 0.001
+    learned = free.update_epochs(epochs=5, minibatch=6, seed=1, **batch)
+    assert learned.updates == 15
+    assert learned.costs["KL"] > 0.001
     bound = make_task(make_config(learning_rate=0.1, epochs=5, kl=0.001))
-    _, updates = bound.update_epochs(epochs=5, minibatch=6, seed=1, **batch)
+    updates = bound.update_epochs(epochs=5, minibatch=6, seed=1, **batch).updates
     assert 1 < updates < 15  # the first sees the policy that the iteration began with
     # What was done until then is what the free one had done.
     short = make_task(make_config(learning_rate=0.1))
     for name, value in values_of(bound).items():
         assert np.isfinite(value).all(), name
-    assert updates <= short.update_epochs(epochs=5, minibatch=6, seed=1, **batch)[1]
+    assert updates <= short.update_epochs(epochs=5, minibatch=6, seed=1, **batch).updates
 
 
 def compute_divergence(before, after, observations):
@@ -164,7 +164,8 @@ def test_the_update_that_sees_a_larger_divergence_is_the_last_one_worked_out_in_
     # Update number n + 1 sees the policy after n. The bound lies between those after 2 and 3.
     kl = (divergences[2] + divergences[3]) / 2
     bound = make_task(make_config(kl=kl, **settings))
-    costs, updates = bound.update_epochs(epochs=6, minibatch=18, seed=1, **batch)
+    learned = bound.update_epochs(epochs=6, minibatch=18, seed=1, **batch)
+    costs, updates = learned.costs, learned.updates
     assert updates == 4
     assert costs["KL"] == pytest.approx(np.mean(divergences[:4]), rel=1e-3)
     for name, value in values_of(free[4]).items():
@@ -184,8 +185,9 @@ def test_padding_that_is_masked_changes_nothing(settings):
     batch["next_alive"]["alive"][-1] = -1.0
     padded["next_alive"]["alive"][5] = -1.0
     plain, masked = make_task(config), make_task(config)
-    want = plain.update(**batch)
-    assert masked.update(**padded, extras={"mask": mask}) == pytest.approx(want, rel=1e-4, abs=1e-6)
+    want = plain.update(**batch).costs
+    got = masked.update(**padded, extras={"mask": mask}).costs
+    assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
     for name, value in values_of(plain).items():
         np.testing.assert_allclose(values_of(masked)[name], value, atol=1e-6)
 
@@ -216,8 +218,8 @@ def test_values_count_only_as_far_as_clip_value():
     batch = make_batch()
     # In the first update no value has moved, and the two are the same; later they are not.
     for seed in range(3):
-        first = near.update_epochs(epochs=1, minibatch=18, seed=seed, **batch)[0]
-        second = far.update_epochs(epochs=1, minibatch=18, seed=seed, **batch)[0]
+        first = near.update_epochs(epochs=1, minibatch=18, seed=seed, **batch).costs
+        second = far.update_epochs(epochs=1, minibatch=18, seed=seed, **batch).costs
         assert first["critic"] == pytest.approx(second["critic"], rel=1e-5)
     near.update_epochs(epochs=50, minibatch=18, seed=9, **batch)
     far.update_epochs(epochs=50, minibatch=18, seed=9, **batch)
@@ -232,8 +234,9 @@ def test_rows_and_whole_rollouts_give_the_same_update():
     """One minibatch of all there is, in whatever order: the same update, 1e-5."""
     rows, slots = make_task(make_config()), make_task(make_config())
     batch = make_batch()
-    first, _ = rows.update_epochs(epochs=1, minibatch=18, seed=3, axis="rows", **batch)
-    second, _ = slots.update_epochs(epochs=1, minibatch=3, seed=4, axis="slots", **batch)
+    first = rows.update_epochs(epochs=1, minibatch=18, seed=3, **batch).costs
+    learned = slots.update_epochs(epochs=1, minibatch=3, seed=4, minibatch_of="rollouts", **batch)
+    second = learned.costs
     assert first == pytest.approx(second, rel=1e-4, abs=1e-6)
     for name, value in values_of(rows).items():
         np.testing.assert_allclose(values_of(slots)[name], value, atol=1e-5)
@@ -241,7 +244,7 @@ def test_rows_and_whole_rollouts_give_the_same_update():
 
 def test_settings_that_cannot_be_are_refused_by_name():
     for settings, words in (
-        ({"num_steps": 20, "rollout_steps": 6}, "num_steps: 20 is no multiple"),
+        ({"num_steps": 20, "rollout_steps": 6}, "num_steps: 20 is not a multiple"),
         ({"batch_size": 19}, "batch_size: 19 is more"),
         ({"batch_size": 4, "layers": [{"lstm": 4}]}, "batch_size: 4 is more"),
         ({"normalize_observations": True}, "prenorm .* or update_norm"),
@@ -282,10 +285,10 @@ def test_in_the_first_update_all_ratios_are_1_whatever_the_actions(settings):
         make_batch(),
     )
     batch["actions"] = act(task, batch["inputs"]["observation"])
-    costs = task.update(**batch)
+    costs = task.update(**batch).costs
     assert costs["KL"] == pytest.approx(0, abs=1e-6)
     assert costs["clip fraction"] == 0
-    assert task.update(**batch)["clip fraction"] > 0  # and then no more
+    assert task.update(**batch).costs["clip fraction"] > 0  # and then no more
 
 
 # The mirror.
@@ -372,9 +375,9 @@ def test_the_mirror_loss_is_not_what_padding_says():
         part: {n: _pad(array) for n, array in arrays.items()} for part, arrays in batch.items()
     }
     mask = np.concatenate([np.ones((6, 3)), np.zeros((4, 3))]).astype(np.float32)
-    want = make_task(config).update(**batch, states=states)
+    want = make_task(config).update(**batch, states=states).costs
     assert want["mirror"] > 0
-    got = make_task(config).update(**padded, states=states, extras={"mask": mask})
+    got = make_task(config).update(**padded, states=states, extras={"mask": mask}).costs
     assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
 
 
@@ -503,7 +506,7 @@ def test_the_experiments_fit_their_environments_and_can_be_saved(file, tmp_path)
             observations = SpaceValues(slots.observation_space, OBSERVATION).spaces
             actions = SpaceValues(slots.action_space, ACTION).spaces
             experiment.algorithm.validate_spaces(observations, actions)
-            assert experiment.algorithm.update_plan.columns % slots.slots == 0
+            assert experiment.algorithm.plan.rollouts % slots.slots == 0
     except ConfigError as error:
         if "install" not in str(error):
             raise

@@ -31,7 +31,7 @@ def run_dir(tmp_path_factory):
     task = LearningTask(
         load("algorithm", "ppo").make_algorithm(config, model, 0), config.optimizers
     )
-    policy = LearningPolicy(task, config.update_plan, 0, run_dir=folder)
+    policy = LearningPolicy(task, config.plan, 0, run_dir=folder)
     shape, random = (32, 8), np.random.default_rng(0)
     observations = random.standard_normal((33, 8, 4)).astype(np.float32)
     rewards = np.ones((*shape, 1), np.float32)

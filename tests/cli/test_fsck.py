@@ -130,8 +130,7 @@ def test_a_gap_after_the_journal_was_given_up(run: Run, capsys: pytest.CaptureFi
     assert f"with --to-last-good it starts at {gives_up}" in printed
     printed = run.check(capsys, to_last_good=True)
     assert (
-        "discarded: versions 4 to 8 (step 45); the parameter server will start at version 3"
-        in printed
+        "discarded: versions 4 to 8 (step 45); the parameter server starts at version 3" in printed
     )
     assert "moved to" in printed
     assert len(list(run.folder.glob("journal/cut-*/cp-*"))) == 1

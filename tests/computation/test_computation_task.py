@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from relaax_like.algorithm import Algorithm, FlareAlgorithm
 from relaax_like.bridge.manifest import make_manifest
-from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.computation_task import ComputationTask
 from relaax_like.computation.model import Model, get_variables
 from relaax_like.nn.distributions import Categorical, Deterministic
@@ -41,7 +41,7 @@ class LinearModel(Model):
         return "critic" if name == "y" else "actor"
 
 
-class Regression(Algorithm):
+class Regression(FlareAlgorithm):
     """Two costs, whose sum is minimised."""
 
     def learn(
@@ -49,7 +49,7 @@ class Regression(Algorithm):
     ):
         distributions, _ = self.model.policy(inputs, states)
         error = distributions["action"].mean - actions["action"]
-        return {"squared": tf.reduce_mean(error**2), "bias": 0.5 * self.model.x**2}
+        return {"squared": error**2, "bias": 0.5 * self.model.x**2}
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_categorical_probabilities_modes_and_frequencies():
 
 def test_draws_depend_on_the_seed_alone():
     def draw(seed):
-        algorithm = Algorithm(CoinModel(), seed)
+        algorithm = Algorithm(CoinModel(), seed=seed)
         task = ComputationTask(algorithm)
         return [int(task.predict({"a": np.zeros((1, 1))})[0]["action"][0]) for _ in range(40)]
 

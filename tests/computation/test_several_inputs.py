@@ -268,7 +268,7 @@ def test_weights_of_ppo_and_bc_are_laid_out_alike():
 def test_a_convolution_that_does_not_fit_is_named_with_its_leaf():
     small = {"camera": {"image": (8, 2, 1), "layers": (CONV,)}, "goal": {"size": 3}}
     with pytest.raises(
-        ConfigError, match=r"policy\.camera: layer 0 has a kernel of 3 and gets 8x2"
+        ConfigError, match=r"policy\.camera: layer 0 has a kernel of 3, but its input is only 8x2"
     ):
         make_algorithm(make_settings(observations=small))
 

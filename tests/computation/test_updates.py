@@ -4,19 +4,27 @@
 
 import logging
 import re
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from support.batch import make_algorithm, make_config
 
+from relaax_like.algorithm import Algorithm, Losses, Phase
 from relaax_like.bridge.manifest import make_manifest
-from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.computation_task import ComputationTask
 from relaax_like.computation.model import Model
 from relaax_like.computation.updates import LearningTask, OptimizerState, shuffle
+from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.config.plan import OnPolicy
+from relaax_like.config.schedule import Linear, Schedule, Tunable
 from relaax_like.nn.distributions import Deterministic
+from relaax_like.nn.layers import Parameter
+from relaax_like.nn.module import Module
+from relaax_like.nn.target import Target
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
@@ -49,16 +57,17 @@ class Regressor(Model):
 
 
 class Regression(Algorithm):
-    """One cost for each group, and one for both."""
+    """A cost for each group, both with a decay of the weights."""
 
-    def learn(self, inputs, rewards, **_):
-        x, y, model = inputs["x"], rewards["reward"], self.model
-        decayed = [tf.reduce_sum(v**2) for v in model.trainable_variables]
-        return {
-            "actor": tf.reduce_mean((x @ model.w + model.b - y) ** 2),
-            "critic": tf.reduce_mean((x @ model.u - y**2) ** 2),
-            "decay": 0.5 * DECAY * tf.add_n(decayed),
-        }
+    def learn(self, batch):
+        x, y, model = batch.inputs["x"], batch.rewards["reward"], self.model
+        actor = tf.reduce_mean((x @ model.w + model.b - y) ** 2)
+        critic = tf.reduce_mean((x @ model.u - y**2) ** 2)
+        own = 0.5 * DECAY * (tf.reduce_sum(model.w**2) + model.b**2)
+        other = 0.5 * DECAY * tf.reduce_sum(model.u**2)
+        return Losses(
+            {"actor": actor + own, "critic": critic + other}, metrics={"decay": own + other}
+        )
 
 
 OPTIMIZERS = {
@@ -124,7 +133,9 @@ def run_slowly(task, batch, minibatches):
         error = x[rows] @ w + b - y[rows]
         critic_error = x[rows] @ u - y[rows] ** 2
         decay = DECAY / 2 * ((w**2).sum() + b**2 + (u**2).sum())
-        costs.append([(error**2).mean(), (critic_error**2).mean(), decay])
+        actor_decay = DECAY / 2 * ((w**2).sum() + b**2)
+        actor_cost = (error**2).mean() + actor_decay
+        costs.append([actor_cost, (critic_error**2).mean() + decay - actor_decay, decay])
         gradients = {
             "w": 2 / n * x[rows].T @ error + DECAY * w,
             "b": 2 / n * error.sum() + DECAY * b,
@@ -146,9 +157,9 @@ def test_epochs_of_minibatches_equal_a_slow_reference(xla, caplog):
     minibatches = [rows for epoch in range(5) for rows in order_of(7, epoch, ROWS, 4)]
     assert len(minibatches) == 10
     want, want_costs = run_slowly(task, batch, minibatches)
-    costs, updates = task.update_epochs(**batch, epochs=5, minibatch=4, seed=7)
-    assert updates == 10
-    assert costs == pytest.approx(want_costs, rel=1e-5)
+    learned = task.update_epochs(**batch, epochs=5, minibatch=4, seed=7)
+    assert learned.updates == 10
+    assert learned.costs == pytest.approx(want_costs, rel=1e-5)
     assert_values(task, want)
     assert task.export_optimizers().updates == 10
     # Tracing is quick; what the line tells of comes with the first call, once.
@@ -162,15 +173,14 @@ def test_updates_of_a_whole_batch_equal_a_slow_reference(xla):
     task, batch = LearningTask(Regression(Regressor(xla)), OPTIMIZERS), make_batch()
     count = 25  # so that a form for this shape takes over midway
     want, want_costs = run_slowly(task, batch, [np.arange(ROWS)] * count)
-    costs = [task.update(**batch) for _ in range(count)]
+    costs = [task.update(**batch).costs for _ in range(count)]
     means = {name: np.mean([c[name] for c in costs]) for name in costs[0]}
     assert means == pytest.approx(want_costs, rel=1e-5)
     assert_values(task, want)
 
 
 class Clipped(Regression):
-    def __init__(self, model):
-        super().__init__(model, max_gradient_norm=0.3)
+    max_gradient_norm = 0.3
 
 
 @pytest.mark.parametrize("epochs", [False, True], ids=["update", "update_epochs"])
@@ -190,7 +200,7 @@ def test_updates_are_those_of_gradients_and_the_servers_kernel(epochs):
     x, y = batch["inputs"]["x"], batch["rewards"]["reward"]
     if epochs:
         store.apply(None, env_steps=40)
-        means, _ = task.update_epochs(**batch, epochs=2, minibatch=3, seed=5, global_t=40)
+        means = task.update_epochs(**batch, epochs=2, minibatch=3, seed=5, global_t=40).costs
         parts = [rows for epoch in range(2) for rows in order_of(5, epoch, ROWS, 3)]
     else:
         parts = [np.arange(ROWS)] * 6
@@ -209,7 +219,7 @@ def test_updates_are_those_of_gradients_and_the_servers_kernel(epochs):
     # The slots lie as in the server's snapshots.
     state, server = task.export_optimizers(), store.export_state()
     assert state.slot_names == server.slot_names
-    assert {state.updates} == set(server.steps.values())
+    assert state.steps == server.steps
     for group, slots in state.slots.items():
         np.testing.assert_allclose(slots, server.slots[group], rtol=1e-5, atol=1e-8)
 
@@ -218,14 +228,15 @@ SGD = OptimizerConfig(name="sgd", learning_rate=0.5)
 
 
 class Scalars(Model):
-    """Two numbers in groups of their own, and one that no gradient reaches."""
+    """Two numbers in groups of their own."""
+
+    groups = {"critic": ("critic",), "actor": ("actor",)}  # noqa: RUF012
 
     def __init__(self, xla=False):
         super().__init__(name="scalars")
         self.xla = xla
         self.critic = tf.Variable(1.0, name="critic")
         self.actor = tf.Variable(0.0, name="actor")
-        self.target = tf.Variable(-1.0, trainable=False, name="target")
 
     def get_input_specs(self):
         return [("x", {"shape": []})]
@@ -235,9 +246,6 @@ class Scalars(Model):
 
     def policy(self, inputs, states):
         raise NotImplementedError
-
-    def get_group(self, name):
-        return name
 
 
 def make_scalars(algorithm, xla=False, optimizer=SGD):
@@ -252,21 +260,18 @@ def make_x(x):
 class Chase(Algorithm):
     """The critic goes to 3, the actor to where the critic is."""
 
-    def learn(self, inputs, **_):
+    def learn(self, batch):
         critic, actor = self.model.critic, self.model.actor
-        return {
-            "critic": 0.5 * (critic - 3.0) ** 2,
-            "actor": 0.5 * (actor - critic) ** 2,
-            "sum": tf.stop_gradient(critic + actor),
-        }
+        costs = {"critic": 0.5 * (critic - 3.0) ** 2, "actor": 0.5 * (actor - critic) ** 2}
+        return Losses(costs, metrics={"sum": critic + actor})
 
 
 class CriticFirst(Chase):
-    learn_order = ("critic", "actor")
+    phases = (Phase("critic"), Phase("actor"))
 
 
 class ActorFirst(Chase):
-    learn_order = ("actor", "critic")
+    phases = (Phase("actor"), Phase("critic"))
 
 
 # critic: 1 - 0.5 (1 - 3) = 2, then 2.5. The actor goes half of the way to the critic, which is at 1
@@ -280,131 +285,307 @@ STEPS = [
 
 @XLA
 @pytest.mark.parametrize(("algorithm", "steps", "costs"), STEPS, ids=["at once", "late", "first"])
-def test_groups_in_learn_order_see_fresh_values(algorithm, steps, costs, xla):
+def test_phases_see_the_values_that_earlier_ones_left(algorithm, steps, costs, xla):
     task = make_scalars(algorithm, xla)
     for number, (critic, actor) in enumerate(steps):
-        got, updates = task.update_epochs(**make_x([0.0]), epochs=1, minibatch=1, seed=0)
-        assert updates == 1
+        learned = task.update_epochs(**make_x([0.0]), epochs=1, minibatch=1, seed=0)
+        assert learned.updates == 1
         if number == 0:
-            assert got == pytest.approx(costs)
+            assert learned.costs == pytest.approx(costs)
         assert read(task) == pytest.approx({"critic": critic, "actor": actor})
     other = make_scalars(algorithm, xla)
-    assert other.update(**make_x([0.0])) == pytest.approx(costs)
+    assert other.update(**make_x([0.0])).costs == pytest.approx(costs)
 
 
-def test_in_learn_order_each_group_is_clipped_alone():
+@XLA
+@pytest.mark.parametrize("epochs", [False, True], ids=["update", "update_epochs"])
+def test_a_phase_can_run_in_every_third_update_and_counts_its_own_steps(epochs, xla):
+    class Delayed(Chase):
+        phases = (Phase("critic"), Phase("actor", every=3))
+
+    task = make_scalars(Delayed, xla)
+    if epochs:
+        learned = task.update_epochs(**make_x(np.zeros(7)), epochs=1, minibatch=1, seed=0)
+        # Before the updates 3 and 6 the critic was at 3 - 2 / 2^3 and 3 - 2 / 2^6, the actor at 0
+        # and half of that.
+        first, second = 3 - 2 / 2**3, 3 - 2 / 2**6
+        wanted = (0.5 * first**2 + 0.5 * (first / 2 - second) ** 2) / 2
+        assert learned.costs["actor"] == pytest.approx(wanted)
+    else:
+        actors = []
+        for _ in range(7):
+            task.update(**make_x([0.0]))
+            actors.append(float(read(task)["actor"]))
+        first = (3 - 2 / 2**3) / 2
+        assert actors[:5] == pytest.approx([0, 0, first, first, first])
+    assert task.export_optimizers().steps == {"critic": 7, "actor": 2}
+    resumed = make_scalars(Delayed, xla)
+    resumed.set_values(task.get_values())
+    resumed.import_optimizers(task.export_optimizers())
+    for one in (task, resumed):
+        one.update(**make_x([0.0]))
+        one.update(**make_x([0.0]))
+    assert read(resumed) == read(task)
+    assert resumed.export_optimizers().steps == {"critic": 9, "actor": 3}
+
+
+def test_in_phases_each_group_is_clipped_alone():
     class Far(CriticFirst):
-        def __init__(self, model):
-            super().__init__(model, max_gradient_norm=1.0)
+        @property
+        def max_gradient_norm(self):
+            return {"critic": 1.0, "actor": 1.0}
 
     task = make_scalars(Far)
     task.set_values([np.float32(0.0), np.float32(7.0)])  # actor, critic
-    costs = task.update(**make_x([0.0]))
+    costs = task.update(**make_x([0.0])).costs
     # Gradients are 4 and then, the critic being at 6.5, -6.5.
     assert read(task) == pytest.approx({"critic": 6.5, "actor": 0.5})
     assert costs["gradient norm critic"] == pytest.approx(4)
     assert costs["gradient norm actor"] == pytest.approx(6.5)
 
 
-def test_a_cost_of_a_groups_name_leaves_other_groups_alone():
+def test_a_cost_leaves_other_groups_alone_and_a_metric_all_of_them():
     class OnlyActor(Chase):
-        def learn(self, **batch):
-            costs = super().learn(**batch)
-            return {"critic": tf.constant(0.0), "actor": costs["actor"]}
+        def learn(self, batch):
+            losses = super().learn(batch)
+            return Losses({"critic": tf.constant(0.0), "actor": losses.costs["actor"]})
 
-    class Common(Chase):
-        def learn(self, **batch):
-            return {"both": super().learn(**batch)["actor"]}
+    class WithMetric(OnlyActor):
+        def learn(self, batch):
+            losses = super().learn(batch)
+            wrong = 100.0 * self.model.critic**2 + self.model.actor
+            return Losses(losses.costs, metrics={"wrong": wrong})
 
-    alone, common = make_scalars(OnlyActor), make_scalars(Common)
-    alone.update(**make_x([0.0]))
-    assert read(alone) == pytest.approx({"critic": 1.0, "actor": 0.5})
-    common.update(**make_x([0.0]))
-    assert read(common) == pytest.approx({"critic": 0.5, "actor": 0.5})
+    for algorithm in (OnlyActor, WithMetric):
+        task = make_scalars(algorithm)
+        task.update(**make_x([0.0]))
+        assert read(task) == {"critic": 1.0, "actor": 0.5}, algorithm
+
+
+@XLA
+def test_frozen_groups_keep_their_values_and_their_steps(xla):
+    class Frozen(Chase):
+        frozen = ("critic",)
+
+        def learn(self, batch):
+            return Losses({"actor": super().learn(batch).costs["actor"]})
+
+    task = make_scalars(Frozen, xla, OptimizerConfig(name="adamw", learning_rate=0.5))
+    task.update(**make_x([0.0]))
+    assert read(task)["critic"] == 1.0
+    assert read(task)["actor"] != 0.0
+    assert task.export_optimizers().steps == {"critic": 0, "actor": 1}
 
 
 class Climb(Algorithm):
-    """The actor climbs by 1 per update."""
+    """The actor climbs by 1 per update, up to a height of 4."""
 
-    def learn(self, inputs, **_):
-        rise = -2.0 * self.model.actor
-        return {"rise": rise, "critic": 0.0 * self.model.critic, "height": -0.5 * rise}
-
-
-class Stopped(Climb):
-    def learn(self, inputs, **_):
-        costs = super().learn(inputs)
-        return {**costs, "height": tf.stop_gradient(costs["height"])}
+    def learn(self, batch):
+        actor = self.model.actor
+        return Losses(
+            {"actor": -2.0 * actor, "critic": 0.0 * self.model.critic}, metrics={"height": actor}
+        )
 
     def stop(self, metrics):
         return metrics["height"] >= 4.0
-
-    def after_update(self, version):
-        self.model.target.assign(tf.cast(version, tf.float32))
 
 
 # covers P10
 @XLA
 def test_stop_ends_all_epochs_after_the_update_that_asked_for_it(xla):
-    task = make_scalars(Stopped, xla)
+    task = make_scalars(Climb, xla)
     arguments = dict(make_x(np.zeros(6)), epochs=4, minibatch=2, seed=0)
-    costs, updates = task.update_epochs(**arguments)
+    learned = task.update_epochs(**arguments)
     # Heights before the updates: 0, 1, 2, 3, 4. Three minibatches are an epoch.
-    assert updates == 5
+    assert learned.updates == 5
     assert read(task)["actor"] == 5
-    assert costs["height"] == pytest.approx(2)
-    assert float(task._algorithm.model.target) == 5  # the update that asked counts
-    costs, updates = task.update_epochs(**arguments)
-    assert (updates, costs["height"], read(task)["actor"]) == (1, 5, 6)
+    assert learned.costs["height"] == pytest.approx(2)
+    learned = task.update_epochs(**arguments)
+    assert (learned.updates, learned.costs["height"], read(task)["actor"]) == (1, 5, 6)
 
 
-class Copied(Stopped):
-    def stop(self, metrics):
-        return tf.constant(False)
+class Number(Module):
+    """A variable that a target can follow."""
 
-    def after_update(self, version):
-        if version % 3 == 0:
-            self.model.target.assign(self.model.actor)
+    def __init__(self):
+        super().__init__()
+        self.x = Parameter("actor", np.float32(0.0))
+
+    def __call__(self, like):
+        return self.x(like)
+
+
+class Followed(Scalars):
+    how: ClassVar = {"every": 3}
+
+    def __init__(self, xla=False):
+        super().__init__(xla)
+        self.actor = Number()
+        self.follower = Target(self.actor, **self.how)
+
+
+class Mixed(Followed):
+    how: ClassVar = {"tau": 0.25}
+
+
+class Rise(Algorithm):
+    """The actor climbs by 1 per update."""
+
+    def learn(self, batch):
+        actor = self.model.actor(batch.returns)
+        return Losses({"actor": -2.0 * actor, "critic": 0.0 * self.model.critic})
 
 
 @XLA
-def test_after_update_copies_a_target_every_third_update(xla):
-    task = make_scalars(Copied, xla)
-    target = task._algorithm.model.target
-    seen = []
+@pytest.mark.parametrize(
+    ("model", "wanted"),
+    [
+        (Followed, [0, 0, 3, 3, 3, 6, 6, 6, 9]),
+        (Mixed, np.cumsum([0.25 * sum(0.75**j for j in range(i)) for i in range(1, 10)])),
+    ],
+    ids=["every", "tau"],
+)
+def test_a_target_follows_its_source_also_after_a_resume(model, wanted, xla):
+    def make():
+        return LearningTask(Rise(model(xla)), {"critic": SGD, "actor": SGD})
+
+    def read_target(one):
+        return float({v.name: v.value for v in one.get_variables()}["target/actor"])
+
+    task, seen = make(), []
     for _ in range(4):
         task.update(**make_x([0.0]))
-        seen.append(float(target))
-    assert seen == [-1, -1, 3, 3]
-    task.update_epochs(**make_x(np.zeros(2)), epochs=2, minibatch=1, seed=0)
-    assert (read(task)["actor"], float(target)) == (8, 6)
-    resumed = make_scalars(Copied, xla)
+        seen.append(read_target(task))
+    resumed = make()
     resumed.set_values(task.get_values())
     resumed.import_optimizers(task.export_optimizers())
-    resumed.update(**make_x([0.0]))
-    assert float(resumed._algorithm.model.target) == 9  # the count goes on
+    for _ in range(2):
+        resumed.update(**make_x([0.0]))
+        seen.append(read_target(resumed))
+    resumed.update_epochs(**make_x(np.zeros(3)), epochs=1, minibatch=1, seed=0)
+    seen.append(read_target(resumed))
+    assert seen == pytest.approx([*wanted[:6], wanted[8]], rel=1e-5)
+    assert read(resumed)["actor"] == 9
+
+
+def test_a_target_s_source_is_of_one_variable_group():
+    class Both(Module):
+        def __init__(self, *parts):
+            super().__init__()
+            self.parts = parts
+
+    class Spread(Scalars):
+        def __init__(self):
+            super().__init__()
+            self.follower = Target(Both(self.actor, self.critic), tau=0.5)
+
+    with pytest.raises(ConfigError, match=r"Target of .*actor.*critic.*expected one"):
+        make_scalars(lambda _: Chase(Spread()))
+
+
+@XLA
+def test_draws_depend_on_seed_group_and_step_alone(xla):
+    class Noise(Chase):
+        phases = (Phase("critic"), Phase("actor"))
+
+        def learn(self, batch):
+            noise = [self.random.normal([]), self.random.uniform([])]
+            losses = super().learn(batch)
+            return Losses(losses.costs, metrics={"normal": noise[0], "uniform": noise[1]})
+
+    def draw(seed, count, start=0):
+        task = LearningTask(Noise(Scalars(xla), seed=seed), {"critic": SGD, "actor": SGD})
+        state = task.export_optimizers()
+        task.import_optimizers(replace(state, steps=dict.fromkeys(state.steps, start)))
+        costs = [task.update(**make_x([0.0])).costs for _ in range(count)]
+        return [(c["normal"], c["uniform"]) for c in costs]
+
+    first = draw(3, 4)
+    assert len({x for pair in first for x in pair}) == 8
+    assert draw(3, 2, start=2) == first[2:]
+    assert not {*first} & {*draw(4, 4)}
+
+
+class ScheduleConfig(AlgorithmConfig):
+    weight: Tunable = 2.0
+    rate: Schedule = Linear(1.0, 0.0, steps=100)
+    plan: OnPolicy = OnPolicy(rollout_steps=1, discount=0.5)
+
+
+@XLA
+def test_settings_schedules_and_global_t_are_inputs_of_one_compiled_function(xla):
+    class Settled(Chase):
+        traces = 0
+
+        def learn(self, batch):
+            type(self).traces += 1
+            numbers = {
+                "weight": self.config.weight,
+                "rate": self.config.rate,
+                "discount": batch.discount[0],
+                "global_t": tf.cast(self.global_t, tf.float32),
+            }
+            return Losses(super().learn(batch).costs, metrics=numbers)
+
+    algorithm = Settled(Scalars(xla), ScheduleConfig())
+    task = LearningTask(algorithm, {"critic": SGD, "actor": SGD})
+    wanted = {"weight": 2.0, "discount": 0.5}
+    for global_t, rate in ((0, 1.0), (25, 0.75), (1000, 0.0)):
+        got = task.update(**make_x([0.0]), global_t=global_t).costs
+        assert {k: got[k] for k in ("weight", "rate", "discount", "global_t")} == pytest.approx(
+            {**wanted, "rate": rate, "global_t": global_t}
+        )
+    assert Settled.traces == 1
+    assert algorithm.config.weight == 2.0  # outside of a trace they are numbers
+
+
+class RowResults(Algorithm):
+    def learn(self, batch):
+        zero = 0.0 * (self.model.actor + self.model.critic)
+        return Losses({"actor": zero, "critic": zero}, rows={"double": 2.0 * batch.inputs["x"]})
+
+
+# covers J5
+@XLA
+def test_results_of_rows_come_back_at_their_places(xla):
+    task = make_scalars(RowResults, xla)
+    x = np.arange(12, dtype=np.float32)
+    got = task.update_epochs(**make_x(x), epochs=2, minibatch=4, seed=0)
+    np.testing.assert_array_equal(got.rows["double"], 2 * x)
+    rollouts = x.reshape(3, 4)
+    batch = as_batch({"x": rollouts}, rollouts[..., None])
+    for of in ("steps", "rollouts"):
+        got = task.update_epochs(**batch, epochs=1, minibatch=2, seed=0, minibatch_of=of)
+        np.testing.assert_array_equal(got.rows["double"], 2 * rollouts)
+    # Rows that were in no minibatch have none.
+    got = task.update_epochs(**make_x(x), epochs=1, minibatch=5, seed=0)
+    assert np.isnan(got.rows["double"]).sum() == 2
+    np.testing.assert_array_equal(task.update(**make_x(x)).rows["double"], 2 * x)
 
 
 class Seen(Algorithm):
     """Tells which rows it saw: row i is 2^i. What was seen in one update adds to the actor."""
 
-    def learn(self, inputs, **_):
-        total = tf.reduce_sum(inputs["x"])
-        actor = self.model.actor
-        return {"actor": -actor, "critic": 0.0 * self.model.critic, "rows": tf.stop_gradient(total)}
+    def learn(self, batch):
+        costs = {"actor": -self.model.actor, "critic": 0.0 * self.model.critic}
+        return Losses(costs, metrics={"rows": tf.reduce_sum(batch.inputs["x"])})
+
+
+def count_rows(learned):
+    return round(learned.costs["rows"] * learned.updates)
 
 
 @XLA
 def test_an_epoch_goes_through_every_row_once_and_leaves_the_rest_out(xla):
     task = make_scalars(Seen, xla)
     rows = make_x(2.0 ** np.arange(12))
-    costs, updates = task.update_epochs(**rows, epochs=3, minibatch=4, seed=1)
-    assert (updates, costs["rows"] * updates) == (9, 3 * (2**12 - 1))
+    learned = task.update_epochs(**rows, epochs=3, minibatch=4, seed=1)
+    assert (learned.updates, count_rows(learned)) == (9, 3 * (2**12 - 1))
     left_out = set()
     for seed in range(6):
-        costs, updates = task.update_epochs(**rows, epochs=1, minibatch=5, seed=seed)
-        seen = int(costs["rows"] * updates)
-        assert (updates, seen.bit_count()) == (2, 10)
+        learned = task.update_epochs(**rows, epochs=1, minibatch=5, seed=seed)
+        seen = count_rows(learned)
+        assert (learned.updates, seen.bit_count()) == (2, 10)
         left_out.add(2**12 - 1 - seen)
     assert len(left_out) > 3
 
@@ -414,9 +595,9 @@ def test_only_the_rows_that_count_are_gone_through(xla):
     task = make_scalars(Seen, xla)
     rows = make_x(2.0 ** np.arange(12))
     for count, updates, each in ((9, 3, 9), (8, 2, 6), (3, 1, 3), (12, 4, 12)):
-        costs, made = task.update_epochs(**rows, epochs=1, minibatch=3, seed=count, count=count)
-        seen = round(costs["rows"] * made)
-        assert (made, seen.bit_count()) == (updates, each)
+        learned = task.update_epochs(**rows, epochs=1, minibatch=3, seed=count, count=count)
+        seen = count_rows(learned)
+        assert (learned.updates, seen.bit_count()) == (updates, each)
         assert seen < 2**count
     with pytest.raises(InvalidInputError, match=r"count: 13, expected 3 .* to 12"):
         task.update_epochs(**rows, epochs=1, minibatch=3, seed=0, count=13)
@@ -431,7 +612,7 @@ def test_the_same_seed_gives_the_same_result(xla):
         task.set_values(values)
         task.import_optimizers(state)
         result = task.update_epochs(**batch, epochs=2, minibatch=3, seed=seed)
-        return result, np.concatenate([value.ravel() for value in task.get_values()])
+        return result.costs, np.concatenate([value.ravel() for value in task.get_values()])
 
     (first, one), (again, two), (other, three) = run(3), run(3), run(2**63 + 4)
     assert first == again
@@ -471,20 +652,24 @@ class Sequences(Model):
 
 
 class WholeRollouts(Algorithm):
-    def learn(self, inputs, states, next_alive, actions, rewards, **_):
-        slots, steps = inputs["x"][..., 0], inputs["x"][..., 1]  # [T, m]
+    def learn(self, batch):
+        slots, steps = batch.inputs["x"][..., 0], batch.inputs["x"][..., 1]  # [T, m]
         wrong = [
-            slots - states["memory"][:, 0],
+            slots - batch.memory["memory"][:, 0],
             steps - tf.range(5.0)[:, None],
-            next_alive["alive"] - slots,
-            actions["action"][..., 0] - slots,
-            rewards["reward"][..., 0] - slots,
+            batch.continues - 1.0,
+            tf.cast(batch.begins, tf.float32),
+            batch.actions["action"][..., 0] - slots,
+            batch.returns - slots,
         ]
-        return {
-            "slots": tf.stop_gradient(tf.reduce_sum(slots[0])) + 0.0 * self.model.w,
-            "wrong": tf.add_n([tf.reduce_max(tf.abs(part)) for part in wrong]),
-            "length": tf.cast(tf.size(slots), tf.float32),
-        }
+        return Losses(
+            {"default": 0.0 * self.model.w},
+            metrics={
+                "slots": tf.reduce_sum(slots[0]),
+                "wrong": tf.add_n([tf.reduce_max(tf.abs(part)) for part in wrong]),
+                "length": tf.cast(tf.size(slots), tf.float32),
+            },
+        )
 
 
 def make_rollout(steps=5, slots=6):
@@ -493,7 +678,7 @@ def make_rollout(steps=5, slots=6):
     return {
         "inputs": {"x": x},
         "next_inputs": {"x": x},
-        "next_alive": {"alive": names},
+        "next_alive": {"alive": np.ones_like(names)},
         "rewards": {"reward": names[..., None]},
         "actions": {"action": names[..., None]},
         "states": {"memory": names[0][:, None]},
@@ -503,26 +688,29 @@ def make_rollout(steps=5, slots=6):
 @XLA
 def test_rollouts_cut_by_slots_keep_their_steps_and_their_memory(xla):
     task = LearningTask(WholeRollouts(Sequences(xla)), {"default": SGD})
-    costs, updates = task.update_epochs(
-        **make_rollout(), epochs=2, minibatch=2, seed=0, axis="slots"
+    learned = task.update_epochs(
+        **make_rollout(), epochs=2, minibatch=2, seed=0, minibatch_of="rollouts"
     )
-    assert updates == 6
-    assert costs == pytest.approx({"slots": 2 * (2**6 - 1) / 6, "wrong": 0, "length": 10})
+    assert learned.updates == 6
+    wanted = {"default": 0, "slots": 2 * (2**6 - 1) / 6, "wrong": 0, "length": 10}
+    assert learned.costs == pytest.approx(wanted)
 
 
 @XLA
 def test_rollouts_cut_by_rows_are_taken_apart(xla):
     class Rows(Seen):
-        def learn(self, inputs, rewards, next_alive, **_):
-            difference = inputs["x"] - rewards["reward"][:, 0] + next_alive["alive"] - 1.0
-            wrong = tf.stop_gradient(tf.reduce_max(tf.abs(difference)))
-            return {**super().learn(inputs), "wrong": wrong}
+        def learn(self, batch):
+            assert batch.begins is None
+            difference = batch.inputs["x"] - batch.returns + batch.continues - 1.0
+            losses = super().learn(batch)
+            wrong = tf.reduce_max(tf.abs(difference))
+            return Losses(losses.costs, metrics={**losses.metrics, "wrong": wrong})
 
     task = make_scalars(Rows, xla)
     rows = 2.0 ** np.arange(12, dtype=np.float32).reshape(3, 4)
     batch = as_batch({"x": rows}, rows[..., None])
-    costs, updates = task.update_epochs(**batch, epochs=1, minibatch=6, seed=1)
-    assert (updates, costs["rows"] * updates, costs["wrong"]) == (2, 2**12 - 1, 0)
+    learned = task.update_epochs(**batch, epochs=1, minibatch=6, seed=1)
+    assert (learned.updates, count_rows(learned), learned.costs["wrong"]) == (2, 2**12 - 1, 0)
 
 
 @XLA
@@ -551,7 +739,7 @@ def test_whole_rollouts_of_an_actor_critic_equal_its_gradients_on_a_server(xla):
         },
         "states": memory,
     }
-    task.update_epochs(**batch, epochs=2, minibatch=2, seed=9, axis="slots")
+    task.update_epochs(**batch, epochs=2, minibatch=2, seed=9, minibatch_of="rollouts")
 
     variables = slow.get_variables()
     manifest = make_manifest(variables)
@@ -611,8 +799,8 @@ def test_slots_of_another_optimizer_are_refused_and_change_nothing():
     short = {**before.slots, "critic": before.slots["critic"][:, :1]}
     for state in (
         sgd.export_optimizers(),
-        OptimizerState(1, short, before.slot_names),
-        OptimizerState(1, {}, {}),
+        OptimizerState({"actor": 1, "critic": 1}, short, before.slot_names),
+        OptimizerState({}, {}, {}),
     ):
         with pytest.raises(InvalidInputError, match="slots of group"):
             task.import_optimizers(state)
@@ -622,24 +810,60 @@ def test_slots_of_another_optimizer_are_refused_and_change_nothing():
         np.testing.assert_array_equal(after.slots[group], slots)
 
 
-def test_a_group_that_no_cost_reaches_is_named():
-    class Forgotten(Regression):
-        def learn(self, **batch):
-            return {"actor": super().learn(**batch)["actor"]}
+MISTAKES = {
+    "no cost": ({"actor": 0.0}, {}, r"no cost for the variable group 'critic'.*frozen"),
+    "misspelt": (
+        {"actor": 0.0, "critc": 0.0},
+        {},
+        r"'critc', which is not a variable group \(did you mean 'critic'\?\)",
+    ),
+    "both": (
+        {"actor": 0.0, "critic": 0.0},
+        {"actor": 0.0},
+        "'actor' is a cost and a metric; rename the metric",
+    ),
+}
 
-    with pytest.raises(ValueError, match="no cost reaches variable group 'critic'"):
-        LearningTask(Forgotten(Regressor()), OPTIMIZERS).update(**make_batch())
+
+@pytest.mark.parametrize(("costs", "metrics", "words"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_in_losses_names_file_and_line(costs, metrics, words):
+    class Wrong(Regression):
+        def learn(self, batch):
+            return Losses(
+                {k: tf.constant(v) for k, v in costs.items()},
+                metrics={k: tf.constant(v) for k, v in metrics.items()},
+            )
+
+    line = Wrong.learn.__code__.co_firstlineno
+    with pytest.raises(ValueError, match=rf"test_updates.py:{line}: .*{words}"):
+        LearningTask(Wrong(Regressor()), OPTIMIZERS).update(**make_batch())
 
 
 def test_groups_that_do_not_fit_the_model_are_refused():
     with pytest.raises(ConfigError, match=r"optimizers: actor, expected .*: actor, critic"):
         LearningTask(Regression(Regressor()), {"actor": SGD})
 
-    class Half(Regression):
-        learn_order = ("actor",)
 
-    with pytest.raises(ConfigError, match=r"learn_order: actor, expected .*: actor, critic"):
-        LearningTask(Half(Regressor()), OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ({"phases": (Phase("actor"),)}, "'critic' is in 0 phases, expected one"),
+        ({"phases": (Phase("actor", "critic"), Phase("actor"))}, "'actor' is in 2 phases"),
+        ({"phases": (Phase("actor"), Phase("citric"))}, r"did you mean 'critic'\?"),
+        ({"phases": (Phase("actor", "critic", every=2),)}, "none runs in every update"),
+        ({"frozen": ("citric",)}, r"'citric' is not a variable group \(did you mean 'critic'"),
+        ({"frozen": ("critic",), "phases": (Phase("critic"),)}, "not a variable group that is tr"),
+    ],
+)
+def test_phases_and_frozen_groups_that_do_not_fit_are_refused(attributes, words):
+    wrong = type("Wrong", (Regression,), attributes)
+    with pytest.raises(ConfigError, match=words):
+        LearningTask(wrong(Regressor()), OPTIMIZERS)
+
+
+def test_a_gradient_alone_is_refused_where_there_are_phases():
+    with pytest.raises(ConfigError, match=r"test_updates.py:\d+: phases: .*placement: server"):
+        ComputationTask(CriticFirst(Scalars())).compute_gradients(**make_x([0.0]))
 
 
 @pytest.mark.parametrize(
@@ -648,7 +872,7 @@ def test_groups_that_do_not_fit_the_model_are_refused():
         ({"minibatch": 12}, "minibatch", "minibatch: 12, expected 1 to 11"),
         ({"minibatch": 0}, "minibatch", "minibatch: 0, expected 1 to 11"),
         ({"epochs": 0}, "epochs", "epochs: 0, expected 1 or more"),
-        ({"axis": "slots"}, "axis", "has no time axis"),
+        ({"minibatch_of": "rollouts"}, "minibatch_of", "has no time axis"),
         (
             {"rewards": {"reward": np.zeros((12, 1))}},
             "rewards[reward]",
@@ -669,7 +893,7 @@ def test_what_does_not_fit_together_is_refused(changes, field, message):
 def test_rollouts_whose_axes_are_swapped_are_refused():
     task = LearningTask(WholeRollouts(Sequences(False)), {"default": SGD})
     batch = make_rollout()
-    with pytest.raises(InvalidInputError, match='axis: "rows", but the memory'):
+    with pytest.raises(InvalidInputError, match='minibatch_of: "steps", but the memory'):
         task.update_epochs(**batch, epochs=1, minibatch=2, seed=0)
     scalars = make_scalars(Seen)
     x = np.zeros((3, 4), np.float32)

@@ -57,7 +57,7 @@ def test_a_schedule_is_a_number_or_a_mapping(written, want):
     ],
 )
 def test_other_forms_are_refused_with_the_ones_expected(written):
-    with pytest.raises(ValueError, match="expected a number, or {kind: linear or exponential"):
+    with pytest.raises(ValueError, match=r"expected a number, or \{kind: linear or exponential"):
         Config.model_validate({"epsilon": written})
 
 

@@ -248,7 +248,7 @@ def test_make_slots_auto_avoids_a_vector_that_resets_late() -> None:
         ("no_such_module:CartPole-v1", {}, "no_such_module"),
         ("CartPole-v1", {"env_args": {"wheels": 4}}, "wheels"),
         ("Toy-v0", {"mode": "vector_entry_point"}, "no vector_entry_point; use mode sync"),
-        ("Unsendable-v0", {}, "Text cannot be sent"),
+        ("Unsendable-v0", {}, "Text is not supported"),
         ("", {}, "environment ''"),
     ],
 )

@@ -151,7 +151,7 @@ def test_a_client_started_before_its_server_waits_for_it(serve: Serve, start: St
         (["--env-arg", "wheels"], "expected KEY=VALUE"),
         (["--limit", "0"], "expected 1 or more"),
         (["--rlx-server", "nowhere:x"], "expected HOST:PORT"),
-        (["--env", "toy_envs:Unsendable-v0"], "Text cannot be sent"),
+        (["--env", "toy_envs:Unsendable-v0"], "Text is not supported"),
         (["--retry-sleep", "5", "1"], "min_sleep_sec <= max_sleep_sec"),
     ],
 )

@@ -112,7 +112,7 @@ def test_the_commands_stop_refuse_and_resume(tmp_path):
         first = cluster.start("first", begin, **{STOP_AT: "77"})
         assert train(straight, "algorithm.max_global_step=768") == 0
         assert first.wait() == STOPPED
-        first.wait_for(r"go on +relaax resume b/run")
+        first.wait_for(r"continue +relaax resume b/run")
         refused = cluster.start("refused", begin)
         assert refused.wait() == 2
         resumed = cluster.start("resumed", [find_command("relaax"), "resume", "b/run"])

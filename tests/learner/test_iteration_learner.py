@@ -86,7 +86,7 @@ def test_a_publish_is_what_the_task_has_come_to(ppo: Any) -> None:
         lease.version + 1,
     )
     # 20 steps make two minibatches of ten; twice through.
-    assert after.updates == lease.updates + 4
+    assert after.steps == {group: steps + 4 for group, steps in lease.steps.items()}
     assert_equal(unpack(server), learner._policy.get_values())
     assert_equal(learned.values, unpack(server))
     assert any((new != old).any() for new, old in zip(unpack(server), before, strict=True))
@@ -136,6 +136,16 @@ class Handler:
 
 def make_data_handler(config):
     return Handler(config)
+
+
+class WithRows(PPO):
+    def learn(self, batch):
+        errors = batch.extras["returns"] - self.model.evaluate(batch).values
+        return dataclasses.replace(super().learn(batch), rows={"td_error": errors})
+
+
+def make_algorithm(config, model, seed):
+    return WithRows(model, config, seed)
 """
 
 
@@ -166,6 +176,10 @@ def test_a_data_handler_of_the_algorithms_folder_changes_what_is_learned_from(
                 assert data.keys.tolist() == [[ticket, column] for column in range(COLUMNS)]
                 assert numbers["critic"] > 0
                 assert numbers["updates"] == 4
+                errors = numbers["td_error"]
+                assert errors.shape == data.rollout.next_alive.shape
+                assert np.isfinite(errors).all()
+                assert len(np.unique(errors)) == errors.size
             else:
                 assert handler is None
             learner.close()

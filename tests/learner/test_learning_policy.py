@@ -33,7 +33,7 @@ def make_policy(run_dir=None, **settings):
     model = load("model", "ppo").make_model(config, 0)
     algorithm = load("algorithm", "ppo").make_algorithm(config, model, 0)
     task = LearningTask(algorithm, config.optimizers)
-    return LearningPolicy(task, config.update_plan, seed=1, run_dir=run_dir)
+    return LearningPolicy(task, config.plan, seed=1, run_dir=run_dir)
 
 
 def make_data(seed, rewards=None):
@@ -127,7 +127,7 @@ def make_lease(policy, global_t, updates, count):
         values=manifest.pack(values),
         slots=optimizers.slots,
         slot_names=optimizers.slot_names,
-        updates=updates,
+        steps=dict.fromkeys(optimizers.steps, updates),
         version=0,
         global_t=global_t,
         finished="",

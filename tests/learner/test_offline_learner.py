@@ -3,14 +3,14 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 from support.learning import STEPS, PlainModel, PlainPolicy, make_plain_server, make_rewarded
 
 from relaax_like.computation.model import Specs
-from relaax_like.config.update_plan import UpdatePlan
+from relaax_like.config.plan import Offline, Unit
 from relaax_like.experience.trajectory_files import TrajectoryWriter, find_trajectories
 from relaax_like.learner.base_learner import BaseLearner
 from relaax_like.learner.offline_learner import OfflineLearner, draw_index, validate_files
@@ -139,7 +139,7 @@ def test_a_file_that_does_not_fit_is_named_and_not_learned_from(
 
 
 SPACES = {"action": Discrete(n=2)}
-PLAN = UpdatePlan(steps=STEPS, columns=1, epochs=1, minibatch=STEPS)
+PLAN = Offline(minibatch_size=STEPS)
 
 
 def test_all_damaged_files_are_named_at_once(files: list[Path]) -> None:
@@ -169,13 +169,11 @@ def test_the_first_file_that_does_not_fit_is_named_before_any_is_learned_from(
         validate_files(files, PlainModel(), SPACES, PLAN)
 
 
-@pytest.mark.parametrize("axis", ["rows", "slots"])
-def test_a_file_too_short_for_one_update_is_named(
-    files: list[Path], axis: Literal["rows", "slots"]
-) -> None:
-    has = {"rows": STEPS, "slots": 1}[axis]  # of the first
-    whole = dataclasses.replace(PLAN, axis=axis, minibatch=has)
+@pytest.mark.parametrize("unit", ["steps", "rollouts"])
+def test_a_file_too_short_for_one_update_is_named(files: list[Path], unit: Unit) -> None:
+    has = {"steps": STEPS, "rollouts": 1}[unit]  # of the first
+    whole = dataclasses.replace(PLAN, minibatch_of=unit, minibatch_size=has)
     validate_files(files, PlainModel(), SPACES, whole)
-    more = dataclasses.replace(whole, minibatch=has + 1)
+    more = dataclasses.replace(whole, minibatch_size=has + 1)
     with pytest.raises(InvalidInputError, match=rf"npz has {has} \w+, .* needs {has + 1} "):
         validate_files(files, PlainModel(), SPACES, more)

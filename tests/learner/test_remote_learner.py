@@ -250,7 +250,10 @@ def test_nobody_waits_for_an_agent_that_left(far: Far, agents: Agents) -> None:
 
 @pytest.mark.parametrize(
     ("reward", "words"),
-    [(float("nan"), "has NaN or infinity"), (1e18, "1e+18 at step 0 of slot 0; expected finite")],
+    [
+        (float("nan"), "contains NaN or infinity"),
+        (1e18, "1e+18 at step 0 of slot 0; expected finite"),
+    ],
 )
 def test_a_rollout_that_is_refused_costs_itself_alone(
     far: Far, agents: Agents, caplog: pytest.LogCaptureFixture, reward: float, words: str
@@ -503,7 +506,7 @@ def test_over_the_network_the_same_rollouts_lead_to_the_same_values(tmp_path: Pa
             learner.stop()
         came = server.lease()
 
-    assert (came.number, came.global_t, came.updates) == (want.number, want.global_t, want.updates)
+    assert (came.number, came.global_t, came.steps) == (want.number, want.global_t, want.steps)
     assert (came.number, came.global_t) == (5, 5 * ENV_STEPS)
     np.testing.assert_array_equal(came.values, want.values)
     for group, slots in want.slots.items():

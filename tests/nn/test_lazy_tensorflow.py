@@ -42,14 +42,15 @@ assert prediction.version == 7
 assert "tensorflow" not in sys.modules
 """
 LEARN = """
-from relaax_like.computation.algorithm import Algorithm
+from relaax_like.algorithm import Algorithm, Losses
 from relaax_like.computation.computation_task import ComputationTask
 import tensorflow as tf
 
 class Imitate(Algorithm):
-    def learn(self, inputs, states, actions, **_):
-        distributions, _ = self.model.policy(inputs, states)
-        return {"policy": -tf.reduce_mean(distributions["action"].log_prob(actions["action"]))}
+    def learn(self, batch):
+        distributions, _ = self.model.policy(batch.inputs, batch.memory)
+        log_prob = distributions["action"].log_prob(batch.actions["action"])
+        return Losses({"default": -batch.mean(log_prob)})
 
 task = ComputationTask(Imitate(model))
 for one, other in zip(described, task.get_variables(), strict=True):
@@ -63,7 +64,7 @@ for name, array in prediction.next_states.items():
 gradients, costs = task.compute_gradients(
     inputs, inputs, {"alive": np.ones((5, 1))}, {"reward": np.ones((5, 1))}, actions, states=states
 )
-np.testing.assert_allclose(costs["policy"], -prediction.log_prob.mean(), rtol=1e-4)
+np.testing.assert_allclose(costs["default"], -prediction.log_prob.mean(), rtol=1e-4)
 assert sum(np.abs(g).max() > 0 for g in gradients) >= 4
 assert tf.config.threading.get_intra_op_parallelism_threads() == 1
 """

@@ -13,16 +13,32 @@ from relaax_like.nn import returns as tf_form
 
 ALIVE, TERMINATED, TRUNCATED = 1.0, 0.0, -1.0
 
+
+def split(m, next_alive, gamma):
+    """The last arguments of either form: what next_alive and the discount say."""
+    if m is np_form:
+        return next_alive, gamma
+    return gamma * tf.abs(next_alive), tf.cast(next_alive > 0, tf.float32)
+
+
 # name: of either module, [log_ratios, rewards, values, next_values, next_alive] -> arrays
 ESTIMATORS = {
-    "n_step 1": lambda m, lr, r, v, nv, na: [m.compute_n_step_returns(r, nv, na, 0.97, 1)],
-    "n_step 4": lambda m, lr, r, v, nv, na: [m.compute_n_step_returns(r, nv, na, 0.97, 4)],
-    "n_step 999": lambda m, lr, r, v, nv, na: [m.compute_n_step_returns(r, nv, na, 0.97, 999)],
-    "gae": lambda m, lr, r, v, nv, na: [m.compute_gae(r, v, nv, na, 0.97, 0.9)],
-    "lambda": lambda m, lr, r, v, nv, na: [m.compute_lambda_returns(r, nv, na, 0.97, 0.9)],
-    "vtrace": lambda m, lr, r, v, nv, na: [*m.compute_vtrace(lr, r, v, nv, na, 0.97)],
+    "n_step 1": lambda m, lr, r, v, nv, na: [
+        m.compute_n_step_returns(r, nv, *split(m, na, 0.97), 1)
+    ],
+    "n_step 4": lambda m, lr, r, v, nv, na: [
+        m.compute_n_step_returns(r, nv, *split(m, na, 0.97), 4)
+    ],
+    "n_step 999": lambda m, lr, r, v, nv, na: [
+        m.compute_n_step_returns(r, nv, *split(m, na, 0.97), 999)
+    ],
+    "gae": lambda m, lr, r, v, nv, na: [m.compute_gae(r, v, nv, *split(m, na, 0.97), 0.9)],
+    "lambda": lambda m, lr, r, v, nv, na: [
+        m.compute_lambda_returns(r, nv, *split(m, na, 0.97), 0.9)
+    ],
+    "vtrace": lambda m, lr, r, v, nv, na: [*m.compute_vtrace(lr, r, v, nv, *split(m, na, 0.97))],
     "vtrace, all settings": lambda m, lr, r, v, nv, na: [
-        *m.compute_vtrace(lr, r, v, nv, na, 0.97, 2.0, 0.5, 0.9)
+        *m.compute_vtrace(lr, r, v, nv, *split(m, na, 0.97), 2.0, 0.5, 0.9)
     ],
 }
 
@@ -115,21 +131,24 @@ def test_value_of_an_endless_task_is_right_only_when_time_limits_bootstrap(name)
 
 def test_vtrace_on_policy_is_the_n_step_return():
     _, rewards, values, next_values, next_alive = map(tf.constant, make_rollout(3, 20, 3))
-    arrays = (tf.zeros_like(rewards), rewards, values, next_values, next_alive)
-    n_step = tf_form.compute_n_step_returns(rewards, next_values, next_alive, 0.97, 20)
-    got = tf_form.compute_vtrace(*arrays, 0.97)
+    arrays = (tf.zeros_like(rewards), rewards, values, next_values)
+    n_step = tf_form.compute_n_step_returns(
+        rewards, next_values, *split(tf_form, next_alive, 0.97), 20
+    )
+    got = tf_form.compute_vtrace(*arrays, *split(tf_form, next_alive, 0.97))
     np.testing.assert_allclose(got.targets, n_step, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(got.advantages, n_step - values, rtol=1e-5, atol=1e-5)
 
 
 def test_a_ratio_that_overflows_counts_as_its_bound():
-    _, *arrays = map(tf.constant, make_rollout(3, 5, 2))
-    huge = tf_form.compute_vtrace(tf.fill((5, 2), 1e4), *arrays, 0.9)
-    bound = tf_form.compute_vtrace(tf.zeros((5, 2)), *arrays, 0.9)
+    _, *arrays, next_alive = map(tf.constant, make_rollout(3, 5, 2))
+    arrays += split(tf_form, next_alive, 0.9)
+    huge = tf_form.compute_vtrace(tf.fill((5, 2), 1e4), *arrays)
+    bound = tf_form.compute_vtrace(tf.zeros((5, 2)), *arrays)
     np.testing.assert_array_equal(huge.targets, bound.targets)
     np.testing.assert_array_equal(huge.advantages, bound.advantages)
 
 
 def test_n_step_of_zero_is_refused():
     with pytest.raises(ValueError, match="n_step is 0, expected 1 or more"):
-        tf_form.compute_n_step_returns(*[tf.ones((3, 1))] * 3, 0.9, 0)
+        tf_form.compute_n_step_returns(*[tf.ones((3, 1))] * 4, 0)

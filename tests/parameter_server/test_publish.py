@@ -70,7 +70,7 @@ def make_publish(number: int, value: float | None = None, **fields: Any) -> Publ
     value = float(number) if value is None else value
     fields.setdefault("values", np.full(SIZE, value, np.float32).view(np.uint8))
     fields.setdefault("slots", {"default": np.full((2, SIZE), 0.5 * value, np.float32)})
-    fields.setdefault("updates", 10 * number)
+    fields.setdefault("steps", {"default": 10 * number})
     return Publish(number=number, env_steps=fields.pop("env_steps", 20), **fields)
 
 
@@ -95,7 +95,7 @@ def assert_is_publish(server: ParameterServer, number: int, version: int | None 
     assert lease.number == number
     assert server.version == (number if version is None else version)
     assert server.global_t == 20 * number
-    assert lease.updates == 10 * number
+    assert lease.steps == {"default": 10 * number}
     np.testing.assert_array_equal(read(server), number)
     np.testing.assert_array_equal(lease.slots["default"], 0.5 * number)
 
@@ -105,7 +105,7 @@ def assert_is_publish(server: ParameterServer, number: int, version: int | None 
 
 def test_a_publish_is_one_version_with_all_that_belongs_to_it(server: ParameterServer) -> None:
     lease = server.lease()
-    assert (lease.number, lease.version, lease.updates, lease.finished) == (0, 0, 0, "")
+    assert (lease.number, lease.version, lease.steps, lease.finished) == (0, 0, {"default": 0}, "")
     reply = server.publish(make_publish(1, episodes=(Episode(4.0, 7), Episode(6.0, 9))))
     assert (reply.outcome, reply.version, reply.global_t) == ("applied", 1, 20)
     assert_is_publish(server, 1)
@@ -452,7 +452,7 @@ def test_a_run_may_move_its_learner_into_the_server_and_back(tmp_path: Path) -> 
     server.close()
     server = make_server(tmp_path)
     lease = server.lease()
-    assert (lease.number, lease.version, lease.updates) == (1, 5, 11)
+    assert (lease.number, lease.version, lease.steps) == (1, 5, {"default": 11})
     server.publish(make_publish(2))
     crash(server)
     server = make_server(tmp_path)

@@ -230,7 +230,10 @@ def test_a_write_that_was_cut_off_leaves_the_other_file(
 
 @pytest.mark.parametrize(
     ("like", "reason"),
-    [(make_like(size=4), "another model"), (make_like(optimizer="sgd"), "other optimizers")],
+    [
+        (make_like(size=4), "different model"),
+        (make_like(optimizer="sgd"), "different optimizers"),
+    ],
     ids=["layout", "optimizer"],
 )
 def test_a_state_of_another_run_is_not_used(
@@ -290,7 +293,7 @@ def test_a_full_disk_costs_the_newest_publishes_and_one_line(
     assert len(said) == 1
     assert "No space left" in said[0]
     assert str(folder.path / NAMES[0]) in said[0]
-    assert "Training goes on" in said[0]
+    assert "Training continues" in said[0]
     full_disk.clear()
     assert folder.published.write(make_state(6))
     assert_is(folder.read(), 6)

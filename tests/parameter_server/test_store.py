@@ -152,10 +152,13 @@ def test_group_and_optimizer_that_do_not_match_are_refused(
         make_store(None, **optimizers)
 
 
-def test_target_variables_are_refused() -> None:
+def test_a_gradient_is_refused_where_there_are_target_variables() -> None:
     variables = [*make_variables(), Variable("old/w", np.zeros(1, np.float32), kind=TARGET)]
-    with pytest.raises(ConfigError, match=r"old/w: .*target"):
-        make_store(variables)
+    store = make_store(variables)
+    store.apply(None, env_steps=3)
+    with pytest.raises(InvalidInputError, match=r"old/w: .*placement: server"):
+        store.apply(np.zeros(store.manifest.gradient_bytes, np.uint8))
+    assert (store.version, store.global_t) == (0, 3)
 
 
 def test_nothing_to_train_is_refused() -> None:

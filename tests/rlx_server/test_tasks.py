@@ -117,7 +117,7 @@ def test_a_hierarchy_learns_from_two_clients_over_the_network(experiment):
     assert sum(run.steps for run in runs) - 8 * 7 * 3 <= status.global_t
     assert status.global_t <= sum(run.steps for run in runs)
     for task in ("goal", "control"):
-        assert f"Optimizer/{task}/actor" in recorder.names
+        assert f"Optimizer/{task}/default" in recorder.names
     assert "Train/Lag" in recorder.names  # as where the learner is in the parameter server
     assert np.mean(exploited) > 0.9
 
@@ -144,9 +144,9 @@ def test_the_tasks_of_all_agents_are_asked_in_one_call_each():
             actor = processor._actor
             act = actor.act
 
-            def count(inputs, states, exploit=False, task=task, act=act):
+            def count(inputs, *others, task=task, act=act):
                 sizes.append((task, len(next(iter(inputs.values())))))
-                return act(inputs, states, exploit)
+                return act(inputs, *others)
 
             actor.act = count
         for agent, slots in zip(agents, (1, 3, 2), strict=True):

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from support.batch import load
 
+from relaax_like.algorithm.parts import make_batch
+from relaax_like.algorithm.tracing import Traced
 from relaax_like.computation.prediction import LOG_PROB
 from relaax_like.computation.updates import LearningTask, NotFiniteError
 from relaax_like.experience.buffer import Buffer
@@ -30,7 +32,7 @@ def make_task(config):
 
 
 def make_optim(config, max_traj_len=10, **changes):
-    plan = replace(config.update_plan, **changes)
+    plan = replace(config.plan, **changes)
     return PPOOptim(make_task(config), plan, seed=3, max_traj_len=max_traj_len)
 
 
@@ -72,7 +74,9 @@ def test_returns_and_advantages_are_those_of_the_buffer(layers):
     buffer, optim = sample(config), make_optim(config)
     task = optim._task
     arguments = optim.data_preprocess(TrajectoryData(buffer))
-    prepared = task._algorithm.prepare(**task._make_batch(**arguments))
+    with Traced(task._algorithm, task._settings, task._setting_values, 0) as traced:
+        parts = task._make_batch(**arguments)
+        prepared = task._algorithm.prepare(make_batch(parts, traced.discount))
     rows = buffer.rows()
     # Column by column: the order of the buffer.
     is_step = arguments["extras"]["mask"].T > 0
@@ -102,7 +106,7 @@ def test_padding_changes_no_number(layers):
     laid_out = optim.data_preprocess(TrajectoryData(buffer))
     assert laid_out["extras"]["mask"].size > len(buffer)
     if len(layers) > 1:
-        arguments, axis, minibatch = make_arguments(buffer, [0, 1, 2]), "slots", 3
+        arguments, unit, minibatch = make_arguments(buffer, [0, 1, 2]), "rollouts", 3
         arguments["states"] = {name: array[:3] for name, array in laid_out["states"].items()}
     else:
         rows = {part: dict(arrays) for part, arrays in laid_out.items() if part != "extras"}
@@ -110,13 +114,13 @@ def test_padding_changes_no_number(layers):
             part: {name: array[: len(buffer)] for name, array in arrays.items()}
             for part, arrays in rows.items()
         }
-        axis, minibatch = "rows", 15
-    want, updates = plain.update_epochs(
-        epochs=3, minibatch=minibatch, seed=0, axis=axis, **arguments
+        unit, minibatch = "steps", 15
+    learned = plain.update_epochs(
+        epochs=3, minibatch=minibatch, seed=0, minibatch_of=unit, **arguments
     )
     got = optim.optimize(buffer)
-    assert got.pop("updates") == updates == 3
-    assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
+    assert got.pop("updates") == learned.updates == 3
+    assert got == pytest.approx(learned.costs, rel=1e-4, abs=1e-6)
     for one, other in zip(optim.get_values(), plain.get_values(), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
@@ -134,7 +138,7 @@ def test_every_trajectory_is_in_a_minibatch_and_none_is_of_padding_alone():
     model = make_model(config)
     model.xla = False
     task = Spy(load("algorithm", "ppo").make_algorithm(config, model, 0), config.optimizers)
-    optim = PPOOptim(task, config.update_plan, 3, max_traj_len=64)
+    optim = PPOOptim(task, config.plan, 3, max_traj_len=64)
     costs = optim.optimize(sample(config, [2, 3, 3, 2, 4, 2, 1, 3, 2], cut=[4]))
     # 9 trajectories are three minibatches of 4; there is room for 16.
     assert costs["updates"] == 3
@@ -199,7 +203,7 @@ def test_a_buffer_with_nan_changes_nothing_and_says_where(tmp_path):
     state["rewards"][4] = np.nan
     bad = Buffer(buffer.discount, buffer.gae_lambda)
     bad.set_state(state)
-    optim = PPOOptim(make_task(config), config.update_plan, 3, 10, tmp_path)
+    optim = PPOOptim(make_task(config), config.plan, 3, 10, tmp_path)
     before = optim.get_values()
     with pytest.raises(NotFiniteError, match=r"batch/rewards/reward at step 4, column 0"):
         optim.optimize(bad)
@@ -211,7 +215,7 @@ def test_it_learns_as_a_policy_of_rollouts_does():
     """One trajectory of each slot is a rollout: the same arrays, seeds and weights."""
     config = make_config(num_steps=8, rollout_steps=4, epochs=2)
     buffer, optim = sample(config, [4, 4], cut=[]), make_optim(config)
-    other = LearningPolicy(make_task(config), config.update_plan, 3)
+    other = LearningPolicy(make_task(config), config.plan, 3)
     arguments = make_arguments(buffer, [0, 1])
     del arguments["extras"]
     # Rows of a rollout go step by step, those of a buffer slot by slot.

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from relaax_like.algorithm import Algorithm
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.bridge.manifest import make_manifest
 from relaax_like.bridge.service import Metrics, NullMetrics, ParameterServerClient
 from relaax_like.client.interactor import Transition
-from relaax_like.computation.algorithm import Algorithm
 from relaax_like.computation.tasks import Tasks
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.optimizer import OptimizerConfig

@@ -140,11 +140,13 @@ class PlainPolicy:
         self.begun, self.gate = threading.Event(), threading.Event()
         self.gate.set()
         self.error: Exception | None = None
+        self.rows: dict[str, np.ndarray] = {}
 
     def load(self, lease: Lease) -> None:
         self.values = [np.array(value) for value in lease.manifest.unpack(lease.values)]
         self.slots = {group: np.array(slots) for group, slots in lease.slots.items()}
-        self.slot_names, self.updates = lease.slot_names, lease.updates
+        self.slot_names = lease.slot_names
+        self.updates = max(lease.steps.values())
 
     def data_preprocess(self, data: TrainingData) -> TrainingData:
         return data
@@ -169,7 +171,7 @@ class PlainPolicy:
 
     def get_optimizers(self) -> OptimizerState:
         slots = {group: slots.copy() for group, slots in self.slots.items()}
-        return OptimizerState(self.updates, slots, self.slot_names)
+        return OptimizerState(dict.fromkeys(slots, self.updates), slots, self.slot_names)
 
 
 VARIABLES = (Variable("w", np.zeros((2, 3), np.float32)), Variable("b", np.zeros(3, np.float32)))

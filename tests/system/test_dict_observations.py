@@ -38,8 +38,8 @@ def test_what_depends_on_two_leaves_is_learned_over_the_network(tmp_path: Path) 
         misfit = start_client(cluster, "misfit", "Bright-v0")
         assert misfit.wait() == 2
         misfit.wait_for(
-            r"no leaf 'arm/right', 'left', which algorithm\.observations names; the environment "
-            r"has Box 'camera' of uint8, Box 'sign' of float32"
+            r"algorithm\.observations names 'arm/right', 'left', but the environment only has Box "
+            r"'camera' of uint8, Box 'sign' of float32"
         )
         client = start_client(cluster, "signs", "Signs-v0")
         assert ps.wait() == 0

@@ -1,11 +1,7 @@
 """The two tasks: REINFORCE on linear policies, one of which never sees the observation."""
 
-import numpy as np
-import tensorflow as tf
-
-from relaax_like.computation.algorithm import Algorithm
-from relaax_like.computation.model import Model, Specs, Tensors
-from relaax_like.nn.action_heads import make_distribution, make_numpy_distribution
+from relaax_like.algorithm import Algorithm, Batch, Losses, Model, Specs, Tensors
+from relaax_like.nn.action_heads import make_policy
 from relaax_like.nn.layers import Dense
 from relaax_like.wire.spaces import Discrete
 
@@ -34,35 +30,22 @@ class LinearPolicy(Model):
     def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict, Tensors]:
         """Returns the distribution of the choice; in NumPy for arrays."""
         logits = self.layer(inputs[self._sees])
-        in_numpy = isinstance(logits, np.ndarray)
-        make = make_numpy_distribution if in_numpy else make_distribution
-        return {self._chooses: make(SPACE, logits)}, states
+        return {self._chooses: make_policy(SPACE, logits)}, states
 
 
 class Reinforce(Algorithm):
     """Williams 1992: cost = -mean(log pi(a|x) r), each choice being an episode of its own."""
 
-    def learn(
-        self,
-        inputs: Tensors,
-        next_inputs: Tensors,
-        states: Tensors,
-        next_states: Tensors,
-        next_alive: Tensors,
-        actions: Tensors,
-        next_actions: Tensors,
-        rewards: Tensors,
-    ) -> Tensors:
+    def learn(self, batch: Batch) -> Losses:
         """Returns the cost of a rollout `[T, k, ...]`."""
-        rows = {name: tf.reshape(array, [-1, 2]) for name, array in inputs.items()}
-        ((name, distribution),) = self.model.policy(rows, states)[0].items()
-        log_prob = distribution.log_prob(tf.reshape(actions[name], [-1]))
-        return {"actor": -tf.reduce_mean(log_prob * tf.reshape(rewards["reward"], [-1]))}
+        ((name, distribution),) = self.model.policy(batch.inputs, batch.memory)[0].items()
+        log_prob = distribution.log_prob(batch.actions[name])
+        return Losses({"default": -batch.mean(log_prob * batch.returns)})
 
 
 def make_algorithms(config: Config, seed: int) -> dict[str, Algorithm]:
     """Builds both tasks."""
     return {
-        "goal": Reinforce(LinearPolicy("observation", "goal", config.seed), seed),
-        "control": Reinforce(LinearPolicy("goal", "action", config.seed + 1), seed + 1),
+        "goal": Reinforce(LinearPolicy("observation", "goal", config.seed), config, seed),
+        "control": Reinforce(LinearPolicy("goal", "action", config.seed + 1), config, seed + 1),
     }

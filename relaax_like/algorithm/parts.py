@@ -1,0 +1,73 @@
+"""From the parts of experience, as they cross the border of TensorFlow, to a `Batch`.
+
+Parts are dictionaries of tensors: `inputs`, `next_inputs`, `states`, `next_alive`, `actions` (with
+the entry `log_prob` where it is known), `next_actions`, `rewards` and `extras` (where the entry
+`mask` is 1 at rows that count).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from relaax_like.algorithm.batch import Batch
+from relaax_like.computation.prediction import LOG_PROB
+from relaax_like.nn.lazy_tensorflow import tf
+
+Parts = Mapping[str, Mapping[str, tf.Tensor]]
+# Entry of `extras`: `Batch.valid`.
+MASK = "mask"
+_ALIVE = "alive"
+
+
+def add_next_actions(parts: Parts) -> Parts:
+    """Takes each step's next action from the row below; marks rows without one as not valid.
+
+    Args:
+      parts: of rollouts `[T, B, ...]` without `next_actions`.
+    """
+    alive = parts["next_alive"][_ALIVE]
+    following = {n: tf.roll(a, -1, axis=0) for n, a in parts["actions"].items() if n != LOG_PROB}
+    # After a termination no action follows, and none is needed.
+    known = tf.concat([tf.cast(alive[:-1] >= 0, tf.float32), tf.zeros_like(alive[-1:])], 0)
+    known = tf.maximum(known, tf.cast(alive == 0, tf.float32))
+    extras = dict(parts.get("extras", {}))
+    extras[MASK] = extras.get(MASK, tf.ones_like(alive)) * known
+    return {**parts, "next_actions": following, "extras": extras}
+
+
+def make_batch(parts: Parts, discount: tf.Tensor) -> Batch:
+    """Returns the batch of some parts.
+
+    Args:
+      parts: of rollouts `[T, B, ...]`, or of single steps `[B, ...]`.
+      discount: per step, `[] float32`.
+    """
+    alive = parts["next_alive"][_ALIVE]
+    rewards = dict(parts["rewards"])
+    first = next(iter(rewards.values()))
+    if len(alive.shape) == len(first.shape):  # in FLARE's form, [B, 1]
+        alive = alive[..., 0]
+    continues = tf.cast(alive > 0, tf.float32)
+    actions, extras = dict(parts["actions"]), dict(parts.get("extras", {}))
+    ones = tf.ones_like(alive)
+    begins: Any = None
+    if len(alive.shape) == 2:
+        begins = tf.concat([tf.zeros_like(alive[:1]), 1.0 - continues[:-1]], 0) > 0
+    has_one = len(rewards) == 1 and first.shape[-1] == 1
+    return Batch(
+        inputs=parts["inputs"],
+        next_inputs=parts["next_inputs"],
+        log_prob=actions.pop(LOG_PROB, None),
+        actions=actions,
+        next_actions=parts["next_actions"],
+        rewards=rewards,
+        returns=first[..., 0] if has_one else None,
+        discount=discount * tf.abs(alive),
+        continues=continues,
+        valid=extras.pop(MASK, ones),
+        weights=ones,
+        memory=parts["states"],
+        begins=begins,
+        extras=extras,
+    )

@@ -1,0 +1,103 @@
+"""What a traced method of an algorithm sees instead of numbers: tensors.
+
+Compiled functions take the step count and the `Tunable` settings as inputs, so that neither another
+step nor another setting needs another function.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from relaax_like.algorithm.algorithm import Algorithm
+from relaax_like.algorithm.random import StatelessRandom
+from relaax_like.config.schedule import Schedule, TunableMark
+from relaax_like.nn.lazy_tensorflow import tf
+
+_DISCOUNT = "discount of the plan"
+_lock = threading.RLock()  # one thread traces at a time: the attributes below are the algorithm's
+
+
+class Settings:
+    """The numbers among an algorithm's settings that compiled functions take as an input.
+
+    Attributes:
+      values: `[n] float32`, the discount of the plan and all `Tunable` settings.
+    """
+
+    def __init__(self, config: Any):
+        plan = getattr(config, "plan", None)
+        numbers = {_DISCOUNT: 1.0 if plan is None else plan.discount}
+        for name, field in type(config).model_fields.items():
+            if any(isinstance(mark, TunableMark) for mark in field.metadata):
+                value = getattr(config, name)
+                if value is not None:
+                    numbers[name] = value
+        self._names = tuple(numbers)
+        self.values = np.array(list(numbers.values()), np.float32)
+
+    def unpack(self, tensor: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the tensors by name."""
+        return dict(zip(self._names, tf.unstack(tensor, len(self._names)), strict=True))
+
+
+class TracedConfig:
+    """A config whose tunable settings and schedules are tensors."""
+
+    def __init__(self, config: Any, values: Mapping[str, tf.Tensor], global_t: tf.Tensor):
+        self._config = config
+        self._values = values
+        self._global_t = global_t
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._values:
+            return self._values[name]
+        value = getattr(self._config, name)
+        if isinstance(value, Schedule):
+            return compute_schedule(value, self._global_t)
+        return value
+
+
+class Traced:
+    """An algorithm while its methods are traced.
+
+        with Traced(algorithm, settings, tensor, global_t) as traced:
+            traced.draw_for("actor", step)
+            losses = algorithm.compute_losses(batch)
+
+    Attributes:
+      discount: of the plan, `[] float32`.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, settings: Settings, values: tf.Tensor, global_t: tf.Tensor
+    ):
+        self._algorithm = algorithm
+        named = settings.unpack(values)
+        self.discount = named.pop(_DISCOUNT)
+        self._global_t = global_t
+        self._config = algorithm.config
+        self._traced = TracedConfig(self._config, named, global_t)
+
+    def draw_for(self, name: str, step: tf.Tensor) -> None:
+        """Begins a new series of random numbers."""
+        self._algorithm.random = StatelessRandom(self._algorithm.seed, name, step)
+
+    def __enter__(self) -> Traced:
+        _lock.acquire()
+        self._algorithm.config, self._algorithm.global_t = self._traced, self._global_t
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._algorithm.config, self._algorithm.global_t = self._config, 0
+        self._algorithm.random = None
+        _lock.release()
+
+
+def compute_schedule(schedule: Schedule, global_t: tf.Tensor) -> tf.Tensor:
+    """Computes a schedule's value after `global_t` environment steps, `[] float32`."""
+    done = tf.minimum(tf.cast(global_t, tf.float32) / schedule.steps, 1.0)
+    return tf.cast(schedule.interpolate(done), tf.float32)
