@@ -42,6 +42,21 @@ _MAX_START = (1e30, 1e101, 1e290)
 
 
 @dataclass(frozen=True)
+class Follow:
+    """How a target variable follows a trainable one; exactly one of the two is set.
+
+    Attributes:
+      source: name of the trainable variable.
+      every: optimizer steps between two copies.
+      tau: share of the source that is mixed in after each optimizer step.
+    """
+
+    source: str
+    every: int | None = None
+    tau: float | None = None
+
+
+@dataclass(frozen=True)
 class Variable:
     """An array with its name and purpose: what `make_initial_values` returns a list of.
 
@@ -52,12 +67,14 @@ class Variable:
       kind: "trainable", "target", "statistic" or "counter". A running statistic NAME of shape [...]
         is three variables of kind "statistic", all float64 and 0 at first: `NAME.count` [],
         `NAME.mean` [...] and `NAME.m2` [...] (see `Moments`).
+      follow: of kind "target": what it follows; None: only a learner moves it.
     """
 
     name: str
     value: np.ndarray
     group: str = DEFAULT_GROUP
     kind: str = TRAINABLE
+    follow: Follow | None = None
 
 
 @dataclass(frozen=True)
@@ -433,3 +450,8 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
     if sent != (manifest.total_bytes, manifest.gradient_bytes, manifest.fingerprint):
         raise InvalidInputError("manifest: its sizes or fingerprint contradict its segments")
     return manifest
+
+
+def find_follows(variables: Iterable[Variable]) -> dict[str, Follow]:
+    """Returns target variable -> what it follows."""
+    return {v.name: v.follow for v in variables if v.kind == TARGET and v.follow is not None}

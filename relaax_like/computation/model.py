@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from relaax_like.bridge.manifest import DEFAULT_GROUP, STATISTIC, TARGET, Variable
+from relaax_like.bridge.manifest import DEFAULT_GROUP, STATISTIC, TARGET, Follow, Variable
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import AnyVariable, Module, as_tf_variable, get_name
 from relaax_like.nn.normalization import Normalizer
@@ -130,14 +130,18 @@ def get_variables(model: Model) -> list[Variable]:
 
     A model of our own layers needs no TensorFlow for it.
     """
-    targets = {id(variable) for variable in _find_targets(model)}
-    return [_describe(model, variable, id(variable) in targets) for variable in _order(model)]
+    follows = {
+        id(variable): Follow(get_name(source), target.every, target.tau)
+        for target in get_targets(model)
+        for variable, source in zip(target.copies, target.sources, strict=True)
+    }
+    return [_describe(model, variable, follows.get(id(variable))) for variable in _order(model)]
 
 
-def _describe(model: Model, variable: AnyVariable, is_target: bool) -> Variable:
+def _describe(model: Model, variable: AnyVariable, follow: Follow | None) -> Variable:
     name, value = get_name(variable), variable.numpy()
-    if is_target:
-        return Variable(name, value, kind=TARGET)
+    if follow is not None:
+        return Variable(name, value, kind=TARGET, follow=follow)
     if variable.trainable:
         return Variable(name, value, model.get_group(name))
     return Variable(name, value, kind=STATISTIC)

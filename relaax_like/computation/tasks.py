@@ -9,6 +9,7 @@ gradient of one task moves nothing that is not its own.
 import re
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from relaax_like.algorithm.algorithm import Algorithm
@@ -58,12 +59,16 @@ class Tasks:
         variables = []
         for task, algorithm in self.algorithms.items():
             own = order_variables(algorithm.model)
+            sources = {get_name(variable): self._get_name(variable) for variable in own}
             for variable, described in zip(own, get_variables(algorithm.model), strict=True):
                 tasks = self._users[variable.ref()]
                 if tasks[0] == task:
                     group = f"{'+'.join(tasks)}/{described.group}"
                     name = f"{task}/{described.name}"
-                    variables.append(Variable(name, described.value, group, described.kind))
+                    follow = described.follow
+                    if follow is not None:
+                        follow = replace(follow, source=sources[follow.source])
+                    variables.append(Variable(name, described.value, group, described.kind, follow))
         return variables
 
     def make_client(self, task: str, client: ParameterServerClient) -> TaskClient:

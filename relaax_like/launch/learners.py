@@ -228,10 +228,9 @@ def _refuse_beside_agents(algorithm: Any, module: Any) -> None:
       ConfigError: names the line.
     """
     from relaax_like.algorithm import Algorithm
-    from relaax_like.computation.model import get_targets
 
     _refuse_own_predict(algorithm)
-    own, model = type(algorithm), algorithm.model
+    own = type(algorithm)
     cure = "learners beside their agents (learner.placement: agent) cannot do that"
     if own.stop is not Algorithm.stop:
         place = describe_place(own, "stop")
@@ -242,9 +241,6 @@ def _refuse_beside_agents(algorithm: Any, module: Any) -> None:
     if algorithm.frozen:
         place = describe_place(own, "frozen")
         raise ConfigError(f"{place}: frozen groups get no optimizer steps; {cure}")
-    if get_targets(model):
-        place = describe_place(type(model), "__init__")
-        raise ConfigError(f"{place}: a Target is mixed after each optimizer step; {cure}")
     plan = get_plan(algorithm.config)
     if plan is not None and plan.next_actions:
         place = describe_place(type(algorithm.config), "plan")

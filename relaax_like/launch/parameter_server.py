@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.manifest import Manifest, Variable, make_manifest
+from relaax_like.bridge.manifest import (
+    Follow,
+    Manifest,
+    Variable,
+    find_follows,
+    make_manifest,
+)
 from relaax_like.bridge.service import Metrics, Status
 from relaax_like.config.models import Experiment
 from relaax_like.config.plan import Offline, OnPolicy, get_plan
@@ -52,9 +58,10 @@ from relaax_like.parameter_server.initial_values import (
 from relaax_like.parameter_server.mirror import Mirror, fetch_newest
 from relaax_like.parameter_server.parameter_server import RECIPE, ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal, holds_records
-from relaax_like.parameter_server.snapshot_format import unpack_layout
+from relaax_like.parameter_server.snapshot_format import unpack_layout, unpack_optimizers
 from relaax_like.parameter_server.snapshots import Snapshots, read_newest_manifest
 from relaax_like.parameter_server.store import Store
+from relaax_like.parameter_server.targets import get_follows
 from relaax_like.wire import failpoints, tracing
 from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
 from relaax_like.wire.reports import Event, Reporter
@@ -98,7 +105,7 @@ def make_parameter_server(
             if fetched is not None:
                 logger.info("downloaded the newest snapshot from the mirror: %s", fetched)
             mirror = Mirror(settings.mirror_url, keep=keep, keep_best=keep_best)
-        manifest, flat = _make_start(experiment, overrides)
+        manifest, flat, follows = _make_start(experiment, overrides)
         publishes = experiment.learner.placement == "server"
         target = None
         if experiment.learner.target_return is not None:
@@ -107,7 +114,7 @@ def make_parameter_server(
                 episodes=experiment.learner.target_episodes,
             )
         server = ParameterServer(
-            Store(manifest, flat, experiment.optimizers),
+            Store(manifest, flat, experiment.optimizers, follows),
             snapshots=snapshots,
             journal=PushJournal(
                 settings.checkpoint_dir / "journal",
@@ -382,8 +389,11 @@ class _ReturnCurves:
         self._metrics.scalar(EPISODES, means.episodes, global_t)
 
 
-def _make_start(experiment: Experiment, overrides: Sequence[str]) -> tuple[Manifest, np.ndarray]:
-    """Returns the layout of the values, and values to start from: [total_bytes] uint8.
+def _make_start(
+    experiment: Experiment, overrides: Sequence[str]
+) -> tuple[Manifest, np.ndarray, dict[str, Follow]]:
+    """Returns the layout of the values, values to start from, [total_bytes] uint8, and what targets
+    follow.
 
     Where there is a snapshot of these settings, the layout is its own, and so will the values be:
     initial values are neither built nor read, and zeros stand for them.
@@ -393,11 +403,13 @@ def _make_start(experiment: Experiment, overrides: Sequence[str]) -> tuple[Manif
         newest = read_newest_manifest(settings.checkpoint_dir)
         if newest is not None and newest["statistics"].get(RECIPE) == _find_recipe(experiment):
             manifest = unpack_layout(newest)
-            return manifest, np.zeros(manifest.total_bytes, np.uint8)
+            follows = get_follows(unpack_optimizers(newest["optimizers"]))
+            return manifest, np.zeros(manifest.total_bytes, np.uint8), follows
     variables = _load_initial_values(experiment, overrides)
     manifest = make_manifest(variables)
     by_name = {variable.name: variable.value for variable in variables}
-    return manifest, manifest.pack([by_name[segment.name] for segment in manifest.segments])
+    flat = manifest.pack([by_name[segment.name] for segment in manifest.segments])
+    return manifest, flat, find_follows(variables)
 
 
 def _find_recipe(experiment: Experiment) -> str:

@@ -15,12 +15,13 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from relaax_like.bridge.manifest import TRAINABLE, Variable, make_manifest
+from relaax_like.bridge.manifest import TRAINABLE, Follow, Variable, make_manifest
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
 from relaax_like.wire.syncing import sync_path
@@ -81,7 +82,9 @@ def _write_archive(path: Path, variables: Iterable[Variable]) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for variable in variables:
             value = np.asarray(variable.value)
-            entry = {"name": variable.name, "dtype": value.dtype.name}
+            entry: dict[str, Any] = {"name": variable.name, "dtype": value.dtype.name}
+            if variable.follow is not None:
+                entry["follow"] = asdict(variable.follow)
             metadata.append({**entry, "group": variable.group, "kind": variable.kind})
             _write_entry(archive, variable.name, value)
         # The archive's directory has no checksum of its own: a damaged one may hide entries.
@@ -211,7 +214,8 @@ def _make_variable(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> Vari
     # NumPy writes bfloat16 as nameless bytes; the metadata knows better.
     if array.dtype.kind == "V":
         array = array.view(DTYPES[entry["dtype"]])
-    return Variable(entry["name"], array, entry["group"], entry["kind"])
+    follow = Follow(**entry["follow"]) if "follow" in entry else None
+    return Variable(entry["name"], array, entry["group"], entry["kind"], follow)
 
 
 def _validate(path: str | os.PathLike[str], variables: list[Variable]) -> None:

@@ -9,8 +9,8 @@ from google.protobuf.message import DecodeError
 
 from relaax_like.bridge.messages import header_to_push, push_to_header
 from relaax_like.bridge.service import Push
-from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.parameter_server.combining import Action
+from relaax_like.parameter_server.targets import GroupStep
 from relaax_like.v1 import journal_pb2
 from relaax_like.wire.errors import InvalidInputError, JournalError
 
@@ -59,7 +59,7 @@ class Record:
     global_t: int
     action: Action = "alone"
     reason: str = ""
-    optimizers: Mapping[str, OptimizerConfig] = field(default_factory=dict)
+    optimizers: Mapping[str, GroupStep] = field(default_factory=dict)
 
     @property
     def version_before(self) -> int:
@@ -108,8 +108,7 @@ def unpack_record(payload: memoryview) -> Record:
         push = header_to_push(message.push, gradient)
         action = _ACTIONS[message.combining]
         optimizers = {
-            name: OptimizerConfig.model_validate_json(text)
-            for name, text in message.optimizers.items()
+            name: GroupStep.model_validate_json(text) for name, text in message.optimizers.items()
         }
     except (struct.error, DecodeError, ValueError, KeyError) as error:
         raise JournalError(

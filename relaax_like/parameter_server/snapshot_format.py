@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from relaax_like.bridge.manifest import Manifest, Segment
-from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.parameter_server.targets import GroupStep
 from relaax_like.wire.errors import SnapshotError
 from relaax_like.wire.syncing import sync_file, sync_path
 
@@ -56,7 +56,7 @@ class State:
     slots: Mapping[str, np.ndarray]
     slot_names: Mapping[str, tuple[str, ...]]
     steps: Mapping[str, int]
-    optimizers: Mapping[str, OptimizerConfig] = field(default_factory=dict)
+    optimizers: Mapping[str, GroupStep] = field(default_factory=dict)
     statistics: Mapping[str, Any] = field(default_factory=dict)
     pending: Mapping[tuple[str, ...], tuple[np.ndarray, int]] = field(default_factory=dict)
     score: float | None = None
@@ -105,18 +105,19 @@ def write_files(directory: Path, state: State, score: float | None) -> None:
     sync_path(directory)
 
 
-def pack_optimizers(optimizers: Mapping[str, OptimizerConfig]) -> dict[str, dict[str, Any]]:
+def pack_optimizers(optimizers: Mapping[str, GroupStep]) -> dict[str, dict[str, Any]]:
     """Returns settings in JSON types."""
     return {group: one.model_dump(mode="json") for group, one in optimizers.items()}
 
 
-def unpack_optimizers(data: Mapping[str, Any]) -> dict[str, OptimizerConfig]:
+def unpack_optimizers(data: Mapping[str, Any]) -> dict[str, GroupStep]:
     """Returns what `pack_optimizers` was given.
 
     Raises:
       ValueError: it is something else.
     """
-    return {group: OptimizerConfig.model_validate(one) for group, one in data.items()}
+    # As JSON: lists become tuples again.
+    return {group: GroupStep.model_validate_json(json.dumps(one)) for group, one in data.items()}
 
 
 class _ChecksumWriter:

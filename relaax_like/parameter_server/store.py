@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from relaax_like.bridge.buffers import BufferPool
-from relaax_like.bridge.manifest import DEFAULT_GROUP, TARGET, Manifest
+from relaax_like.bridge.manifest import DEFAULT_GROUP, Follow, Manifest
 from relaax_like.bridge.moments import Moments
 from relaax_like.bridge.service import Publish, Values
 from relaax_like.config.optimizer import OptimizerConfig
@@ -26,6 +26,12 @@ from relaax_like.parameter_server.kernels import (
 )
 from relaax_like.parameter_server.schedules import compute_learning_rate
 from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.parameter_server.targets import (
+    GroupStep,
+    find_unfollowed,
+    make_group_steps,
+    mix,
+)
 from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
 from relaax_like.wire.ndarray import is_finite
 
@@ -36,7 +42,7 @@ class _Group:
 
     name: str
     elements: slice  # of float32, in the gradient
-    config: OptimizerConfig
+    config: GroupStep
     step: Step
     slots: tuple[str, ...]
     first_slot: int  # where its slots begin in the slot buffer, in float32 elements
@@ -59,7 +65,7 @@ class _Version:
     slots: np.ndarray  # read-only float32
     steps: Mapping[str, int]
     # That the newest gradient met; the next one meets those that are configured.
-    optimizers: Mapping[str, OptimizerConfig]
+    optimizers: Mapping[str, GroupStep]
     global_t: int
 
 
@@ -76,7 +82,7 @@ class Prepared:
 
     state: _Version
     learning_rates: Mapping[str, float]
-    optimizers: Mapping[str, OptimizerConfig]
+    optimizers: Mapping[str, GroupStep]
 
     @property
     def version(self) -> int:
@@ -106,6 +112,7 @@ class Store:
         manifest: Manifest,
         initial_flat: np.ndarray,
         optimizers: Mapping[str, OptimizerConfig],
+        follows: Mapping[str, Follow] | None = None,
     ):
         """Starts at version 0.
 
@@ -114,6 +121,7 @@ class Store:
           initial_flat: [total_bytes] uint8, copied.
           optimizers: one for each group of the manifest. For the group TASK/NAME of a task it may
             also be that of NAME, or else "default", which then serves several groups.
+          follows: target variable -> what it follows; of others only publications move.
 
         Raises:
           ConfigError: nothing is trainable, a group without an optimizer, an optimizer without a
@@ -122,7 +130,11 @@ class Store:
             statistic in it is out of range.
         """
         self.manifest = manifest
-        self._groups = _make_groups(manifest, _assign_optimizers(manifest, optimizers))
+        chosen = _assign_optimizers(manifest, optimizers)
+        steps = make_group_steps(manifest, chosen, follows or {})
+        self._groups = _make_groups(manifest, steps)
+        self._segments = {segment.name: segment for segment in manifest.segments}
+        self._unfollowed = find_unfollowed(manifest, steps)
         self._optimizers = {group.name: group.config for group in self._groups}
         self._pool = BufferPool(manifest.total_bytes)
         slot_elements = sum(len(group.slots) * group.size for group in self._groups)
@@ -199,7 +211,7 @@ class Store:
         statistics: Mapping[str, Moments] | None = None,
         groups: Sequence[str] = (),
         learning_rates: Mapping[str, float] | None = None,
-        optimizers: Mapping[str, OptimizerConfig] | None = None,
+        optimizers: Mapping[str, GroupStep] | None = None,
     ) -> Prepared:
         """Computes what `apply` leads to, without anything taking effect.
 
@@ -215,13 +227,18 @@ class Store:
 
         Raises:
           InvalidInputError: the gradient has a wrong length, there is no such group, or the run has
-            target variables, which only a publish can move.
+            a target variable that follows nothing, which only a publication can move.
         """
         current = self._current
         rates = self.compute_learning_rates() | dict(learning_rates or {})
         used = self._optimizers if optimizers is None else {**current.optimizers, **optimizers}
         if gradient is not None:
-            self._refuse_targets()
+            if self._unfollowed:
+                raise InvalidInputError(
+                    f"{self._unfollowed}: nothing says what this target variable follows when a "
+                    "gradient is pushed; make it with Target, or use learner.placement: server",
+                    self._unfollowed,
+                )
             gradient = view_gradient(gradient, self.manifest.select_groups(groups))
         if gradient is not None or statistics:
             current = self._step(current, gradient, statistics or {}, groups, rates, used)
@@ -229,15 +246,6 @@ class Store:
         if gradient is None:
             return Prepared(current, {}, {})
         return Prepared(current, rates, {} if used == self._current.optimizers else used)
-
-    def _refuse_targets(self) -> None:
-        for segment in self.manifest.segments:
-            if segment.kind == TARGET:
-                raise InvalidInputError(
-                    f"{segment.name}: the server does not update target variables when gradients "
-                    "are pushed; use learner.placement: server",
-                    segment.name,
-                )
 
     def prepare_publish(self, publish: Publish) -> Prepared:
         """Computes what a publish leads to, without anything taking effect.
@@ -358,7 +366,7 @@ class Store:
         statistics: Mapping[str, Moments],
         groups: Sequence[str],
         learning_rates: Mapping[str, float],
-        optimizers: Mapping[str, OptimizerConfig],
+        optimizers: Mapping[str, GroupStep],
     ) -> _Version:
         """Computes the next version in buffers that nobody sees yet."""
         values = self._pool.take()
@@ -368,7 +376,11 @@ class Store:
         else:
             values[trainable:] = current.values.flat[trainable:]
             new = values[:trainable].view(np.float32)
+            before = current.steps
             current = self._optimize(current, gradient, new, groups, learning_rates, optimizers)
+            for group, step in current.steps.items():
+                if step > before[group]:
+                    mix(values, self._segments, optimizers[group].targets, step)
         self._merge_statistics(values, statistics)
         version = current.values.version + 1
         return replace(current, values=Values(version=version, flat=self._pool.publish(values)))
@@ -386,7 +398,7 @@ class Store:
         new: np.ndarray,
         groups: Sequence[str],
         learning_rates: Mapping[str, float],
-        optimizers: Mapping[str, OptimizerConfig],
+        optimizers: Mapping[str, GroupStep],
     ) -> _Version:
         """Writes the weights after one optimizer step to `new`; returns the rest of the step."""
         slots = self._slot_pool.take()
@@ -452,9 +464,7 @@ def find_not_finite(flat: np.ndarray, manifest: Manifest) -> str:
     return ""
 
 
-def _make_groups(
-    manifest: Manifest, optimizers: Mapping[str, OptimizerConfig]
-) -> tuple[_Group, ...]:
+def _make_groups(manifest: Manifest, optimizers: Mapping[str, GroupStep]) -> tuple[_Group, ...]:
     groups, first_slot = [], 0
     for name, elements in manifest.groups().items():
         config = optimizers[name]

@@ -19,7 +19,6 @@ from relaax_like.algorithm import (
     OnPolicy,
     Phase,
     Schedule,
-    Target,
     make_epsilon_greedy,
 )
 from relaax_like.algorithm.parts import add_next_actions, make_batch
@@ -237,12 +236,6 @@ class Freezes(Plain):
     frozen = ("default",)
 
 
-class WithTarget(PlainValues):
-    def __init__(self):
-        super().__init__()
-        self.target = Target(self.layer, tau=0.1)
-
-
 class NextActions(AlgorithmConfig):
     plan: OnPolicy = OnPolicy(rollout_steps=4, next_actions=True)
 
@@ -259,7 +252,6 @@ REFUSALS = {
     "stop": (Stops(PlainValues()), find_line(Stops.stop), "stop ends the epochs"),
     "phases": (Phased(PlainValues()), find_line(Phased) + 1, "phases are several"),
     "frozen": (Freezes(PlainValues()), find_line(Freezes) + 1, "frozen groups"),
-    "target": (Plain(WithTarget()), find_line(WithTarget.__init__), "a Target is mixed"),
     "plan": (Plain(PlainValues(), NextActions()), find_line(NextActions) + 1, "next_actions"),
 }
 
