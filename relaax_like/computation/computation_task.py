@@ -98,6 +98,7 @@ class ComputationTask:
         plan = getattr(algorithm.config, "plan", None)
         self._wants_next_actions = plan is not None and plan.next_actions
         self._num_gradients = 0
+        self._no_steps = to_int64(0)
         self._trainable = get_trainable_variables(model)
         self._variables = order_variables(model)
         self._groups = [model.get_group(get_name(variable)) for variable in self._trainable]
@@ -191,8 +192,9 @@ class ComputationTask:
         ]
         if exploit not in self._compiled:
             self._compiled[exploit] = self._compile(exploit)
+        steps = to_int64(global_t) if global_t else self._no_steps
         with self._lock:
-            return self._compiled[exploit]([to_int64(global_t), self._setting_values, *tensors])
+            return self._compiled[exploit]([steps, self._setting_values, *tensors])
 
     def compute_gradients(
         self,
