@@ -32,11 +32,11 @@ class Batch:
         recursions such as those of advantages.
       valid: `[...]`, 1, or 0 for rows that do not count: padding, and steps that are not known.
       weights: `[...]`, importance of each row; 1 unless a replay table says otherwise.
-      log_prob: `[...]`, of the actions under the policy that acted.
+      log_prob: `[...]`, of the actions under the policy that acted; None where it is not known, as
+        with agents that have a `ComputationTask` of their own.
       memory: the network's memory before the first step, name -> `[B, size]`; {} without one.
       begins: `[T, B] bool`, whether an episode begins at t; None for single steps.
       next_actions: actions at t + 1, by name; {} unless the plan has `next_actions`.
-      versions: `[...]`, of the values that acted.
       extras: what `prepare` returned, and what a data handler added.
     """
 
@@ -53,7 +53,6 @@ class Batch:
     memory: Tensors = field(default_factory=dict)
     begins: tf.Tensor | None = None
     next_actions: Tensors = field(default_factory=dict)
-    versions: tf.Tensor | None = None
     extras: Tensors = field(default_factory=dict)
 
     def mean(self, x: tf.Tensor) -> tf.Tensor:

@@ -72,7 +72,7 @@ class Arguments(TypedDict):
 
 
 @dataclass(frozen=True)
-class Learned:
+class UpdateResult:
     """What some updates led to.
 
     Attributes:
@@ -156,7 +156,7 @@ class LearningTask(ComputationTask):
             )
         return groups[0]
 
-    def update(self, global_t: int = 0, **batch: Unpack[Arguments]) -> Learned:
+    def update(self, global_t: int = 0, **batch: Unpack[Arguments]) -> UpdateResult:
         """Makes one update.
 
         Args:
@@ -181,7 +181,7 @@ class LearningTask(ComputationTask):
         global_t: int = 0,
         count: int | None = None,
         **batch: Unpack[Arguments],
-    ) -> Learned:
+    ) -> UpdateResult:
         """Makes one update per minibatch, for some epochs, in one call.
 
         Each epoch goes through the batch in an order of its own. What is left over after as many
@@ -299,7 +299,7 @@ class LearningTask(ComputationTask):
         function = self._trace(flat, [*self._common_specs, *specs], xla)
         concrete = function.get_concrete_function()
 
-        def call(tensors: list[tf.Tensor]) -> Learned:
+        def call(tensors: list[tf.Tensor]) -> UpdateResult:
             vector, rows = concrete(*tensors)
             return names.describe(vector.numpy(), 1, rows)
 
@@ -363,7 +363,7 @@ class LearningTask(ComputationTask):
             seconds = 1 + _COMPILING_TO_TRACING * (time.perf_counter() - began)
             logger.info("compiling the update (once, about %.0f s)", seconds)
 
-        def call(tensors: list[tf.Tensor]) -> Learned:
+        def call(tensors: list[tf.Tensor]) -> UpdateResult:
             sums, updates, rows = concrete(*tensors)
             return names.describe(sums.numpy(), int(updates.numpy()), rows)
 
@@ -481,7 +481,7 @@ class _Names:
         self.rows: list[str] = []
         self.every: dict[str, int] = {}
 
-    def describe(self, sums: np.ndarray, updates: int, rows: Sequence[tf.Tensor]) -> Learned:
+    def describe(self, sums: np.ndarray, updates: int, rows: Sequence[tf.Tensor]) -> UpdateResult:
         """Returns means by name.
 
         Raises:
@@ -496,7 +496,7 @@ class _Names:
                 f"a gradient is not finite: {listed}; the update was not applied", costs
             )
         named = {name: row.numpy() for name, row in zip(self.rows, rows, strict=True)}
-        return Learned(costs, updates, named)
+        return UpdateResult(costs, updates, named)
 
 
 class _Mixer:
