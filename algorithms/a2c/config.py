@@ -2,15 +2,8 @@
 
 from pydantic import Field
 
+from relaax_like.config import hyper
 from relaax_like.config.actor_critic import ActorCriticConfig
-from relaax_like.config.aliases import (
-    ADAM_EPSILON,
-    ENTROPY_COEFFICIENT,
-    GAMMA,
-    LEARNING_RATE,
-    MAX_GRADIENT_NORM,
-    VALUE_COEFFICIENT,
-)
 from relaax_like.config.optimizer import OptimizerConfig, make_adam
 from relaax_like.config.plan import OnPolicy
 from relaax_like.config.schedule import Tunable
@@ -21,26 +14,26 @@ class Config(ActorCriticConfig):
 
     rollout_steps: int = Field(default=16, ge=1)
     """Steps of every slot in one rollout, and therefore in one gradient."""
-    gamma: float = Field(default=0.99, ge=0, le=1, validation_alias=GAMMA)
+    gamma: hyper.Gamma = 0.99
     """Discount factor per step."""
-    gae_lambda: Tunable = Field(default=0.95, ge=0, le=1)
+    gae_lambda: hyper.GaeLambda = 0.95
     """Lambda of generalised advantage estimation; 1: all rewards of the rollout; 0: one step plus
     the value."""
     reward_scale: Tunable = Field(default=1.0, gt=0)
     """Factor by which rewards are multiplied; values and losses then have that scale."""
-    entropy_coefficient: Tunable = Field(default=0.0, ge=0, validation_alias=ENTROPY_COEFFICIENT)
+    entropy_coefficient: hyper.EntropyCoefficient = 0.0
     """Weight of the policy's entropy in the loss."""
-    value_coefficient: Tunable = Field(default=0.5, ge=0, validation_alias=VALUE_COEFFICIENT)
+    value_coefficient: hyper.ValueCoefficient = 0.5
     """Weight of the value function's squared error in the loss."""
-    max_gradient_norm: Tunable | None = Field(default=0.5, gt=0, validation_alias=MAX_GRADIENT_NORM)
+    max_gradient_norm: hyper.MaxGradientNorm = 0.5
     """Maximum global norm of a gradient; larger ones are scaled down; null: no limit."""
     normalize_advantage: bool = False
     """Normalise the advantages of each gradient to mean 0 and standard deviation 1."""
-    learning_rate: float = Field(default=7e-4, ge=0, validation_alias=LEARNING_RATE)
+    learning_rate: hyper.LearningRate = 7e-4
     """Learning rate of Adam."""
     learning_rate_end: float | None = Field(default=None, ge=0)
     """Learning rate at max_global_step, approached linearly; null: constant learning rate."""
-    adam_epsilon: float = Field(default=1e-5, gt=0, validation_alias=ADAM_EPSILON)
+    adam_epsilon: hyper.AdamEpsilon = 1e-5
     """Epsilon of Adam."""
 
     @property

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
+from relaax_like.config import hyper
 from relaax_like.config.algorithm import AlgorithmConfig
-from relaax_like.config.aliases import GAMMA, LEARNING_RATE
 from relaax_like.config.spaces import validate_discrete, validate_vector
 from relaax_like.wire.spaces import Spaces
 
@@ -17,9 +17,9 @@ class Config(AlgorithmConfig):
     """Number of network outputs: 1, the probability of action 0 out of two actions."""
     layer_size: int = Field(default=200, ge=1, alias="hidden_layer_size")
     """Units of the hidden layer."""
-    gamma: float = Field(default=0.99, ge=0, le=1, validation_alias=GAMMA)
+    gamma: hyper.Gamma = 0.99
     """Discount factor per step."""
-    learning_rate: float = Field(default=1e-2, ge=0, validation_alias=LEARNING_RATE)
+    learning_rate: hyper.LearningRate = 1e-2
     """Learning rate of Adam."""
 
     @property

@@ -4,16 +4,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from relaax_like.config import hyper
 from relaax_like.config.actor_critic import ActorCriticConfig
-from relaax_like.config.aliases import (
-    ADAM_EPSILON,
-    CRITIC_LEARNING_RATE,
-    ENTROPY_COEFFICIENT,
-    GAMMA,
-    LEARNING_RATE,
-    MAX_GRADIENT_NORM,
-    VALUE_COEFFICIENT,
-)
 from relaax_like.config.mirror import Mirror, parse_mirror
 from relaax_like.config.optimizer import OptimizerConfig, make_adam
 from relaax_like.config.plan import OnPolicy
@@ -34,18 +26,18 @@ class Config(ActorCriticConfig):
     """Passes over the data of each iteration."""
     batch_size: int = Field(default=64, ge=1)
     """Steps per update; with a recurrent network, rollouts per update."""
-    gamma: float = Field(default=0.99, ge=0, le=1, validation_alias=GAMMA)
+    gamma: hyper.Gamma = 0.99
     """Discount factor per step."""
-    gae_lambda: Tunable = Field(default=0.95, ge=0, le=1)
+    gae_lambda: hyper.GaeLambda = 0.95
     """Lambda of generalised advantage estimation; 1: all rewards of the rollout; 0: one step plus
     the value."""
-    learning_rate: float = Field(default=3e-4, ge=0, validation_alias=LEARNING_RATE)
+    learning_rate: hyper.LearningRate = 3e-4
     """Learning rate of the actor; with shared_network also of the critic."""
-    critic_learning_rate: float = Field(default=3e-4, ge=0, validation_alias=CRITIC_LEARNING_RATE)
+    critic_learning_rate: hyper.CriticLearningRate = 3e-4
     """Learning rate of the critic."""
     lr_schedule: Literal["constant", "linear"] = "constant"
     """Schedule of the learning rates; linear: down to 0 at max_global_step."""
-    adam_epsilon: float = Field(default=1e-5, gt=0, validation_alias=ADAM_EPSILON)
+    adam_epsilon: hyper.AdamEpsilon = 1e-5
     """Epsilon of Adam."""
     kl: Tunable | None = Field(default=None, gt=0)
     """KL divergence from the policy at the start of the iteration above which its remaining updates
@@ -57,12 +49,12 @@ class Config(ActorCriticConfig):
     clip_value: Tunable | None = Field(default=None, gt=0)
     """Values are clipped to this distance from those at the start of the iteration; null: no
     clipping."""
-    max_gradient_norm: Tunable | None = Field(default=0.5, gt=0, validation_alias=MAX_GRADIENT_NORM)
+    max_gradient_norm: hyper.MaxGradientNorm = 0.5
     """Maximum gradient norm, for actor and critic separately, or for both together with
     shared_network; larger gradients are scaled down; null: no limit."""
-    entropy_coefficient: Tunable = Field(default=0.0, ge=0, validation_alias=ENTROPY_COEFFICIENT)
+    entropy_coefficient: hyper.EntropyCoefficient = 0.0
     """Weight of the policy's entropy in the actor's loss."""
-    value_coefficient: Tunable = Field(default=0.5, ge=0, validation_alias=VALUE_COEFFICIENT)
+    value_coefficient: hyper.ValueCoefficient = 0.5
     """Weight of the squared error in the critic's loss."""
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"
     """Normalise advantages to mean 0 and standard deviation 1: within each update, over the whole

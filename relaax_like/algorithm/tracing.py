@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class Settings:
         plan = getattr(config, "plan", None)
         numbers = {_DISCOUNT: 1.0 if plan is None else plan.discount}
         for name, field in type(config).model_fields.items():
-            if any(isinstance(mark, TunableMark) for mark in field.metadata):
+            if _is_tunable(field):
                 value = getattr(config, name)
                 if value is not None:
                     numbers[name] = value
@@ -42,6 +42,14 @@ class Settings:
     def unpack(self, tensor: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the tensors by name."""
         return dict(zip(self._names, tf.unstack(tensor, len(self._names)), strict=True))
+
+
+def _is_tunable(field: Any) -> bool:
+    """Returns whether a field is marked, also inside of `Tunable | None`."""
+    marks = [*field.metadata]
+    for part in get_args(field.annotation):
+        marks += getattr(part, "__metadata__", ())
+    return any(isinstance(mark, TunableMark) for mark in marks)
 
 
 class TracedConfig:

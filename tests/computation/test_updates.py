@@ -508,6 +508,8 @@ def test_draws_depend_on_seed_group_and_step_alone(xla):
 
 class ScheduleConfig(AlgorithmConfig):
     weight: Tunable = 2.0
+    bound: Tunable | None = 0.5
+    off: Tunable | None = None
     rate: Schedule = Linear(1.0, 0.0, steps=100)
     plan: OnPolicy = OnPolicy(rollout_steps=1, discount=0.5)
 
@@ -521,6 +523,7 @@ def test_settings_schedules_and_global_t_are_inputs_of_one_compiled_function(xla
             type(self).traces += 1
             numbers = {
                 "weight": self.config.weight,
+                "bound": self.config.bound + 0.0 * tf.cast(self.config.off is None, tf.float32),
                 "rate": self.config.rate,
                 "discount": batch.discount[0],
                 "global_t": tf.cast(self.global_t, tf.float32),
@@ -529,10 +532,11 @@ def test_settings_schedules_and_global_t_are_inputs_of_one_compiled_function(xla
 
     algorithm = Settled(Scalars(xla), ScheduleConfig())
     task = LearningTask(algorithm, {"critic": SGD, "actor": SGD})
-    wanted = {"weight": 2.0, "discount": 0.5}
+    wanted = {"weight": 2.0, "discount": 0.5, "bound": 0.5}
+    assert len(task._settings.values) == 3
     for global_t, rate in ((0, 1.0), (25, 0.75), (1000, 0.0)):
         got = task.update(**make_x([0.0]), global_t=global_t).costs
-        assert {k: got[k] for k in ("weight", "rate", "discount", "global_t")} == pytest.approx(
+        assert {k: got[k] for k in (*wanted, "rate", "global_t")} == pytest.approx(
             {**wanted, "rate": rate, "global_t": global_t}
         )
     assert Settled.traces == 1
