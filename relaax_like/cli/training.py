@@ -9,7 +9,13 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import fix_run_dir
 from relaax_like.launch.modes import LogMode
-from relaax_like.launch.process import Shutdown, clear_traces, setup_logging, start_tracing
+from relaax_like.launch.process import (
+    Shutdown,
+    clear_traces,
+    get_process_start,
+    setup_logging,
+    start_tracing,
+)
 
 
 def begin_processes(config: Path, sets: Sequence[str], trace: bool, force: bool) -> int:
@@ -77,6 +83,7 @@ def _train(
 
     setup_logging("INFO", sys.stderr if log is LogMode.JSON else None)
     trainer = make_trainer(experiment, sets, log)
+    trainer.began = get_process_start()
     take_folder()
     if trace:
         clear_traces(experiment)

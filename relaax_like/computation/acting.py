@@ -13,6 +13,7 @@ import numpy as np
 from relaax_like.algorithm.exploration import Exploration
 from relaax_like.computation.model import Model, Specs, get_variables, order_variables
 from relaax_like.computation.prediction import Prediction
+from relaax_like.nn.compiling import CompiledFunction
 from relaax_like.nn.layers import Layer
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import get_name
@@ -194,7 +195,8 @@ class CompiledActor:
 
             xla = self.model.xla
             function = tf.function(flat, input_signature=specs, jit_compile=xla)
-            self._functions[exploit] = function.get_concrete_function()
+            trace = function.get_concrete_function
+            self._functions[exploit] = CompiledFunction(trace) if xla else trace()
         return self._functions[exploit]
 
     def _trace(

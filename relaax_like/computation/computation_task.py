@@ -6,7 +6,7 @@ import difflib
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -30,6 +30,7 @@ from relaax_like.computation.model import (
 from relaax_like.computation.prediction import LOG_PROB
 from relaax_like.config.places import describe_place
 from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
+from relaax_like.nn.compiling import CompiledFunction
 from relaax_like.nn.module import get_name
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
@@ -390,8 +391,7 @@ class ComputationTask:
             return [tensor for result in results for tensor in result.values()]
 
         xla = self._algorithm.model.xla
-        function = self._trace(flat, [*self._common_specs, *specs.values()], xla)
-        concrete = function.get_concrete_function()
+        concrete = self._compile_function(flat, [*self._common_specs, *specs.values()], xla)
 
         def call(tensors: list[tf.Tensor]) -> Any:
             arrays = iter(concrete(*tensors))
@@ -454,8 +454,7 @@ class ComputationTask:
             return vector, tf.stack([tf.cast(cost, tf.float32) for cost in numbers.values()])
 
         signature = [*self._common_specs, tf.TensorSpec([], tf.int64), *specs]
-        function = self._trace(flat, signature, xla)
-        concrete = function.get_concrete_function()
+        concrete = self._compile_function(flat, signature, xla)
         shapes = [tuple(variable.shape) for variable in self._trainable]
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
 
@@ -466,6 +465,15 @@ class ComputationTask:
             return gradients, dict(zip(names, costs.numpy().tolist(), strict=True))
 
         return call
+
+    def _compile_function(
+        self, function: Callable[..., Any], signature: Sequence[tf.TensorSpec], xla: bool
+    ) -> Callable[..., Any]:
+        """Returns one call, which XLA compiles when it is first made."""
+        traced = self._trace(function, signature, xla)
+        if xla:
+            return CompiledFunction(traced.get_concrete_function)
+        return cast(Callable[..., Any], traced.get_concrete_function())
 
     def _trace(
         self, function: Callable[..., Any], signature: Sequence[tf.TensorSpec], xla: bool = False

@@ -28,6 +28,7 @@ from relaax_like.computation.model import get_normalizers, get_targets
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.places import describe_place
 from relaax_like.config.plan import Unit
+from relaax_like.nn.compiling import get_compile_cache
 from relaax_like.nn.layers import merge_steps
 from relaax_like.nn.module import as_tf_variable, get_name
 from relaax_like.nn.optimizers import Optimizer
@@ -296,8 +297,7 @@ class LearningTask(ComputationTask):
             vector, _, rows = step(global_t, settings, *flatten(prepared))
             return vector, rows
 
-        function = self._trace(flat, [*self._common_specs, *specs], xla)
-        concrete = function.get_concrete_function()
+        concrete = self._compile_function(flat, [*self._common_specs, *specs], xla)
 
         def call(tensors: list[tf.Tensor]) -> UpdateResult:
             vector, rows = concrete(*tensors)
@@ -356,12 +356,14 @@ class LearningTask(ComputationTask):
             return sums, updates, [tf.reshape(row, leading) for row in rows]
 
         signature = [*common, *[tf.TensorSpec([], tf.int64)] * 3, *specs]
-        function = self._trace(flat, signature, xla)
-        concrete = function.get_concrete_function()
+        concrete = self._compile_function(flat, signature, xla)
         if xla and not self._has_compiled:  # by the first call
             self._has_compiled = True
             seconds = 1 + _COMPILING_TO_TRACING * (time.perf_counter() - began)
-            logger.info("compiling the update (once, about %.0f s)", seconds)
+            how = "compiling the update (once, about"
+            if get_compile_cache() is not None:
+                how = "compiling the update, or loading it (once, at most about"
+            logger.info("%s %.0f s)", how, seconds)
 
         def call(tensors: list[tf.Tensor]) -> UpdateResult:
             sums, updates, rows = concrete(*tensors)

@@ -122,6 +122,8 @@ def export_experiment(experiment: Experiment) -> dict[str, Any]:
         (ENVIRONMENT, experiment.environment),
     ]
     data: dict[str, Any] = {"seed": experiment.seed, "run_dir": str(experiment.run_dir)}
+    if experiment.compile_cache is not None:
+        data["compile_cache"] = str(experiment.compile_cache)
     data.update((name, _dump_section(section)) for name, section in sections if section is not None)
     return data
 
@@ -174,6 +176,7 @@ class _ExperimentLoader:
             file=self._document.file,
             seed=top.seed,
             run_dir=top.run_dir,
+            compile_cache=top.compile_cache,
             parameter_server=parameter_server,
             rlx_server=rlx_server,
             metrics_server=metrics_server,

@@ -65,6 +65,9 @@ class TopConfig(Settings):
     run_name: str | None = Field(default=None, pattern=r"^[^/.][^/]*$")
     """Name of the run in logdir; null: a hash of all settings except seed, folders and addresses,
     followed by the seed."""
+    compile_cache: Path | None = None
+    """Folder, relative to the working directory, in which compiled functions are kept, so that
+    later processes need not compile them again; null: nothing is kept."""
 
 
 class ParameterServerConfig(Settings):
@@ -300,6 +303,7 @@ class Experiment:
       file: the YAML file.
       seed: see `config.seeds.derive_seed`.
       run_dir: folder of all that the run writes.
+      compile_cache: see `nn.compiling.use_compile_cache`.
       metrics_server: None when the file has no such section.
       wandb: None when the file has no such section.
       security: its paths are absolute; whether the files exist shows when they are used.
@@ -313,6 +317,7 @@ class Experiment:
     file: Path
     seed: int
     run_dir: Path
+    compile_cache: Path | None
     parameter_server: ParameterServerConfig
     rlx_server: RlxServerConfig
     metrics_server: MetricsServerConfig | None

@@ -17,6 +17,7 @@ _METRICS_SERVER = "relaax-metrics-server"
 PLACES = {
     "seed",
     "run_dir",
+    "compile_cache",
     *(f"{_PARAMETER_SERVER}.{key}" for key in ("bind", "checkpoint_dir", "metrics_dir")),
     *(f"{_PARAMETER_SERVER}.{key}" for key in ("mirror_url", "prometheus_bind", "log_level")),
     f"{_PARAMETER_SERVER}.progress_interval_sec",

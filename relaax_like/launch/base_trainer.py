@@ -3,6 +3,7 @@
 import abc
 import logging
 import threading
+import time
 from collections.abc import Sequence
 
 from relaax_like.bridge.in_process import InProcessClient
@@ -22,6 +23,7 @@ from relaax_like.launch.parameter_server import (
 )
 from relaax_like.launch.process import Shutdown
 from relaax_like.launch.run_folder import TRAIN, describe_start, write_config
+from relaax_like.nn.compiling import get_compile_seconds, use_compile_cache
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire import tracing
 
@@ -52,6 +54,7 @@ class BaseTrainer(abc.ABC):
     Attributes:
       experiment: what is trained.
       status: of the parameter server at the end of `run`; None before.
+      began: `time.perf_counter()` from which the time to start is counted.
 
     Args:
       experiment: as the attribute.
@@ -67,12 +70,17 @@ class BaseTrainer(abc.ABC):
     ):
         self.experiment = experiment
         self.status: Status | None = None
+        self.began = time.perf_counter()
+        # When the first agents were ready, and when training returned.
+        self._ready: float | None = None
+        self._returned = 0.0
         self._overrides = overrides
         self._log = log
 
     def run(self, shutdown: Shutdown) -> int:
         """Trains until the target, the budget or a signal; returns the exit status."""
         experiment = self.experiment
+        use_compile_cache(experiment.compile_cache)
         make_run_dir(experiment)
         serving: list[ParameterServer] = []
         with make_recorder(experiment, lambda: serving[0].global_t if serving else 0) as recorder:
@@ -89,6 +97,7 @@ class BaseTrainer(abc.ABC):
         if isinstance(progress, JsonProgress):
             progress.show(self.status)
         print_summary(experiment, self.status, serves=False)
+        logger.info("time        %s", self._describe_times())
         return 0 if server.finished else shutdown.exit_status
 
     @abc.abstractmethod
@@ -123,19 +132,33 @@ class BaseTrainer(abc.ABC):
           ProtocolError: the algorithm cannot use the environments' spaces.
         """
         with tracing.span(tracing.START):
-            return make_local_agents(
+            agents = make_local_agents(
                 self.experiment,
                 slots,
                 lambda client_id: InProcessClient(server, client_id),
                 publisher=server if self.experiment.learner.placement == "server" else None,
                 stop=stop,
             )
+        if self._ready is None:
+            self._ready = time.perf_counter()
+        return agents
 
     def show_episode(self, episode: SlotEpisode, progress: Progress) -> None:
         """Adds an episode to what is shown; for `on_episode` of an `Interactor`."""
         progress.lengths.append(episode.length)
         if self.experiment.rlx_server.score_lines:
             logger.info("slot %d: score %g, %d steps", episode.slot, episode.score, episode.length)
+
+    def _describe_times(self) -> str:
+        """Returns where the time went, from `began` to now."""
+        compiling = get_compile_seconds()
+        ready = self._returned if self._ready is None else self._ready
+        learning = max(self._returned - ready - compiling, 0.0)
+        ending = time.perf_counter() - self._returned
+        return (
+            f"{ready - self.began:.1f} s to start, {compiling:.1f} s compiling, "
+            f"{learning:.1f} s learning, {ending:.1f} s to end"
+        )
 
     def _train_and_watch(
         self, server: ParameterServer, newest: NewestScalars, shutdown: Shutdown
@@ -152,6 +175,7 @@ class BaseTrainer(abc.ABC):
                         set_backprop_workers(self.experiment)
                     self.train(server, shutdown.requested, progress)
             finally:
+                self._returned = time.perf_counter()
                 shutdown.requested.set()
                 watching.join()
         return progress

@@ -15,6 +15,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.launch.local import LocalAgents, make_local_agents, open_slots
 from relaax_like.launch.video import FilmedSlots, draw_without_screen, validate_video
 from relaax_like.learner.fixed_values import FixedValues
+from relaax_like.nn.compiling import use_compile_cache
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import read_best, read_latest
 from relaax_like.parameter_server.store import Store
@@ -71,6 +72,7 @@ def evaluate_snapshot(
       ConfigError: the environment cannot be filmed, or the file cannot be written.
       SnapshotError: there is no snapshot, or none that can be used.
     """
+    use_compile_cache(experiment.compile_cache)
     if video is not None:
         validate_video(video.path)
     directory = experiment.parameter_server.checkpoint_dir

@@ -49,6 +49,7 @@ from relaax_like.learner.experience_service import ExperienceService
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.metrics.prometheus import PrometheusPage
+from relaax_like.nn.compiling import use_compile_cache
 from relaax_like.parameter_server.ending import Target
 from relaax_like.parameter_server.initial_values import (
     compute_initial_values,
@@ -158,6 +159,7 @@ def make_parameter_server(
 def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
     """Serves until training finishes or a signal comes; returns the exit status."""
     failpoints.arm_from_environment()
+    use_compile_cache(experiment.compile_cache)
     reporter = Reporter.from_environment()
     settings = experiment.parameter_server
     validate_served(experiment)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn, TextIO
 
@@ -67,6 +68,17 @@ def setup_logging(level: str, stream: TextIO | None = None) -> None:
         handlers=[OutputHandler(stream or sys.stdout)],
         force=True,
     )
+
+
+def get_process_start() -> float:
+    """Returns the `time.perf_counter()` at which this process began; without /proc, now."""
+    now = time.perf_counter()
+    with contextlib.suppress(OSError, ValueError):
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        # After the name, which can contain anything, the 20th field is in clock ticks since boot.
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        return now - (uptime - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
+    return now
 
 
 def start_tracing(role: str, experiment: Experiment, wanted: bool) -> None:

@@ -29,6 +29,7 @@ from relaax_like.launch.security import (
 )
 from relaax_like.learner.learner_process import LearnerProcess
 from relaax_like.learner.remote_learner import RemoteLearner
+from relaax_like.nn.compiling import use_compile_cache
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.server import RlxServer, new_event_loop
@@ -93,6 +94,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
       overrides: that it was loaded with, for the learner's process.
     """
     settings = experiment.rlx_server
+    use_compile_cache(experiment.compile_cache)
     reporter = Reporter.from_environment()
     chaos.from_environment()  # a mistake in it is told here, and not by the first agent
     shutdown = Shutdown()

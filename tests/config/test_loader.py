@@ -182,7 +182,7 @@ _BAD_FILES = {
     "unknown section": (
         "algoritm: {}\n" + MINIMAL,
         "cartpole.yaml:1: algoritm: unknown key; did you mean algorithm? (known: seed, run_dir, "
-        "logdir, run_name, "
+        "logdir, run_name, compile_cache, "
         "relaax-parameter-server, relaax-rlx-server, relaax-metrics-server, wandb, security, "
         "learner, algorithm, environment)",
     ),

@@ -13,6 +13,7 @@ from relaax_like.bridge.service import Push
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.parameter_server import journal as journal_module
 from relaax_like.parameter_server import push_journal
+from relaax_like.parameter_server.targets import make_group_steps
 from relaax_like.wire.errors import JournalError, ServerUnavailableError
 
 
@@ -133,9 +134,10 @@ def test_the_next_version_meets_the_new_settings(tmp_path):
         got = get_state(again)
     with open_server(tmp_path / "other") as other:
         other.push(make_push(1))
-        other._store._optimizers = {"default": CHANGED}
+        steps = make_group_steps(other.manifest, {"default": CHANGED}, {})
+        other._store._optimizers = steps
         other._store._groups = tuple(
-            replace(group, config=CHANGED) for group in other._store._groups
+            replace(group, config=steps[group.name]) for group in other._store._groups
         )
         other.push(make_push(2))
         assert get_state(other) == got

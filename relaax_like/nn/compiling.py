@@ -1,0 +1,157 @@
+"""Functions that XLA compiles: how long that takes, and a cache of them on disk between processes.
+
+The cache is an opt-in, by flags of TensorFlow's own. TensorFlow reads `TF_XLA_FLAGS` once, when it
+is loaded, so the flags are set before. The processes that this one starts inherit them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from relaax_like.wire.errors import ConfigError
+
+_FLAGS = "TF_XLA_FLAGS"
+_FOLDER = "--tf_xla_persistent_cache_directory"
+_DEVICES = "--tf_xla_persistent_cache_device_types"
+_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu")
+# Errors of the cache have no type of their own. All errors of these types that a call raises while
+# it compiles are the cache's; those of an invalid argument are only with one of these texts.
+_TYPES = ("OutOfRangeError", "FailedPreconditionError", "PermissionDeniedError", "DataLossError")
+_TEXTS = re.compile(r"Serialized|cache", re.IGNORECASE)
+
+_lock = threading.Lock()
+_seconds = 0.0
+
+
+def use_compile_cache(folder: Path | None) -> None:
+    """Keeps compiled functions in a folder; call it before TensorFlow is loaded.
+
+    The flags that the user has in TF_XLA_FLAGS remain, and a cache that is set there already is
+    used instead of this one.
+
+    Args:
+      folder: created if it does not exist. Each version of TensorFlow and each type of processor
+        has a folder of its own in it. None: nothing changes.
+
+    Raises:
+      ConfigError: the folder cannot be written, or TF_XLA_FLAGS names a file of flags.
+    """
+    if folder is None:
+        return
+    flags = os.environ.get(_FLAGS, "").strip()
+    if flags and not flags.startswith("-"):
+        raise ConfigError(
+            f"compile_cache: {_FLAGS} names a file of flags, {flags}, to which none can be added; "
+            f"put the flags themselves into {_FLAGS}, or remove compile_cache"
+        )
+    if _FOLDER in flags:
+        return
+    own = folder.absolute() / _describe_platform()
+    if re.search(r"\s", str(own)):
+        raise ConfigError(
+            f"compile_cache: {own} contains white space, which {_FLAGS} cannot express; "
+            "choose another folder"
+        )
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _explain_folder(own, error.strerror) from None
+    if not os.access(own, os.R_OK | os.W_OK | os.X_OK):
+        raise _explain_folder(own, "no permission to read and write")
+    os.environ[_FLAGS] = " ".join(filter(None, [flags, f"{_FOLDER}={own}", f"{_DEVICES}=CPU"]))
+    # Loading a function logs as errors that two preferences of XLA are no features of a processor.
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") == "2":
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+
+def get_compile_cache() -> Path | None:
+    """Returns the folder that TF_XLA_FLAGS names; None without one."""
+    found = re.search(rf"{_FOLDER}=(\S+)", os.environ.get(_FLAGS, ""))
+    return Path(found[1]) if found else None
+
+
+class CompiledFunction:
+    """A function that XLA compiles when it is first called; see `get_compile_seconds`.
+
+    TensorFlow fails on a damaged file of the cache instead of compiling the function again. Such a
+    call raises a ConfigError that names the folder and the cure.
+
+    Args:
+      trace: returns the concrete function.
+    """
+
+    def __init__(self, trace: Callable[[], Callable[..., Any]]):
+        began = time.perf_counter()
+        self._function = trace()
+        self._called = False
+        _add_seconds(time.perf_counter() - began)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Calls the function; the first call takes as long as compiling it, or loading it."""
+        try:
+            if self._called:
+                return self._function(*arguments)
+            began = time.perf_counter()
+            results = self._function(*arguments)
+        except Exception as error:
+            _raise_cache_error(error)
+            raise
+        self._called = True
+        _add_seconds(time.perf_counter() - began)
+        return results
+
+
+def get_compile_seconds() -> float:
+    """Returns how long tracing and first calls have taken in this process, in all threads."""
+    return _seconds
+
+
+def _add_seconds(seconds: float) -> None:
+    global _seconds
+    with _lock:
+        _seconds += seconds
+
+
+def _raise_cache_error(error: Exception) -> None:
+    folder = get_compile_cache()
+    if folder is None or not _comes_from_cache(error):
+        return
+    reason = str(error).splitlines()[0].removesuffix(".")
+    raise ConfigError(
+        f"compile_cache: TensorFlow cannot use a file in {folder}: {reason}; remove this folder, "
+        "after which functions are compiled again"
+    ) from error
+
+
+def _comes_from_cache(error: Exception) -> bool:
+    name = type(error).__name__
+    return name in _TYPES or (name == "InvalidArgumentError" and bool(_TEXTS.search(str(error))))
+
+
+def _describe_platform() -> str:
+    """Returns one name for each version of TensorFlow and each type of processor."""
+    version = "unknown"
+    for distribution in _DISTRIBUTIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = importlib.metadata.version(distribution)
+            break
+    features = platform.processor()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        features = next((ln for ln in lines if ln.startswith(("flags", "Features"))), features)
+    digest = hashlib.sha256(features.encode()).hexdigest()[:8]
+    return f"tensorflow-{version}-{platform.machine()}-{digest}"
+
+
+def _explain_folder(folder: Path, reason: str | None) -> ConfigError:
+    return ConfigError(f"compile_cache: {folder}: {reason}; choose another folder")

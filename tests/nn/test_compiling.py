@@ -1,0 +1,110 @@
+"""Compiled functions that are kept between processes: flags, whole runs, and damaged files."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.cluster import find_command
+from support.compare import compare
+
+from relaax_like.nn.compiling import get_compile_cache, use_compile_cache
+from relaax_like.parameter_server.snapshots import read_latest
+from relaax_like.wire.errors import ConfigError
+
+FLAGS = "TF_XLA_FLAGS"
+TIMES = r"(\S+) s to start, (\S+) s compiling, (\S+) s learning, (\S+) s to end"
+
+
+@pytest.fixture
+def flags(monkeypatch):
+    """Sets the user's own flags; afterwards they are as they were."""
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+    monkeypatch.setenv(FLAGS, "")
+    return lambda text: monkeypatch.setenv(FLAGS, text)
+
+
+def test_without_a_folder_nothing_changes(flags):
+    flags("--tf_xla_auto_jit=2")
+    use_compile_cache(None)
+    assert os.environ[FLAGS] == "--tf_xla_auto_jit=2"
+    assert get_compile_cache() is None
+
+
+def test_the_flags_of_the_user_remain(flags, tmp_path):
+    flags("--tf_xla_auto_jit=2")
+    use_compile_cache(tmp_path / "cache")
+    first, *rest = os.environ[FLAGS].split()
+    assert first == "--tf_xla_auto_jit=2"
+    assert len(rest) == 2
+    folder = get_compile_cache()
+    assert folder is not None
+    assert folder.parent == tmp_path / "cache"
+    assert folder.is_dir()
+    before = os.environ[FLAGS]
+    use_compile_cache(tmp_path / "cache")  # as a process does that inherited them
+    assert os.environ[FLAGS] == before
+
+
+def test_a_cache_of_the_user_is_used_instead(flags, tmp_path):
+    flags("--tf_xla_persistent_cache_directory=/somewhere")
+    use_compile_cache(tmp_path / "cache")
+    assert get_compile_cache() == Path("/somewhere")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_what_cannot_be_a_cache_is_refused(flags, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"compile_cache: .*/file/.*: Not a directory; choose"):
+        use_compile_cache(tmp_path / "file")
+    with pytest.raises(ConfigError, match=r"compile_cache: .*white space.*choose another folder"):
+        use_compile_cache(tmp_path / "a folder")
+    flags("/etc/flags")
+    with pytest.raises(ConfigError, match="TF_XLA_FLAGS names a file of flags, /etc/flags"):
+        use_compile_cache(tmp_path / "cache")
+
+
+def train(folder, cache):
+    """Trains a small ppo in a process; returns its result, and the state that it ends with."""
+    file = folder / "experiment.yaml"
+    file.write_text(
+        "algorithm: {name: ppo, max_global_step: 256, state_size: 4, num_actions: 2, "
+        "network: {layers: [4]}, num_steps: 64, rollout_steps: 16, epochs: 2, batch_size: 16}\n"
+        "environment: {program: OpenAI_Gym, env: CartPole-v1, slots: 4}\n"
+    )
+    run = folder / f"run{len(list(folder.glob('run*')))}"
+    argv = [find_command("relaax"), "train", file, "--set", f"run_dir={run}"]
+    if cache is not None:
+        argv += ["--set", f"compile_cache={cache}"]
+    environment = {key: value for key, value in os.environ.items() if key != FLAGS}
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=100, env=environment)
+    return done, read_latest(run / "checkpoints")
+
+
+def test_a_second_run_loads_what_the_first_one_compiled(tmp_path):
+    cache = tmp_path / "cache"
+    states = []
+    times = []
+    for use in (None, cache, cache):
+        done, state = train(tmp_path, use)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stderr == ""
+        times_line = re.search(rf"time +{TIMES}", done.stdout)
+        assert times_line, done.stdout
+        assert float(times_line[2]) > 0
+        states.append({"values": state.values, "slots": state.slots, "steps": state.steps})
+        times.append({file.name: file.stat().st_mtime_ns for file in cache.glob("*/*")})
+    assert not times[0]
+    assert times[1]
+    assert times[1] == times[2]
+    assert compare(states[0], states[1]) == ""
+    assert compare(states[0], states[2]) == ""
+
+    (kept,) = cache.glob("*/*")
+    kept.write_bytes(kept.read_bytes()[:1000])
+    done, _ = train(tmp_path, cache)
+    assert done.returncode == 2
+    problem = rf"compile_cache: TensorFlow cannot use a file in {kept.parent}: .*"
+    assert re.search(f"{problem}; remove this folder", done.stdout + done.stderr)
+    assert "Traceback" not in done.stdout + done.stderr
