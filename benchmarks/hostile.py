@@ -43,7 +43,7 @@ import psutil
 from benchmarks import hostile_rlx
 from benchmarks.report import report
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.service import NullMetrics
+from relaax_like.core.metrics import NullMetrics
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
 

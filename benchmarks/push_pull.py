@@ -26,9 +26,9 @@ import numpy as np
 
 from benchmarks.report import report
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.manifest import Variable, make_manifest
-from relaax_like.bridge.service import NullMetrics
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import Variable, make_manifest
+from relaax_like.core.metrics import NullMetrics
 from relaax_like.launch.process import keep_what_is_loaded
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal

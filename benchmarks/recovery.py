@@ -30,7 +30,7 @@ import psutil
 
 from benchmarks.report import report
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.service import NullMetrics
+from relaax_like.core.metrics import NullMetrics
 from relaax_like.wire.errors import ServerUnavailableError
 
 PULLED = 50_000_000

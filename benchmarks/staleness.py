@@ -21,10 +21,10 @@ import numpy as np
 
 from benchmarks.report import report
 from relaax_like.bridge.in_process import InProcessClient
-from relaax_like.bridge.manifest import Variable, make_manifest
-from relaax_like.bridge.service import NullMetrics
 from relaax_like.config.combine import CombineConfig
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import Variable, make_manifest
+from relaax_like.core.metrics import NullMetrics
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 

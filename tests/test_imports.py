@@ -20,8 +20,8 @@ CODE = [
 GENERATED = re.compile(r"_pb2(_grpc)?\.py$")
 # Where TensorFlow may be imported: Model, Algorithm, the layers, and the border to NumPy.
 TENSORFLOW = (
-    r"relaax_like/algorithm/(algorithm|batch|flare|parts|random|tracing)\.py",
-    r"relaax_like/computation/(model|actor_critic|algorithm|computation_task|updates|acting)\.py",
+    r"relaax_like/algorithm/(algorithm|acting|actor_critic|batch|flare|model|parts|random|tracing)\.py",
+    r"relaax_like/learn/(computation_task|updates)\.py",
     r"relaax_like/nn/.*\.py",
     r"algorithms/[^/]+/(model|algorithm)\.py",
 )
@@ -80,27 +80,25 @@ def test_tensorflow_stays_in_models_and_algorithms() -> None:
 
 
 # What each package must not import. Imports point one way: cli, launch, servers, agent,
-# computation, nn; bridge, config and wire lie below them all and know none of them.
+# learn, algorithm, nn; core, config and wire lie below them all and know none of them.
 UPPER = "launch cli"
-ROLES = (
-    "parameter_server rlx_server agent learner algorithm computation nn experience sampling "
-    + UPPER
-)
+SERVERS = f"parameter_server rlx_server sampling {UPPER}"
+ROLES = f"agent learn algorithm nn {SERVERS}"
 LAYERS = {
-    "wire": f"bridge config client metrics {ROLES}",
-    "v1": f"wire bridge config client metrics {ROLES}",
-    "config": f"bridge client metrics {ROLES}",
-    "bridge": f"client {ROLES}",
-    "metrics": f"client {ROLES}",
-    "client": f"bridge config metrics {ROLES}",
-    "experience": f"parameter_server rlx_server agent learner computation client sampling {UPPER}",
-    "nn": f"parameter_server rlx_server agent learner computation client sampling {UPPER}",
-    "algorithm": f"parameter_server rlx_server agent learner client sampling {UPPER}",
-    "computation": f"parameter_server rlx_server agent learner client sampling {UPPER}",
-    "learner": f"parameter_server rlx_server agent client sampling {UPPER}",
+    "wire": f"core bridge config client metrics experience {ROLES}",
+    "v1": f"wire core bridge config client metrics experience {ROLES}",
+    "config": f"core bridge client metrics experience {ROLES}",
+    "experience": f"core bridge config client metrics {ROLES}",
+    "core": f"bridge config client metrics {ROLES}",
+    "bridge": f"client experience {ROLES}",
+    "metrics": f"client experience {ROLES}",
+    "client": f"core bridge config metrics experience {ROLES}",
+    "nn": f"bridge client metrics agent learn algorithm {SERVERS}",
+    "algorithm": f"bridge client metrics agent learn {SERVERS}",
+    "learn": f"agent client {SERVERS}",
     "sampling": f"parameter_server rlx_server {UPPER}",
-    "agent": f"parameter_server rlx_server learner client sampling {UPPER}",
-    "parameter_server": f"rlx_server agent learner computation nn client sampling {UPPER}",
+    "agent": f"learn client {SERVERS}",
+    "parameter_server": f"rlx_server agent learn algorithm nn client sampling {UPPER}",
     "rlx_server": f"parameter_server client sampling {UPPER}",
     "launch": "cli",
 }
@@ -152,8 +150,8 @@ FRESH = {
     "relaax_like.launch.sampler_main": "tensorflow gymnasium",
     "relaax_like.config.loader": "tensorflow grpc numba gymnasium",
     "relaax_like.cli.main": "tensorflow grpc numba gymnasium",
-    "relaax_like.computation.actor_critic": "tensorflow grpc numba gymnasium",
-    "relaax_like.computation.acting": "tensorflow grpc numba gymnasium",
+    "relaax_like.algorithm.actor_critic": "tensorflow grpc numba gymnasium",
+    "relaax_like.algorithm.acting": "tensorflow grpc numba gymnasium",
 }
 
 

@@ -2,8 +2,7 @@
 
 import tensorflow as tf
 
-from relaax_like.algorithm import Algorithm, Batch, Losses
-from relaax_like.computation.actor_critic import ActorCritic
+from relaax_like.algorithm import ActorCritic, Algorithm, Batch, Losses
 from relaax_like.nn.returns import compute_vtrace
 
 from .config import Config

@@ -2,11 +2,14 @@
 
 from pydantic import Field
 
-from relaax_like.config import hyper
-from relaax_like.config.actor_critic import ActorCriticConfig
-from relaax_like.config.optimizer import OptimizerConfig, make_adam
-from relaax_like.config.plan import OnPolicy
-from relaax_like.config.schedule import Tunable
+from relaax_like.config import (
+    ActorCriticConfig,
+    OnPolicy,
+    OptimizerConfig,
+    Tunable,
+    hyper,
+    make_adam,
+)
 
 
 class Config(ActorCriticConfig):

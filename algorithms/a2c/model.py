@@ -1,6 +1,6 @@
 """The networks of a2c: policy and value function."""
 
-from relaax_like.computation.actor_critic import ActorCritic
+from relaax_like.algorithm import ActorCritic
 
 from .config import Config
 

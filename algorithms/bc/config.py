@@ -2,9 +2,7 @@
 
 from pydantic import Field
 
-from relaax_like.config.actor_critic import ActorCriticConfig
-from relaax_like.config.optimizer import OptimizerConfig
-from relaax_like.config.plan import Offline
+from relaax_like.config import ActorCriticConfig, Offline, OptimizerConfig
 
 ACTOR, CRITIC, SHARED = "actor", "critic", "default"
 

@@ -1,6 +1,6 @@
 """The networks of bc: those of an actor-critic, so that one can go on from their weights."""
 
-from relaax_like.computation.actor_critic import ActorCritic
+from relaax_like.algorithm import ActorCritic
 
 from .config import ACTOR, CRITIC, Config
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from relaax_like.agent.agent import Agent as BaseAgent
-from relaax_like.agent.agent import State
-from relaax_like.bridge.service import ParameterServerClient
-from relaax_like.computation.computation_task import ComputationTask
-from relaax_like.config.seeds import derive_seed
+from relaax_like.agent import Agent as BaseAgent
+from relaax_like.agent import State
+from relaax_like.config import derive_seed
+from relaax_like.core import ParameterServerClient
 from relaax_like.experience.returns import compute_discounted_returns, normalize
+from relaax_like.learn.computation_task import ComputationTask
 
 from .algorithm import PolicyGradient
 from .config import Config

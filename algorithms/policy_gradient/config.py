@@ -2,10 +2,8 @@
 
 from pydantic import Field
 
-from relaax_like.config import hyper
-from relaax_like.config.algorithm import AlgorithmConfig
-from relaax_like.config.spaces import validate_discrete, validate_vector
-from relaax_like.wire.spaces import Spaces
+from relaax_like.config import AlgorithmConfig, hyper, validate_discrete, validate_vector
+from relaax_like.wire import Spaces
 
 
 class Config(AlgorithmConfig):

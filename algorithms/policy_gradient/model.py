@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relaax_like.bridge.manifest import Variable
-from relaax_like.computation.model import Model, Specs, Tensors, get_variables
-from relaax_like.nn.action_heads import make_action_spec, make_distribution
-from relaax_like.nn.layers import Dense
+from relaax_like.algorithm import Model, Specs, get_variables
+from relaax_like.algorithm.model import Tensors
+from relaax_like.core import Variable
+from relaax_like.nn import Dense, make_action_spec, make_distribution
 from relaax_like.nn.lazy_tensorflow import tf
-from relaax_like.wire.spaces import Discrete
+from relaax_like.wire import Discrete
 
 from .config import Config
 

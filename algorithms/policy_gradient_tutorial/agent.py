@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.bridge.service import ParameterServerClient
-from relaax_like.config.seeds import derive_seed
+from relaax_like.config import derive_seed
+from relaax_like.core import ParameterServerClient
 from relaax_like.experience.returns import compute_discounted_returns, normalize
 
 from .config import Config

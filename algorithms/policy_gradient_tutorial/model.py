@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from relaax_like.bridge.manifest import Variable
-from relaax_like.nn.layers import Dense
+from relaax_like.core import Variable
+from relaax_like.nn import Dense
 
 from .config import Config
 

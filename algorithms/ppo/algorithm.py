@@ -5,9 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from relaax_like.algorithm import Algorithm, Batch, Losses, Tensors
-from relaax_like.computation.actor_critic import Evaluation
-from relaax_like.config.mirror import Mirror
+from relaax_like.algorithm import Algorithm, Batch, Evaluation, Losses, Tensors
+from relaax_like.config import Mirror
 from relaax_like.nn.returns import compute_gae
 from relaax_like.wire.spaces import OBSERVATION
 

@@ -4,13 +4,17 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from relaax_like.config import hyper
-from relaax_like.config.actor_critic import ActorCriticConfig
-from relaax_like.config.mirror import Mirror, parse_mirror
-from relaax_like.config.optimizer import OptimizerConfig, make_adam
-from relaax_like.config.plan import OnPolicy
-from relaax_like.config.schedule import Tunable
-from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete
+from relaax_like.config import (
+    ActorCriticConfig,
+    Mirror,
+    OnPolicy,
+    OptimizerConfig,
+    Tunable,
+    hyper,
+    make_adam,
+    parse_mirror,
+)
+from relaax_like.wire import Box, Discrete, MultiDiscrete
 
 ACTOR, CRITIC, SHARED = "actor", "critic", "default"
 

@@ -1,8 +1,8 @@
 """The networks of ppo: actor and critic, each a variable group where they share no layers."""
 
-from relaax_like.computation.actor_critic import ActorCritic
+from relaax_like.algorithm import ActorCritic
 from relaax_like.config.plan import RETURN_STATISTIC
-from relaax_like.nn.normalization import Normalizer
+from relaax_like.nn import Normalizer
 
 from .config import ACTOR, CRITIC, Config
 

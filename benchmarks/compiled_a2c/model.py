@@ -4,8 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from relaax_like.computation.actor_critic import ActorCritic
-from relaax_like.computation.model import Tensors
+from relaax_like.algorithm.actor_critic import ActorCritic
+from relaax_like.algorithm.model import Tensors
 
 
 class CompiledActorCritic(ActorCritic):

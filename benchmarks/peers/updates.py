@@ -37,9 +37,9 @@ from benchmarks.peers.update_cases import (
     draw,
 )
 from benchmarks.report import report
-from relaax_like.computation.prediction import LOG_PROB
-from relaax_like.computation.updates import LearningTask
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
+from relaax_like.core.prediction import LOG_PROB
+from relaax_like.learn.updates import LearningTask
 
 _OURS = "ours"
 # Of each form, before anything is counted: ours compiles in the first one.

@@ -6,10 +6,8 @@ Schulman et al. 2017 (https://arxiv.org/abs/1707.06347), equation 7.
 import tensorflow as tf
 from pydantic import Field
 
-from relaax_like.algorithm import Algorithm, Batch, Losses, OnPolicy, Tunable
-from relaax_like.algorithm.batch import Tensors
-from relaax_like.computation.actor_critic import ActorCritic
-from relaax_like.config.actor_critic import ActorCriticConfig
+from relaax_like.algorithm import ActorCritic, Algorithm, Batch, Losses, OnPolicy, Tensors, Tunable
+from relaax_like.config import ActorCriticConfig
 from relaax_like.nn.returns import compute_gae
 
 

@@ -23,11 +23,9 @@ from relaax_like.algorithm import (
     make_network,
     make_policy,
 )
-from relaax_like.config.network import NetworkConfig
-from relaax_like.config.optimizer import OptimizerConfig
-from relaax_like.nn.layers import Parameter
-from relaax_like.nn.module import Module
-from relaax_like.wire.spaces import Box
+from relaax_like.config import NetworkConfig, OptimizerConfig
+from relaax_like.nn import Module, Parameter
+from relaax_like.wire import Box
 
 
 class Config(AlgorithmConfig):

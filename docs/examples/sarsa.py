@@ -19,8 +19,8 @@ from relaax_like.algorithm import (
     make_epsilon_greedy,
     make_network,
 )
-from relaax_like.config.network import NetworkConfig
-from relaax_like.nn.layers import take
+from relaax_like.config import NetworkConfig
+from relaax_like.nn import take
 
 
 class Config(AlgorithmConfig):

@@ -17,7 +17,7 @@ import gymnasium as gym
 import numpy as np
 
 from relaax_like.extras import describe_missing
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire import ConfigError
 
 NAMESPACE = "ALE/"
 _DEFAULTS: dict[str, Any] = {"autoreset_mode": "SameStep", "stack_num": 1, "frameskip": 4}

@@ -19,7 +19,7 @@ from relaax_like.client import (
     make_security,
 )
 from relaax_like.extras import describe_missing
-from relaax_like.wire.errors import ConfigError, NotAllowedError, ProtocolError, RelaaxError
+from relaax_like.wire import ConfigError, NotAllowedError, ProtocolError, RelaaxError
 
 from .gym_display import Display
 

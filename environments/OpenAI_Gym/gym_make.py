@@ -18,7 +18,7 @@ from gymnasium.envs.registration import (
 from gymnasium.vector import AutoresetMode
 
 from relaax_like.extras import describe_cure, describe_missing
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire import ConfigError
 
 from . import gym_atari, gym_masked
 from .gym_repeat import ActionRepeat

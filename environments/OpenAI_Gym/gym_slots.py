@@ -19,7 +19,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from relaax_like.client.gym_spaces import SpaceCodec, to_array
 from relaax_like.client.interactor import Transition
 from relaax_like.client.values import UserSpace, Values
-from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire import ConfigError, InvalidInputError
 
 _SUCCESS_KEYS = ("is_success", "success")
 # Longer episodes cannot be replayed, and so not be saved: their actions are memory and time.

@@ -7,8 +7,7 @@ import numpy as np
 
 from relaax_like.client import Transition
 from relaax_like.client.values import UserSpace
-from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.spaces import Box, Discrete
+from relaax_like.wire import Box, ConfigError, Discrete, InvalidInputError
 
 DELAY = 8
 CUES = 2

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire import ConfigError
 
 from .recall import RecallSlots, make_recall
 

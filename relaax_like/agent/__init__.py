@@ -1,5 +1,11 @@
 """Agents: what answers an environment's three verbs."""
 
-from relaax_like.agent.agent import Agent
+from relaax_like.agent.agent import Agent, State
+from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
 
-__all__ = ["Agent"]
+__all__ = [
+    "Agent",
+    "BatchAgent",
+    "SimpleRLAgent",
+    "State",
+]

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.bridge.service import Metrics, ParameterServerClient
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.roles import ParameterServerClient
 
 # A plain space's array, or named arrays for Dict and Tuple spaces; without a slot axis.
 State = np.ndarray | Mapping[str, np.ndarray]

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from relaax_like.agent.online_helper import OnlineHelper
-from relaax_like.bridge.service import Episode, Metrics
-from relaax_like.computation.prediction import TASK, Prediction, Request, make_ranks
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.prediction import TASK, Prediction, Request, make_ranks
+from relaax_like.core.records import Episode
 from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED
 from relaax_like.wire.spaces import OBSERVATION
 

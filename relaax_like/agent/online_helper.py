@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.bridge.service import MAX_EPISODES, Episode, Metrics
-from relaax_like.computation.data_processor import ComputationDataProcessor
-from relaax_like.computation.prediction import Prediction, Request
+from relaax_like.agent.data_processor import ComputationDataProcessor
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.prediction import Prediction, Request
+from relaax_like.core.records import MAX_EPISODES, Episode
 from relaax_like.experience.magnitudes import MAX_RETURN, validate_rollout
 from relaax_like.experience.rollout import Rollout, RolloutBuffer
 from relaax_like.wire.errors import InvalidInputError

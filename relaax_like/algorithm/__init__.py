@@ -3,11 +3,12 @@
 Nothing here imports TensorFlow before it is used.
 """
 
+from relaax_like.algorithm.actor_critic import ActorCritic, Evaluation
 from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.batch import Batch, Losses, Tensors
 from relaax_like.algorithm.flare import FlareAlgorithm
+from relaax_like.algorithm.model import Model, Specs, get_variables
 from relaax_like.algorithm.phases import Phase
-from relaax_like.computation.model import Model, Specs
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay
 from relaax_like.config.schedule import Constant, Exponential, Linear, Schedule, Tunable
@@ -16,11 +17,13 @@ from relaax_like.nn.networks import Network, make_network
 from relaax_like.nn.target import Target
 
 __all__ = [
+    "ActorCritic",
     "Algorithm",
     "AlgorithmConfig",
     "Batch",
     "Constant",
     "Episodes",
+    "Evaluation",
     "Exponential",
     "FlareAlgorithm",
     "Linear",
@@ -36,6 +39,7 @@ __all__ = [
     "Target",
     "Tensors",
     "Tunable",
+    "get_variables",
     "make_epsilon_greedy",
     "make_network",
     "make_policy",

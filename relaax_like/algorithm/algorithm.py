@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from relaax_like.algorithm.batch import Batch, Losses, Tensors
+from relaax_like.algorithm.model import Model, get_groups
 from relaax_like.algorithm.phases import Phase
-from relaax_like.computation.model import Model, get_groups
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.nn.lazy_tensorflow import tf
 

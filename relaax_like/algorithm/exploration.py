@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.computation.model import Model
+from relaax_like.algorithm.model import Model
 from relaax_like.config.schedule import Schedule
 
 # Entry of `explore`: a number in [0, 1) for each agent, the same throughout a run.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from relaax_like.algorithm.batch import Batch
-from relaax_like.computation.prediction import LOG_PROB
+from relaax_like.core.prediction import LOG_PROB
 from relaax_like.nn.lazy_tensorflow import tf
 
 Parts = Mapping[str, Mapping[str, tf.Tensor]]

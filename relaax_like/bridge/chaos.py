@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
-from relaax_like.bridge.service import Reply
+from relaax_like.core.records import Reply
 from relaax_like.wire.errors import ConfigError, ServerUnavailableError
 
 ENVIRONMENT_VARIABLE = "RELAAX_CHAOS"

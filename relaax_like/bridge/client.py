@@ -11,17 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from relaax_like.bridge.manifest import Manifest
-from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import (
-    MAX_EPISODES,
-    Episode,
-    Metrics,
-    ParameterServerClient,
-    Push,
-    Reply,
-    Values,
-)
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.moments import Moments
+from relaax_like.core.records import MAX_EPISODES, Episode, Push, Reply, Values
+from relaax_like.core.roles import ParameterServerClient
 from relaax_like.wire.errors import ServerUnavailableError
 
 logger = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ import grpc
 import numpy as np
 
 from relaax_like.bridge import chunks, frames, messages
-from relaax_like.bridge.buffers import BufferPool
 from relaax_like.bridge.errors import to_exception
-from relaax_like.bridge.manifest import Manifest
-from relaax_like.bridge.service import Experience, Progress, Reply
+from relaax_like.core.buffers import BufferPool
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.records import Experience, Reply, StreamProgress
 from relaax_like.v1 import experience_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import ServerUnavailableError
@@ -24,7 +24,7 @@ from relaax_like.wire.errors import ServerUnavailableError
 class Advance:
     """What the server says: how far it has come, and its newest version, step and values."""
 
-    progress: Progress
+    progress: StreamProgress
     reply: Reply
 
 
@@ -94,7 +94,7 @@ class CollectStream:
                 pb.Episode(episode_return=e.episode_return, length=e.length)
                 for e in experience.episodes
             ],
-            leaves=experience.leaves,
+            leaves=experience.is_leaving,
         )
         self._outbox.put(experience_pb2.ExperienceRequest(header=header))
         for part in parts:
@@ -137,7 +137,7 @@ class CollectStream:
         reply = messages.messages_to_reply(
             itertools.chain([first], self._call), self.manifest, self._pool
         )
-        return Advance(Progress(progress.received_through, progress.released_through), reply)
+        return Advance(StreamProgress(progress.received_through, progress.released_through), reply)
 
 
 def make_rollout_bytes(serialized: bytes) -> np.ndarray:

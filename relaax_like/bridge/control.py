@@ -16,13 +16,6 @@ from relaax_like.bridge.experience_servicer import (
     add_experience_to_server,
 )
 from relaax_like.bridge.local_lane import LocalLane
-from relaax_like.bridge.manifest import Manifest
-from relaax_like.bridge.service import (
-    ExperienceSink,
-    Metrics,
-    ParameterServerBackend,
-    Status,
-)
 from relaax_like.bridge.servicer import (
     ParameterServerServicer,
     add_to_server,
@@ -36,6 +29,10 @@ from relaax_like.bridge.stub import (
     request_stop,
     wait_for_manifest,
 )
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.records import Status
+from relaax_like.core.roles import ExperienceSink, ParameterServerBackend
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.metrics.server import MAX_MESSAGE_BYTES as MAX_METRICS_BYTES

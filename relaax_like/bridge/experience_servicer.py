@@ -8,14 +8,8 @@ import grpc
 
 from relaax_like.bridge import chunks, errors, frames, messages
 from relaax_like.bridge.receiving import Receiving
-from relaax_like.bridge.service import (
-    MAX_EPISODES,
-    Episode,
-    Experience,
-    ExperienceSink,
-    ParameterServerBackend,
-    Progress,
-)
+from relaax_like.core.records import MAX_EPISODES, Episode, Experience, StreamProgress
+from relaax_like.core.roles import ExperienceSink, ParameterServerBackend
 from relaax_like.v1 import experience_pb2
 from relaax_like.wire.errors import InvalidInputError, LeasedError
 
@@ -72,7 +66,7 @@ class ExperienceServicer:
           InvalidInputError: what came last is malformed.
         """
         name, incarnation = first.client_id, first.incarnation
-        seen = Progress(-1, -1)
+        seen = StreamProgress(-1, -1)
         while context.is_active():
             # Before the look at how far it has come: the client hears of all that it need not send
             # again before it hears of the end.
@@ -207,7 +201,7 @@ class _Stream:
             columns=header.columns,
             rollout=rollout,
             episodes=tuple(Episode(e.episode_return, e.length) for e in header.episodes),
-            leaves=header.leaves,
+            is_leaving=header.leaves,
         )
 
 

@@ -1,7 +1,9 @@
 """The in-process twin of the stub: the same interface on a parameter server object."""
 
 from relaax_like.bridge.client import BufferingClient, make_client_id
-from relaax_like.bridge.service import Metrics, ParameterServerBackend, Push, Reply
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.records import Push, Reply
+from relaax_like.core.roles import ParameterServerBackend
 
 _TIMEOUT_SEC = 60.0
 

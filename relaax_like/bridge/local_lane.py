@@ -7,8 +7,8 @@ import grpc
 
 from relaax_like.bridge import frames
 from relaax_like.bridge.mailbox import Mailbox
-from relaax_like.bridge.manifest import Manifest
 from relaax_like.bridge.shared_memory import Offer, SharedVectors, UnusableError
+from relaax_like.core.manifest import Manifest
 from relaax_like.v1 import parameter_server_pb2 as pb
 
 PUSH_PULL = "/relaax.v1.ParameterServer/PushPull"

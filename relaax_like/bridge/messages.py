@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 from relaax_like.bridge import chunks, frames
-from relaax_like.bridge.buffers import BufferPool
-from relaax_like.bridge.manifest import MAX_STATISTICS, Manifest
-from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import (
+from relaax_like.bridge.shared_memory import SharedVectors
+from relaax_like.core.buffers import BufferPool
+from relaax_like.core.manifest import MAX_STATISTICS, Manifest
+from relaax_like.core.moments import Moments
+from relaax_like.core.records import (
     MAX_EPISODES,
     ClientStatus,
     Episode,
@@ -18,7 +19,6 @@ from relaax_like.bridge.service import (
     Status,
     Values,
 )
-from relaax_like.bridge.shared_memory import SharedVectors
 from relaax_like.v1 import ndarray_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import InvalidInputError

@@ -13,10 +13,10 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from relaax_like.bridge import frames, messages
-from relaax_like.bridge.buffers import BufferPool
-from relaax_like.bridge.manifest import Manifest
-from relaax_like.bridge.service import Push, Reply
 from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
+from relaax_like.core.buffers import BufferPool
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.records import Push, Reply
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import InvalidInputError, RelaaxError
 

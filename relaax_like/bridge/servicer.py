@@ -9,10 +9,11 @@ import grpc
 from relaax_like.bridge import errors, frames, messages
 from relaax_like.bridge.in_process import push_pull
 from relaax_like.bridge.local_lane import Part
-from relaax_like.bridge.manifest import Manifest, manifest_to_message
 from relaax_like.bridge.receiving import Receiving, SlowError
-from relaax_like.bridge.service import ParameterServerBackend, Push, Reply
 from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
+from relaax_like.core.manifest import Manifest, manifest_to_message
+from relaax_like.core.records import Push, Reply
+from relaax_like.core.roles import ParameterServerBackend
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError, SnapshotError

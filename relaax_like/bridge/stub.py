@@ -12,13 +12,14 @@ import grpc
 import numpy as np
 
 from relaax_like.bridge import chaos, errors, frames, messages
-from relaax_like.bridge.buffers import BufferPool
 from relaax_like.bridge.chunks import fits_one
 from relaax_like.bridge.client import BufferingClient, make_client_id
-from relaax_like.bridge.manifest import Manifest, message_to_manifest
 from relaax_like.bridge.rounds import Rounds
-from relaax_like.bridge.service import Metrics, Push, Reply, Status
 from relaax_like.config.address import parse_address
+from relaax_like.core.buffers import BufferPool
+from relaax_like.core.manifest import Manifest, message_to_manifest
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.records import Push, Reply, Status
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
 from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError

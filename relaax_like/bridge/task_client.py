@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from relaax_like.bridge.manifest import TRAINABLE, Manifest
-from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import Metrics, ParameterServerClient
+from relaax_like.core.manifest import TRAINABLE, Manifest
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.moments import Moments
+from relaax_like.core.roles import ParameterServerClient
 from relaax_like.wire.errors import InvalidInputError
 
 

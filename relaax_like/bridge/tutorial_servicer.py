@@ -12,9 +12,10 @@ import grpc
 import numpy as np
 
 from relaax_like.bridge import bridge_pb2, bridge_pb2_grpc, errors
-from relaax_like.bridge.manifest import Manifest
-from relaax_like.bridge.service import ParameterServerBackend, Push
 from relaax_like.bridge.servicer import remaining_sec
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.records import Push
+from relaax_like.core.roles import ParameterServerBackend
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import message_to_ndarray, ndarray_to_message
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.process import without_native_stderr
-from relaax_like.learner.training_error import (
+from relaax_like.learn.training_error import (
     describe_place,
     find_not_finite,
     load_training_error,
@@ -153,7 +153,7 @@ def compute_gradient_norms(
         experiment = load_experiment(file)
     config, folder_of_code = experiment.algorithm, experiment.algorithm_folder
     with without_native_stderr():
-        from relaax_like.computation.computation_task import ComputationTask
+        from relaax_like.learn.computation_task import ComputationTask
 
         model = load_algorithm_module(folder_of_code, "model").make_model(config, config.seed)
         module = load_algorithm_module(folder_of_code, "algorithm")

@@ -1,1 +1,33 @@
 """One YAML file is one experiment: read, checked whole, and turned into typed objects."""
+
+from relaax_like.config.actor_critic import ActorCriticConfig
+from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.mirror import Mirror, parse_mirror
+from relaax_like.config.network import NetworkConfig
+from relaax_like.config.optimizer import OptimizerConfig, make_adam
+from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay
+from relaax_like.config.schedule import Constant, Exponential, Linear, Schedule, Tunable
+from relaax_like.config.seeds import derive_seed
+from relaax_like.config.spaces import validate_discrete, validate_vector
+
+__all__ = [
+    "ActorCriticConfig",
+    "AlgorithmConfig",
+    "Constant",
+    "Episodes",
+    "Exponential",
+    "Linear",
+    "Mirror",
+    "NetworkConfig",
+    "Offline",
+    "OnPolicy",
+    "OptimizerConfig",
+    "Replay",
+    "Schedule",
+    "Tunable",
+    "derive_seed",
+    "make_adam",
+    "parse_mirror",
+    "validate_discrete",
+    "validate_vector",
+]

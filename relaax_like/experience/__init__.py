@@ -1,1 +1,12 @@
 """Experience: arrays `[T, k, ...]` and the pure functions on them."""
+
+from relaax_like.experience.buffer import Buffer
+from relaax_like.experience.collector import Collector, DataHandler
+from relaax_like.experience.rollout import Rollout
+
+__all__ = [
+    "Buffer",
+    "Collector",
+    "DataHandler",
+    "Rollout",
+]

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
+from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.bridge.client import make_client_id
-from relaax_like.bridge.service import Metrics, NullMetrics, ParameterServerClient, Publisher
-from relaax_like.computation.data_processor import ComputationDataProcessor
-from relaax_like.computation.prediction import TASK
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
+from relaax_like.core.metrics import Metrics, NullMetrics
+from relaax_like.core.prediction import TASK
+from relaax_like.core.roles import ParameterServerClient, Publisher
 from relaax_like.launch.algorithm_code import naming_place
 from relaax_like.launch.learners import (
     get_make_algorithms,
@@ -21,14 +22,14 @@ from relaax_like.launch.learners import (
     make_model,
 )
 from relaax_like.launch.process import without_native_stderr
-from relaax_like.learner.fixed_values import FixedValues
-from relaax_like.learner.learner_process import LearnerProcess
-from relaax_like.learner.remote_learner import RemoteLearner
+from relaax_like.learn.fixed_values import FixedValues
+from relaax_like.learn.learner_process import LearnerProcess
+from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
 from relaax_like.wire.errors import ConfigError
 
 if TYPE_CHECKING:  # They import TensorFlow.
-    from relaax_like.computation.acting import Actor
+    from relaax_like.algorithm.acting import Actor
 
 MakeClient = Callable[[str], ParameterServerClient]
 
@@ -123,7 +124,7 @@ def _make_serial_processor(
     experiment: Experiment, publisher: Publisher, actor: "Actor"
 ) -> ComputationDataProcessor:
     learner = make_iteration_learner(experiment, publisher)
-    from relaax_like.learner.serial_learner import SerialLearner
+    from relaax_like.learn.serial_learner import SerialLearner
 
     return ComputationDataProcessor(actor, SerialLearner(learner), publisher.metrics())
 
@@ -135,7 +136,7 @@ def _make_actors(
     folder, config = experiment.algorithm_folder, experiment.algorithm
     seed = derive_seed(config.seed, "act", client_id)
     with without_native_stderr():
-        from relaax_like.computation.acting import make_actor
+        from relaax_like.algorithm.acting import make_actor
 
         if load_model_module(experiment) is not None:
             return {TASK: make_actor(make_model(experiment), seed, config)}

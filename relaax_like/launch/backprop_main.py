@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.computation.prediction import LOG_PROB
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.plan import OnPolicy
+from relaax_like.core.prediction import LOG_PROB
 from relaax_like.experience.buffer import Buffer
 from relaax_like.launch.learners import make_learning_task, require_plan
 from relaax_like.launch.process import run_main, setup_logging, without_native_stderr
@@ -58,7 +58,7 @@ def measure(experiment: Experiment) -> float:
 
 def make_fake_buffer(model: Any, trajectories: int, length: int) -> Buffer:
     """Makes a buffer of drawn observations, what the policy does then, and drawn rewards."""
-    from relaax_like.computation.acting import make_actor
+    from relaax_like.algorithm.acting import make_actor
 
     random = np.random.default_rng(0)
     actor = make_actor(model, 0)

@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 
 from relaax_like.bridge.in_process import InProcessClient
-from relaax_like.bridge.service import Status
 from relaax_like.client.interactor import EnvironmentSlots, SlotEpisode
 from relaax_like.config.models import Experiment
+from relaax_like.core.records import Status
 from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.live import JsonProgress, NewestScalars, Progress, open_progress
 from relaax_like.launch.local import LocalAgents, make_local_agents

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from relaax_like.bridge.in_process import InProcessClient
-from relaax_like.bridge.service import NullMetrics
 from relaax_like.client.interactor import EnvironmentSlots, Interactor, SlotEpisode
 from relaax_like.config.models import Experiment
+from relaax_like.core.metrics import NullMetrics
 from relaax_like.launch.local import LocalAgents, make_local_agents, open_slots
 from relaax_like.launch.video import FilmedSlots, draw_without_screen, validate_video
-from relaax_like.learner.fixed_values import FixedValues
+from relaax_like.learn.fixed_values import FixedValues
 from relaax_like.nn.compiling import use_compile_cache
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import read_best, read_latest

@@ -10,10 +10,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from relaax_like.bridge.manifest import Variable
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
+from relaax_like.core.manifest import Variable
 from relaax_like.launch.algorithm_code import naming_place
 from relaax_like.launch.process import run_main, setup_logging, without_native_stderr
 from relaax_like.parameter_server.initial_values import save_variables
@@ -74,12 +74,12 @@ def _make_initial_values(experiment: Experiment) -> list[Variable]:
     if hasattr(model, "make_initial_values"):
         return list(model.make_initial_values(config, seed))
     if hasattr(model, "make_model"):
-        from relaax_like.computation.model import get_variables
+        from relaax_like.algorithm.model import get_variables
 
         return get_variables(model.make_model(config, seed))
     algorithm = _load(folder, "algorithm")
     if hasattr(algorithm, "make_algorithms"):
-        from relaax_like.computation.tasks import Tasks
+        from relaax_like.learn.tasks import Tasks
 
         return Tasks(algorithm.make_algorithms(config, seed)).get_variables()
     raise ConfigError(

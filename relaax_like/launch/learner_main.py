@@ -10,14 +10,14 @@ import sys
 
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.service import ParameterServerClient
 from relaax_like.config.loader import load_experiment
+from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch.learners import make_learners
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.process import end_now, run_main, setup_logging, start_tracing
 from relaax_like.launch.security import make_client_security
-from relaax_like.learner.channel import Channel
-from relaax_like.learner.worker import LearnerWorker
+from relaax_like.learn.channel import Channel
+from relaax_like.learn.worker import LearnerWorker
 from relaax_like.v1 import learner_pb2
 from relaax_like.wire import tracing
 

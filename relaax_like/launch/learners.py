@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relaax_like.bridge.service import ParameterServerClient, Publisher
-from relaax_like.computation.prediction import TASK
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment, LearnerConfig
 from relaax_like.config.places import describe_function, describe_place
 from relaax_like.config.plan import Offline, OnPolicy, RolloutPlan, get_plan
 from relaax_like.config.seeds import derive_seed
+from relaax_like.core.prediction import TASK
+from relaax_like.core.roles import ParameterServerClient, Publisher
 from relaax_like.experience.trajectory_files import TRAJECTORY_FOLDER, TrajectoryWriter
 from relaax_like.launch.algorithm_code import naming_place
 from relaax_like.launch.process import without_native_stderr
@@ -19,14 +19,14 @@ from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import ACTION, Space
 
 if TYPE_CHECKING:  # Most of them import TensorFlow.
-    from relaax_like.computation.updates import LearningTask
     from relaax_like.experience.collector import DataHandler
-    from relaax_like.learner.base_learner import BaseLearner
-    from relaax_like.learner.gradient_learner import GradientLearner
-    from relaax_like.learner.iteration_learner import IterationLearner
-    from relaax_like.learner.learning_policy import LearningPolicy
-    from relaax_like.learner.offline_learner import OfflineLearner
-    from relaax_like.learner.publishing_learner import PublishingLearner
+    from relaax_like.learn.base_learner import BaseLearner
+    from relaax_like.learn.gradient_learner import GradientLearner
+    from relaax_like.learn.iteration_learner import IterationLearner
+    from relaax_like.learn.learning_policy import LearningPolicy
+    from relaax_like.learn.offline_learner import OfflineLearner
+    from relaax_like.learn.publishing_learner import PublishingLearner
+    from relaax_like.learn.updates import LearningTask
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +55,9 @@ def make_learners(
     config = experiment.algorithm
     seed = derive_seed(config.seed, "act", client_id)
     with without_native_stderr():
-        from relaax_like.computation.computation_task import ComputationTask
-        from relaax_like.computation.tasks import Tasks
-        from relaax_like.learner.gradient_learner import GradientLearner
+        from relaax_like.learn.computation_task import ComputationTask
+        from relaax_like.learn.gradient_learner import GradientLearner
+        from relaax_like.learn.tasks import Tasks
 
         algorithm_module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
         model_module = load_model_module(experiment)
@@ -95,9 +95,9 @@ def make_iteration_learner(experiment: Experiment, publisher: Publisher) -> "Ite
     assert plan.rollouts is not None
     with without_native_stderr():
         from relaax_like.experience.collector import Collector
-        from relaax_like.learner.iteration_learner import IterationLearner
-        from relaax_like.learner.learning_policy import LearningPolicy
-        from relaax_like.learner.rollout_layout import RolloutLayout
+        from relaax_like.learn.iteration_learner import IterationLearner
+        from relaax_like.learn.learning_policy import LearningPolicy
+        from relaax_like.learn.rollout_layout import RolloutLayout
 
     task, model = make_learning_task(experiment)
     seed = derive_seed(config.seed, "learn")
@@ -124,7 +124,7 @@ def make_trajectory_learner(experiment: Experiment, publisher: Publisher) -> "Pu
     """
     plan = require_plan(experiment)
     with without_native_stderr():
-        from relaax_like.learner.publishing_learner import PublishingLearner
+        from relaax_like.learn.publishing_learner import PublishingLearner
         from relaax_like.sampling.ppo_optim import PPOOptim
 
     if _make_data_handler(experiment) is not None:
@@ -152,8 +152,8 @@ def make_offline_learner(
     """
     plan = require_plan(experiment)
     with without_native_stderr():
-        from relaax_like.learner.learning_policy import LearningPolicy
-        from relaax_like.learner.offline_learner import OfflineLearner
+        from relaax_like.learn.learning_policy import LearningPolicy
+        from relaax_like.learn.offline_learner import OfflineLearner
 
     module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
     if hasattr(module, "make_data_handler"):
@@ -177,7 +177,7 @@ def validate_recordings(experiment: Experiment, files: Sequence[Path]) -> None:
     """
     plan = require_plan(experiment)
     with without_native_stderr():
-        from relaax_like.learner.offline_learner import validate_files
+        from relaax_like.learn.offline_learner import validate_files
 
     size = sum(path.stat().st_size for path in files)
     logger.info("checking %d trajectory files, %.1f MB", len(files), size / 1e6)
@@ -210,7 +210,7 @@ def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
     """
     config, folder = experiment.algorithm, experiment.algorithm_folder
     with without_native_stderr():
-        from relaax_like.computation.updates import LearningTask
+        from relaax_like.learn.updates import LearningTask
 
         algorithm_module = load_algorithm_module(folder, "algorithm")
     model = make_model(experiment)
@@ -293,7 +293,7 @@ def _make_trajectory_writer(experiment: Experiment) -> TrajectoryWriter | None:
 def _make_base_learner(
     experiment: Experiment, policy: "LearningPolicy", publisher: Publisher
 ) -> "BaseLearner":
-    from relaax_like.learner.base_learner import BaseLearner
+    from relaax_like.learn.base_learner import BaseLearner
 
     base = BaseLearner(
         {"hook": _make_hooks(experiment.learner)},

@@ -20,8 +20,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from relaax_like.bridge.service import Metrics, Status
 from relaax_like.config.models import Experiment
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.records import Status
 from relaax_like.launch.modes import SPARE_COLUMNS, LogMode
 from relaax_like.launch.parameter_server import log_progress
 from relaax_like.launch.process import Shutdown

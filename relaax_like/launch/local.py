@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.bridge.service import ParameterServerClient, Publisher
 from relaax_like.client import interactor
 from relaax_like.client.client import StepResult
 from relaax_like.client.interactor import EnvironmentSlots
@@ -19,9 +18,10 @@ from relaax_like.client.values import SpaceValues, Values
 from relaax_like.config.algorithm_folder import SLOTS, load_folder_module
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
+from relaax_like.core.roles import ParameterServerClient, Publisher
 from relaax_like.experience.magnitudes import EXPECTED, find_too_large
 from relaax_like.launch.agents import make_agent_host
-from relaax_like.learner.fixed_values import FixedValues
+from relaax_like.learn.fixed_values import FixedValues
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.episodes import EpisodeMeter
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost

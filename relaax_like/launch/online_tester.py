@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.bridge.service import Publisher
 from relaax_like.config.models import Experiment
+from relaax_like.core.roles import Publisher
 from relaax_like.launch.evaluation import play_greedy
 from relaax_like.launch.local import make_local_agents, open_slots
-from relaax_like.learner.fixed_values import FixedValues
-from relaax_like.learner.hooks import LearnerHook
+from relaax_like.learn.fixed_values import FixedValues
+from relaax_like.learn.hooks import LearnerHook
 from relaax_like.wire.errors import RelaaxError
 
 logger = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class TestHook(LearnerHook):
         )
         if self._best is None or mean > self._best:
             self._best = mean
-            self._publisher.keep_next(mean)
+            self._publisher.save_next_publication(mean)
 
     def _compare_train_return(self) -> bool:
         """Returns whether the training's return, as of the last iteration, is a new best one."""

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.manifest import (
+from relaax_like.config.models import Experiment
+from relaax_like.config.plan import Offline, OnPolicy, get_plan
+from relaax_like.core.manifest import (
     Follow,
     Manifest,
     Variable,
     find_follows,
     make_manifest,
 )
-from relaax_like.bridge.service import Metrics, Status
-from relaax_like.config.models import Experiment
-from relaax_like.config.plan import Offline, OnPolicy, get_plan
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.records import Status
 from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.learners import make_iteration_learner
 from relaax_like.launch.previous import load_previous
@@ -45,7 +46,7 @@ from relaax_like.launch.security import (
     validate_exposure,
     validate_unprotected,
 )
-from relaax_like.learner.experience_service import ExperienceService
+from relaax_like.learn.experience_service import ExperienceService
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.metrics.prometheus import PrometheusPage
@@ -68,7 +69,7 @@ from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotErro
 from relaax_like.wire.reports import Event, Reporter
 
 if TYPE_CHECKING:  # It imports TensorFlow.
-    from relaax_like.learner.iteration_learner import IterationLearner
+    from relaax_like.learn.iteration_learner import IterationLearner
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from relaax_like.bridge import chaos
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.control import BridgeControl, Link
-from relaax_like.bridge.service import Metrics, ParameterServerClient
 from relaax_like.config.models import Experiment, RlxServerConfig
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch.agents import BesideLearner, make_agent_host
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.process import (
@@ -27,8 +28,8 @@ from relaax_like.launch.security import (
     make_server_security,
     validate_exposure,
 )
-from relaax_like.learner.learner_process import LearnerProcess
-from relaax_like.learner.remote_learner import RemoteLearner
+from relaax_like.learn.learner_process import LearnerProcess
+from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.nn.compiling import use_compile_cache
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost

@@ -17,7 +17,7 @@ from relaax_like.config.seeds import derive_seed
 from relaax_like.launch.learners import load_model_module, require_plan
 from relaax_like.launch.local import open_slots
 from relaax_like.launch.process import run_main, setup_logging
-from relaax_like.learner.channel import Channel
+from relaax_like.learn.channel import Channel
 from relaax_like.sampling.algo_sampler import AlgoSampler
 from relaax_like.sampling.sampler_service import SamplerService
 from relaax_like.v1 import sampling_pb2

@@ -7,10 +7,11 @@ from collections import deque
 
 import numpy as np
 
-from relaax_like.bridge.service import Episode, Publisher
 from relaax_like.config.models import Experiment
 from relaax_like.config.plan import OnPolicy
 from relaax_like.config.run_folder import CONFIG_NAME
+from relaax_like.core.records import Episode
+from relaax_like.core.roles import Publisher
 from relaax_like.experience.buffer import Buffer
 from relaax_like.launch.learners import make_trajectory_learner, require_plan
 from relaax_like.sampling.algo_sampler import SampleTiming

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from relaax_like.bridge.service import Metrics
+from relaax_like.core.metrics import Metrics
 from relaax_like.wire.errors import InvalidInputError
 
 MAX_NAME_LENGTH = 200

@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from relaax_like.bridge.service import Status
 from relaax_like.config.address import Address
+from relaax_like.core.records import Status
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.ports import describe_bind_failure
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relaax_like.bridge.service import select_finite
+from relaax_like.core.metrics import select_finite
 from relaax_like.metrics.buffered import (
     DEFAULT_MAX_QUEUE,
     BufferedMetrics,

@@ -1,1 +1,28 @@
 """Layers and distributions, in TensorFlow and, where acting needs it, in NumPy."""
+
+from relaax_like.nn.action_heads import (
+    make_action_spec,
+    make_distribution,
+    make_epsilon_greedy,
+    make_policy,
+)
+from relaax_like.nn.layers import Dense, Parameter, take
+from relaax_like.nn.module import Module
+from relaax_like.nn.networks import Network, make_network
+from relaax_like.nn.normalization import Normalizer
+from relaax_like.nn.target import Target
+
+__all__ = [
+    "Dense",
+    "Module",
+    "Network",
+    "Normalizer",
+    "Parameter",
+    "Target",
+    "make_action_spec",
+    "make_distribution",
+    "make_epsilon_greedy",
+    "make_network",
+    "make_policy",
+    "take",
+]

@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from relaax_like.bridge.manifest import Manifest
-from relaax_like.bridge.service import Push, Values
 from relaax_like.config.combine import CombineConfig
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.records import Push, Values
 
 # alone: applied by itself (or there is none). pending: held back. with_pending: applied as the mean
 # of itself and all that were held back. dropped: not used.

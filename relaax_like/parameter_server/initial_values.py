@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from relaax_like.bridge.manifest import TRAINABLE, Follow, Variable, make_manifest
+from relaax_like.core.manifest import TRAINABLE, Follow, Variable, make_manifest
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
 from relaax_like.wire.syncing import sync_path

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from relaax_like.bridge.manifest import Manifest
-from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import MAX_EPISODES, Episode, Publish, Push
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.moments import Moments
+from relaax_like.core.records import MAX_EPISODES, Episode, Publication, Push
 from relaax_like.parameter_server.store import find_not_finite, view_gradient
 from relaax_like.wire.errors import InvalidInputError
 
@@ -66,7 +66,7 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
     return _validate_gradient(push.gradient, layout)
 
 
-def validate_publish(publish: Publish) -> None:
+def validate_publish(publish: Publication) -> None:
     """Checks what a learner of this process publishes, apart from its values.
 
     Raises:

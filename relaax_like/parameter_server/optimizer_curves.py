@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 
-from relaax_like.bridge.service import Metrics
+from relaax_like.core.metrics import Metrics
 
 _LOG = logging.getLogger(__name__)
 # A point a second, however many pushes there are.

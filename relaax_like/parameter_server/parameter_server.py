@@ -13,19 +13,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from relaax_like.bridge.manifest import Manifest
-from relaax_like.bridge.service import (
-    Lease,
-    Metrics,
-    ParameterServerBackend,
-    Publish,
-    Publisher,
-    Push,
-    Reply,
-    Status,
-    TrainReturn,
-)
 from relaax_like.config.combine import CombineConfig
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.records import Lease, Publication, Push, Reply, Status, TrainReturn
+from relaax_like.core.roles import ParameterServerBackend, Publisher
 from relaax_like.parameter_server.combining import Combiner, Plan
 from relaax_like.parameter_server.ending import Ending, Target
 from relaax_like.parameter_server.intake import (
@@ -119,7 +111,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
           snapshot_every_sec: seconds between two snapshots; None: not by time.
           snapshot_every_env_steps: environment steps between two; None: not by steps.
           scores_returns: snapshots are scored by the mean return of the training; False: by what
-            `keep_next` says alone.
+            `save_next_publication` says alone.
           recipe: what the initial values were made from; noted in snapshots, under `RECIPE`.
           clock: seconds, never going back.
           queue_size: pushes that may wait; one more is refused as busy.
@@ -146,7 +138,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._combiner.begin(store.values, {})
         self._ending = Ending(max_global_step, target)
 
-        self._turns: Turns[Push | Publish, Reply] = Turns(self._apply_all, queue_size)
+        self._turns: Turns[Push | Publication, Reply] = Turns(self._apply_all, queue_size)
         self._leased = False
         self._publications = None if snapshots is None else PublishedState(snapshots.directory)
         self._next_score: float | None = None  # used by the learner's thread
@@ -276,11 +268,11 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 finished=self.finished,
             )
 
-    def publish(self, publish: Publish) -> Reply:
-        """Has what a learner has come to take effect; see `Publisher`."""
+    def publish(self, publication: Publication) -> Reply:
+        """Applies a state published by the learner, atomically; see `Publisher`."""
         score, self._next_score = self._next_score, None  # of this one, whatever becomes of it
-        validate_publish(publish)
-        reply = self._submit_publish(publish)
+        validate_publish(publication)
+        reply = self._submit_publish(publication)
         if score is not None and reply.outcome == "applied" and self._saver is not None:
             self._saver.try_to_save(score)
         return reply
@@ -298,11 +290,11 @@ class ParameterServer(ParameterServerBackend, Publisher):
             return None
         return TrainReturn(means.mean_return, means.return_episodes, means.episodes)
 
-    def keep_next(self, score: float) -> None:
+    def save_next_publication(self, score: float) -> None:
         """Has the next publish written to a snapshot, with this score; see `Publisher`."""
         self._next_score = score
 
-    def _submit_publish(self, publish: Publish) -> Reply:
+    def _submit_publish(self, publish: Publication) -> Reply:
         while True:
             try:
                 return self._turns.submit(publish, None)
@@ -598,13 +590,13 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     # In the thread that has the turn.
 
-    def _apply_all(self, pushes: Sequence[Push | Publish]) -> Sequence[Reply | Exception]:
+    def _apply_all(self, pushes: Sequence[Push | Publication]) -> Sequence[Reply | Exception]:
         """Applies pushes one after another; none is answered before all can be."""
         replies: list[Reply | Exception] = []
         with tracing.span("apply"):
             for push in pushes:
                 try:
-                    if isinstance(push, Publish):
+                    if isinstance(push, Publication):
                         replies.append(self._apply_publish(push))
                     else:
                         replies.append(self._apply(push))
@@ -673,7 +665,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         failpoints.hit("ps.after_apply_before_reply")
         return self._make_reply(answered)
 
-    def _apply_publish(self, publish: Publish) -> Reply:
+    def _apply_publish(self, publish: Publication) -> Reply:
         if publish.number <= self._published or self.finished:
             return self._answer_nothing()
         with self._record_lock:

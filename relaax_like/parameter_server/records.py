@@ -8,7 +8,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from relaax_like.bridge.messages import header_to_push, push_to_header
-from relaax_like.bridge.service import Push
+from relaax_like.core.records import Push
 from relaax_like.parameter_server.combining import Action
 from relaax_like.parameter_server.targets import GroupStep
 from relaax_like.v1 import journal_pb2

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from relaax_like.bridge.service import Push
+from relaax_like.core.records import Push
 from relaax_like.wire.errors import SnapshotError
 
 # Clients that are remembered; the one that pushed the longest ago is forgotten first.

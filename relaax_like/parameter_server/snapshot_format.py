@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from relaax_like.bridge.manifest import Manifest, Segment
+from relaax_like.core.manifest import Manifest, Segment
 from relaax_like.parameter_server.targets import GroupStep
 from relaax_like.wire.errors import SnapshotError
 from relaax_like.wire.syncing import sync_file, sync_path

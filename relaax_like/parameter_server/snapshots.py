@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from relaax_like.bridge.manifest import Manifest, Segment
+from relaax_like.core.manifest import Manifest, Segment
 from relaax_like.parameter_server.folder import TEMPORARY, count_start, lock_folder
 from relaax_like.parameter_server.snapshot_format import (
     DamagedError,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from relaax_like.bridge.service import ClientStatus, Episode
+from relaax_like.core.records import ClientStatus, Episode
 
 DEFAULT_WINDOW = 100
 _RATE_WINDOW_SEC = 10.0

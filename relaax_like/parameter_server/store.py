@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relaax_like.bridge.buffers import BufferPool
-from relaax_like.bridge.manifest import DEFAULT_GROUP, Follow, Manifest
-from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import Publish, Values
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.buffers import BufferPool
+from relaax_like.core.manifest import DEFAULT_GROUP, Follow, Manifest
+from relaax_like.core.moments import Moments
+from relaax_like.core.records import Publication, Values
 from relaax_like.parameter_server.kernels import (
     Step,
     compute_coefficients,
@@ -247,7 +247,7 @@ class Store:
             return Prepared(current, {}, {})
         return Prepared(current, rates, {} if used == self._current.optimizers else used)
 
-    def prepare_publish(self, publish: Publish) -> Prepared:
+    def prepare_publish(self, publish: Publication) -> Prepared:
         """Computes what a publish leads to, without anything taking effect.
 
         Raises:

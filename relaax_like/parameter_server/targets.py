@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from pydantic import Field
 
-from relaax_like.bridge.manifest import TARGET, TRAINABLE, Follow, Manifest, Segment
 from relaax_like.config.base import Settings
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import TARGET, TRAINABLE, Follow, Manifest, Segment
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.ndarray import DTYPES
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from relaax_like.agent.batch_agent import BatchAgent
+from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.agent.history import ObservationHistory
-from relaax_like.bridge.service import Episode
-from relaax_like.computation.data_processor import ComputationDataProcessor
-from relaax_like.computation.prediction import Prediction, Request
+from relaax_like.core.prediction import Prediction, Request
+from relaax_like.core.records import Episode
 from relaax_like.nn.action_heads import actions_to_wire
 from relaax_like.rlx_server.slot_agents import AgentFailure, BatchAgents, Decision
 from relaax_like.rlx_server.transition import Arrays, Transition

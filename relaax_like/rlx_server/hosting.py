@@ -9,13 +9,13 @@ from typing import Any
 
 from relaax_like.agent.agent import Agent
 from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
+from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.agent.history import ObservationHistory
 from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.bridge.client import make_client_id
-from relaax_like.bridge.service import ParameterServerClient
-from relaax_like.computation.data_processor import ComputationDataProcessor
-from relaax_like.computation.prediction import Prediction, Request
 from relaax_like.config.plan import Offline, OnPolicy, get_plan
+from relaax_like.core.prediction import Prediction, Request
+from relaax_like.core.roles import ParameterServerClient
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.exploit import ReadOnlyClient
 from relaax_like.rlx_server.plain_slots import PlainSlots

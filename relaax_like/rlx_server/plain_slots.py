@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.bridge.service import ParameterServerClient
+from relaax_like.core.roles import ParameterServerClient
 from relaax_like.experience.magnitudes import EXPECTED, find_too_large
 from relaax_like.rlx_server.slot_agents import AgentFailure, Decision, PlainAgents
 from relaax_like.rlx_server.transition import Transition

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from relaax_like.computation.prediction import Prediction, Request
+from relaax_like.core.prediction import Prediction, Request
 from relaax_like.rlx_server.admission import Admission, Newcomer
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, LogBudget, shorten
 from relaax_like.rlx_server.connection import Connection

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from relaax_like.bridge.service import Metrics
-from relaax_like.computation.prediction import Prediction, Request
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.prediction import Prediction, Request
 from relaax_like.metrics.buffered import select_valid
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, shorten
 from relaax_like.rlx_server.episodes import EpisodeMeter, SlotEpisode

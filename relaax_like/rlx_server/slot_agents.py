@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relaax_like.computation.prediction import Prediction, Request
+from relaax_like.core.prediction import Prediction, Request
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import RelaaxError
 

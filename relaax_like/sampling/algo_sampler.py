@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from relaax_like.agent.history import ObservationHistory
+from relaax_like.algorithm.model import Model
 from relaax_like.client.client import StepResult
 from relaax_like.client.interactor import EnvironmentSlots, Interactor
 from relaax_like.client.values import SpaceValues
-from relaax_like.computation.model import Model
-from relaax_like.computation.prediction import LOG_PROB
+from relaax_like.core.prediction import LOG_PROB
 from relaax_like.experience.buffer import Buffer
 from relaax_like.nn.action_heads import actions_to_wire
 from relaax_like.sampling.algo_worker import AlgoWorker

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from relaax_like.bridge.moments import Moments
-from relaax_like.computation.acting import Arrays, NumpyActor, make_actor
-from relaax_like.computation.model import Model, get_normalizers, get_variables
-from relaax_like.computation.prediction import Prediction
+from relaax_like.algorithm.acting import Arrays, NumpyActor, make_actor
+from relaax_like.algorithm.model import Model, get_normalizers, get_variables
+from relaax_like.core.moments import Moments
+from relaax_like.core.prediction import Prediction
 from relaax_like.wire.errors import ConfigError
 
 _PARTS = ("count", "mean", "m2")

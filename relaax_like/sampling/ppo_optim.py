@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.computation.prediction import LOG_PROB
-from relaax_like.computation.updates import LearningTask
 from relaax_like.config.plan import OnPolicy
+from relaax_like.core.prediction import LOG_PROB
 from relaax_like.experience.buffer import Buffer, lay_side_by_side
 from relaax_like.experience.rollout import ALIVE, TERMINATED
-from relaax_like.learner.learning_policy import LearningPolicy
+from relaax_like.learn.learning_policy import LearningPolicy
+from relaax_like.learn.updates import LearningTask
 from relaax_like.sampling.trajectory_data import TrajectoryData
 
 # Rows are filled up to a multiple of this part of an iteration.

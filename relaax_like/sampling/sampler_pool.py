@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from relaax_like.experience.buffer import Buffer
-from relaax_like.learner.channel import Channel
-from relaax_like.learner.child import start_child
+from relaax_like.learn.channel import Channel
+from relaax_like.learn.child import start_child
 from relaax_like.sampling.algo_sampler import SampleTiming
 from relaax_like.sampling.messages import message_to_buffer, values_to_message
 from relaax_like.v1 import sampling_pb2

@@ -6,7 +6,7 @@ import threading
 import time
 
 from relaax_like.experience.buffer import Buffer
-from relaax_like.learner.channel import Channel
+from relaax_like.learn.channel import Channel
 from relaax_like.sampling.algo_sampler import AlgoSampler
 from relaax_like.sampling.messages import buffer_to_message, message_to_values
 from relaax_like.v1 import sampling_pb2

@@ -2,3 +2,27 @@
 
 Needs numpy and protobuf only, so that an environment's process starts in well under a second.
 """
+
+from relaax_like.wire.errors import (
+    ConfigError,
+    InvalidInputError,
+    NotAllowedError,
+    ProtocolError,
+    RelaaxError,
+    ServerUnavailableError,
+)
+from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Spaces
+
+__all__ = [
+    "Box",
+    "ConfigError",
+    "Discrete",
+    "InvalidInputError",
+    "MultiBinary",
+    "MultiDiscrete",
+    "NotAllowedError",
+    "ProtocolError",
+    "RelaaxError",
+    "ServerUnavailableError",
+    "Spaces",
+]

@@ -8,8 +8,8 @@ import pytest
 from relaax_like.agent.batch_agent import SimpleRLAgent
 from relaax_like.agent.history import ObservationHistory
 from relaax_like.agent.online_helper import OnlineHelper
-from relaax_like.bridge.service import Episode
-from relaax_like.computation.prediction import TASK, Prediction
+from relaax_like.core.prediction import TASK, Prediction
+from relaax_like.core.records import Episode
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.spaces import Discrete

@@ -8,8 +8,9 @@ from support.hierarchy import load, make_host, make_store, serve
 
 from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
 from relaax_like.agent.online_helper import OnlineHelper
-from relaax_like.bridge.service import Episode, Metrics
-from relaax_like.computation.prediction import TASK, Prediction
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.prediction import TASK, Prediction
+from relaax_like.core.records import Episode
 from relaax_like.parameter_server.parameter_server import ParameterServer
 
 CONFIG = load("config").Config()

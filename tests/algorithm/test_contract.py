@@ -21,14 +21,14 @@ from relaax_like.algorithm import (
     Schedule,
     make_epsilon_greedy,
 )
+from relaax_like.algorithm.acting import CompiledActor, NumpyActor
 from relaax_like.algorithm.parts import add_next_actions, make_batch
-from relaax_like.bridge.manifest import make_manifest
-from relaax_like.computation.acting import CompiledActor, NumpyActor
-from relaax_like.computation.computation_task import ComputationTask
-from relaax_like.computation.prediction import make_ranks
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import make_manifest
+from relaax_like.core.prediction import make_ranks
 from relaax_like.launch.learners import _refuse_beside_agents, _refuse_own_predict
+from relaax_like.learn.computation_task import ComputationTask
 from relaax_like.nn.layers import Dense, take
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import ConfigError

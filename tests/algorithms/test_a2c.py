@@ -11,8 +11,8 @@ from support.batch import load, make_algorithm, make_config, make_processor, ser
 
 from relaax_like.agent.batch_agent import SimpleRLAgent
 from relaax_like.agent.online_helper import OnlineHelper
-from relaax_like.computation.computation_task import ComputationTask
-from relaax_like.computation.prediction import LOG_PROB, TASK
+from relaax_like.core.prediction import LOG_PROB, TASK
+from relaax_like.learn.computation_task import ComputationTask
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete
 

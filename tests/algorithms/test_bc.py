@@ -13,11 +13,11 @@ from support.cluster import ROOT
 from support.recordings import record
 from support.serial import train
 
-from relaax_like.bridge.manifest import make_manifest
-from relaax_like.computation.model import get_variables
-from relaax_like.computation.updates import LearningTask
+from relaax_like.algorithm.model import get_variables
 from relaax_like.config.loader import dump_experiment, load_experiment
+from relaax_like.core.manifest import make_manifest
 from relaax_like.launch.evaluation import evaluate_snapshot
+from relaax_like.learn.updates import LearningTask
 from relaax_like.nn.module import get_name
 from relaax_like.wire.errors import ConfigError
 

@@ -17,9 +17,9 @@ import pytest
 from support.cluster import ROOT
 from support.serial import train
 
-from relaax_like.bridge.moments import Moments
-from relaax_like.computation.acting import make_actor
+from relaax_like.algorithm.acting import make_actor
 from relaax_like.config.loader import load_experiment
+from relaax_like.core.moments import Moments
 from relaax_like.launch.evaluation import evaluate_snapshot
 from relaax_like.launch.learners import load_model_module
 from relaax_like.launch.local import open_slots

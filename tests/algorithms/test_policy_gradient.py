@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from relaax_like.bridge.in_process import InProcessClient
-from relaax_like.bridge.manifest import make_manifest
-from relaax_like.bridge.service import NullMetrics
-from relaax_like.computation.computation_task import ComputationTask
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import make_manifest
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.learn.computation_task import ComputationTask
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import InvalidInputError

@@ -7,12 +7,12 @@ import pytest
 from support.batch import load
 from support.cluster import ROOT
 
+from relaax_like.algorithm.acting import make_actor
 from relaax_like.client.values import SpaceValues
-from relaax_like.computation.acting import make_actor
-from relaax_like.computation.prediction import LOG_PROB
-from relaax_like.computation.updates import LearningTask, NotFiniteError
 from relaax_like.config.loader import dump_experiment, load_experiment
+from relaax_like.core.prediction import LOG_PROB
 from relaax_like.launch.local import open_slots
+from relaax_like.learn.updates import LearningTask, NotFiniteError
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import ACTION, OBSERVATION
 

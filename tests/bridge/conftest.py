@@ -8,7 +8,7 @@ from support.bridge import make_backend, serve
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.in_process import InProcessClient
-from relaax_like.bridge.service import ParameterServerClient
+from relaax_like.core.roles import ParameterServerClient
 from relaax_like.parameter_server.parameter_server import ParameterServer
 
 

@@ -7,7 +7,7 @@ from support.bridge import VARIABLES, make_backend, serve
 from relaax_like.bridge import chaos
 from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.service import Reply
+from relaax_like.core.records import Reply
 from relaax_like.wire.errors import ConfigError, ServerUnavailableError
 
 

@@ -9,8 +9,8 @@ import pytest
 from support.bridge import ONES, VARIABLES, make_backend
 
 from relaax_like.bridge import client as client_module
-from relaax_like.bridge.manifest import Variable
-from relaax_like.bridge.service import MAX_EPISODES
+from relaax_like.core.manifest import Variable
+from relaax_like.core.records import MAX_EPISODES
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.wire.errors import InvalidInputError

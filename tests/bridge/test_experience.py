@@ -34,12 +34,12 @@ from support.threads import Caller, wait_until
 
 from relaax_like.bridge.collecting import Advance, CollectStream
 from relaax_like.bridge.control import BridgeControl, Link
-from relaax_like.bridge.manifest import Variable
-from relaax_like.bridge.service import Episode, Progress
+from relaax_like.core.manifest import Variable
+from relaax_like.core.records import Episode, StreamProgress
 from relaax_like.experience.rollout import Rollout
-from relaax_like.learner import experience_service, holding
-from relaax_like.learner.experience_service import ExperienceService
-from relaax_like.learner.messages import rollout_to_message
+from relaax_like.learn import experience_service, holding
+from relaax_like.learn.experience_service import ExperienceService
+from relaax_like.learn.messages import rollout_to_message
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.v1 import experience_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
@@ -337,7 +337,7 @@ def test_agents_wait_for_an_iteration_while_others_can_fill_it(site: Site) -> No
     one.wait(received=3)
     assert one.newest is not None
     assert one.newest.progress.released == 2  # until the other comes
-    two.send(3, agent="agent", leaves=True)
+    two.send(3, agent="agent", is_leaving=True)
     one.wait(released=3)
     assert len(site.learned()) == 2
 
@@ -504,7 +504,7 @@ def test_what_was_taken_is_told_before_the_end_and_nothing_more_is_taken(
         adding.get()
     client.assert_ends(ServerUnavailableError, "is closing")
     assert client.newest is not None
-    assert client.newest.progress == Progress(1, 1)
+    assert client.newest.progress == StreamProgress(1, 1)
     assert (site.server.version, len(site.learned())) == (1, 1)
     assert site.service._clients["late"].received == 0
 
@@ -902,7 +902,7 @@ def test_a_refusal_waits_until_the_client_knows_what_was_taken(
     others = set(find_stream_threads())
     wait = site.service.wait
 
-    def wait_and_be_late(*args: Any) -> Progress:
+    def wait_and_be_late(*args: Any) -> StreamProgress:
         progress = wait(*args)
         if not late.is_set():  # what it says is old when it is told
             late.set()

@@ -8,11 +8,12 @@ from support.bridge import serve
 from relaax_like.bridge import messages
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.in_process import InProcessClient
-from relaax_like.bridge.manifest import STATISTIC, Variable, make_manifest
-from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import NullMetrics, Push
 from relaax_like.bridge.task_client import TaskClient
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import STATISTIC, Variable, make_manifest
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.moments import Moments
+from relaax_like.core.records import Push
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.v1 import parameter_server_pb2 as pb

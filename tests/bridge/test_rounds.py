@@ -19,10 +19,11 @@ from relaax_like.bridge import mailbox
 from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.mailbox import Mailbox
-from relaax_like.bridge.manifest import Variable, make_manifest
-from relaax_like.bridge.service import NullMetrics, Push, Reply
 from relaax_like.bridge.shared_memory import Offer, SharedVectors, UnusableError
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import Variable, make_manifest
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.records import Push, Reply
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.v1 import parameter_server_pb2 as pb

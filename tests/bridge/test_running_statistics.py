@@ -10,9 +10,9 @@ from support.bridge import ONES, VARIABLES, make_backend, serve
 from relaax_like.bridge import bridge_pb2, bridge_pb2_grpc
 from relaax_like.bridge import client as client_module
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.manifest import STATISTIC, Variable
-from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import Push
+from relaax_like.core.manifest import STATISTIC, Variable
+from relaax_like.core.moments import Moments
+from relaax_like.core.records import Push
 from relaax_like.rlx_server.exploit import ReadOnlyClient
 from relaax_like.v1 import ndarray_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb

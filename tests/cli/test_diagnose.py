@@ -10,12 +10,12 @@ from support.batch import load
 from support.cluster import ROOT
 
 from relaax_like.cli.diagnose import compute_gradient_norms, find_causes, show_diagnosis
-from relaax_like.computation.updates import LearningTask, NotFiniteError
 from relaax_like.config.loader import dump_experiment, load_experiment
 from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
-from relaax_like.learner.learning_policy import LearningPolicy
-from relaax_like.learner.training_error import load_training_error, save_training_error
+from relaax_like.learn.learning_policy import LearningPolicy
+from relaax_like.learn.training_error import load_training_error, save_training_error
+from relaax_like.learn.updates import LearningTask, NotFiniteError
 
 
 @pytest.fixture(scope="module")

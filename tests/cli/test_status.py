@@ -4,8 +4,8 @@ import pytest
 from rich.console import Console
 
 from relaax_like.bridge.messages import message_to_status, status_to_message
-from relaax_like.bridge.service import Status
 from relaax_like.cli.status import make_table
+from relaax_like.core.records import Status
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from support.cluster import TRACE, Cluster, Program, wait_until
 from support.history import History, make_store
 
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.service import Push
+from relaax_like.core.records import Push
 from relaax_like.parameter_server.snapshots import list_names, read_latest
 
 SEEDS = int(os.environ.get("RELAAX_FAULT_SEEDS", "1"))

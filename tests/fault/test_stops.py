@@ -16,7 +16,7 @@ from support.history import History
 
 from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.service import Push, Reply, Status
+from relaax_like.core.records import Push, Reply, Status
 from relaax_like.wire.failpoints import ENVIRONMENT_VARIABLE
 
 LONG = int(os.environ.get("RELAAX_FAULT_SEEDS", "1")) >= 20

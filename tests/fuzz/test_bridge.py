@@ -25,8 +25,8 @@ from support.bridge import make_backend
 
 from relaax_like.bridge import bridge_pb2
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.manifest import STATISTIC, Variable
-from relaax_like.bridge.moments import Moments
+from relaax_like.core.manifest import STATISTIC, Variable
+from relaax_like.core.moments import Moments
 from relaax_like.v1 import ndarray_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.ndarray import message_to_ndarray, ndarray_to_message

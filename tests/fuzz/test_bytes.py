@@ -23,7 +23,8 @@ from support.rollouts import make_rollout
 from support.snapshots import change_manifest, make_state
 
 from relaax_like.bridge import bridge_pb2, frames, messages
-from relaax_like.bridge.manifest import (
+from relaax_like.bridge.tutorial_servicer import _read_gradient
+from relaax_like.core.manifest import (
     STATISTIC,
     Manifest,
     Variable,
@@ -31,16 +32,14 @@ from relaax_like.bridge.manifest import (
     manifest_to_message,
     message_to_manifest,
 )
-from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import Episode, Push
-from relaax_like.bridge.tutorial_servicer import _read_gradient
-from relaax_like.computation.learning import Learned, Work
-from relaax_like.learner.channel import Channel
-from relaax_like.learner.messages import (
-    learned_to_message,
-    message_to_learned,
-    message_to_work,
-    work_to_message,
+from relaax_like.core.moments import Moments
+from relaax_like.core.records import Episode, LearnerUpdate, LearnRequest, Push
+from relaax_like.learn.channel import Channel
+from relaax_like.learn.messages import (
+    message_to_request,
+    message_to_update,
+    request_to_message,
+    update_to_message,
 )
 from relaax_like.metrics.server import unpack_scalars
 from relaax_like.parameter_server.intake import Refused, validate_push
@@ -372,8 +371,8 @@ def test_layouts_and_steps_that_look_like_the_one_before() -> None:
     fuzz.fuzz(check, SHARE, data=fuzz.mutations(samples), again=fuzz.mutations(samples))
 
 
-LEARNED = learned_to_message(Learned([1, 2], 3, 4, "", [np.ones(3, np.float32)]), "RL")
-WORK = work_to_message(Work(7, make_rollout(2, 0), [Episode(2.5, 9)], 6), "RL")
+LEARNED = update_to_message(LearnerUpdate([1, 2], 3, 4, "", [np.ones(3, np.float32)]), "RL")
+WORK = request_to_message(LearnRequest(7, make_rollout(2, 0), [Episode(2.5, 9)], 6), "RL")
 
 
 def test_the_learner_s_messages() -> None:
@@ -385,10 +384,10 @@ def test_the_learner_s_messages() -> None:
 
     def read_work(data: bytes) -> None:
         message = parse(learner_pb2.Work, data)
-        message_to_work(message)
+        message_to_request(message)
 
     def read_learned(data: bytes) -> None:
-        message_to_learned(parse(learner_pb2.Learned, data))
+        message_to_update(parse(learner_pb2.Learned, data))
 
     samples = [LEARNED.SerializeToString(), WORK.SerializeToString()]
     fuzz.fuzz(
@@ -442,7 +441,7 @@ def read_brackets() -> None:
 def read_scalar_inputs() -> None:
     message = learner_pb2.Work()
     message.rollout.inputs["x"].CopyFrom(ndarray_to_message(np.ones(()), ndarray_pb2.NdArray))
-    message_to_work(message)
+    message_to_request(message)
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from relaax_like.bridge.in_process import InProcessClient
-from relaax_like.bridge.manifest import make_manifest
-from relaax_like.bridge.service import NullMetrics
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
+from relaax_like.core.manifest import make_manifest
+from relaax_like.core.metrics import NullMetrics
 from relaax_like.experience.rollout import Rollout
 from relaax_like.experience.trajectory_files import TrajectoryWriter, find_trajectories
 from relaax_like.launch.initial_values_main import make_initial_values
@@ -63,7 +63,7 @@ def learn_by_gradients(
     experiment: Experiment, server: ParameterServer, rollouts: list[Rollout]
 ) -> Iterator[None]:
     """As a learner beside its agents does."""
-    from relaax_like.computation.learning import Work
+    from relaax_like.core.records import LearnRequest
     from relaax_like.launch.learners import make_learners
 
     learners = make_learners(experiment, lambda name: InProcessClient(server, name), "golden")
@@ -73,7 +73,7 @@ def learn_by_gradients(
     try:
         answers.get(timeout=60)
         for number, rollout in enumerate(rollouts):
-            learner.submit(Work(number, rollout, env_steps=rollout.env_steps))
+            learner.submit(LearnRequest(number, rollout, env_steps=rollout.env_steps))
             answers.get(timeout=60)
             yield
     finally:
@@ -286,9 +286,9 @@ def _read_state(server: ParameterServer, folder: Path, prefix: str) -> Result:
 
 def _compute_gradients(experiment: Experiment, rollout: Rollout) -> Result:
     """Returns costs and gradients of one batch at the initial values; {} for plain agents."""
-    from relaax_like.computation.computation_task import ComputationTask
-    from relaax_like.computation.prediction import LOG_PROB
+    from relaax_like.core.prediction import LOG_PROB
     from relaax_like.launch.learners import load_model_module, make_model
+    from relaax_like.learn.computation_task import ComputationTask
 
     if load_model_module(experiment) is None:
         return {}

@@ -21,8 +21,8 @@ from support.bridge import make_backend
 from support.cluster import ROOT, TRACE, Cluster, find_command, wait_until
 from support.terminal import Screen, Terminal
 
-from relaax_like.bridge.service import Status
 from relaax_like.config.loader import load_experiment
+from relaax_like.core.records import Status
 from relaax_like.launch.live import JsonProgress, NewestScalars, TableProgress
 from relaax_like.launch.parameter_server import format_progress, watch_progress
 from relaax_like.metrics.curves import read_curves

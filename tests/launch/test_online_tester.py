@@ -21,12 +21,13 @@ from support.learning import (
     make_rewarded,
 )
 
-from relaax_like.bridge.service import Episode, NullMetrics, TrainReturn
 from relaax_like.client.interactor import Transition
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.records import Episode, TrainReturn
 from relaax_like.launch.evaluation import play_greedy
 from relaax_like.launch.online_tester import TestHook
-from relaax_like.learner.checkpoint import load_checkpoint
-from relaax_like.learner.fixed_values import FixedValues
+from relaax_like.learn.checkpoint import load_checkpoint
+from relaax_like.learn.fixed_values import FixedValues
 from relaax_like.metrics.curves import read_curves
 from relaax_like.parameter_server.ending import Target
 from relaax_like.parameter_server.snapshots import list_names, read_best, read_latest
@@ -180,7 +181,10 @@ def test_returns_of_the_same_episodes_are_compared_once() -> None:
         return Fixed().test(values, version, episodes)
 
     publisher: Any = SimpleNamespace(
-        best_score=None, metrics=NullMetrics, keep_next=lambda score: None, train_return=None
+        best_score=None,
+        metrics=NullMetrics,
+        save_next_publication=lambda score: None,
+        train_return=None,
     )
     policy: Any = SimpleNamespace(get_values=list, global_t=0)
     tester: Any = SimpleNamespace(test=test)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from support.cluster import BARE
 
-from relaax_like.bridge.manifest import Variable
-from relaax_like.bridge.service import NullMetrics
 from relaax_like.config.loader import load_experiment
+from relaax_like.core.manifest import Variable
+from relaax_like.core.metrics import NullMetrics
 from relaax_like.launch import parameter_server as launch_module
 from relaax_like.launch.parameter_server import make_parameter_server
 from relaax_like.parameter_server.initial_values import save_variables

@@ -9,7 +9,7 @@ import pytest
 from tensorboard import data_compat
 from tensorboard.util import tensor_util
 
-from relaax_like.bridge.service import Metrics
+from relaax_like.core.metrics import Metrics
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.metrics.scalars_reader import read_events, read_scalars
 from relaax_like.wire.errors import InvalidInputError

@@ -7,8 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.bridge import make_backend
 
-from relaax_like.bridge.service import Episode, Push, Status
 from relaax_like.config.address import Address
+from relaax_like.core.records import Episode, Push, Status
 from relaax_like.metrics.prometheus import PrometheusPage
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.wire.errors import ConfigError, InvalidInputError

@@ -13,9 +13,9 @@ ACT = """
 import json
 import sys
 import numpy as np
-from relaax_like.computation.acting import NumpyActor, make_actor
-from relaax_like.computation.actor_critic import ActorCritic
-from relaax_like.computation.model import get_variables
+from relaax_like.algorithm.acting import NumpyActor, make_actor
+from relaax_like.algorithm.actor_critic import ActorCritic
+from relaax_like.algorithm.model import get_variables
 from relaax_like.config.actor_critic import ActorCriticConfig
 from relaax_like.config.network import NetworkConfig
 
@@ -43,7 +43,7 @@ assert "tensorflow" not in sys.modules
 """
 LEARN = """
 from relaax_like.algorithm import Algorithm, Losses
-from relaax_like.computation.computation_task import ComputationTask
+from relaax_like.learn.computation_task import ComputationTask
 import tensorflow as tf
 
 class Imitate(Algorithm):
@@ -103,9 +103,9 @@ def test_convolutions_are_described_without_tensorflow_and_act_with_it() -> None
     program = """
     import sys
     import numpy as np
-    from relaax_like.computation.acting import CompiledActor, make_actor
-    from relaax_like.computation.actor_critic import ActorCritic
-    from relaax_like.computation.model import get_variables
+    from relaax_like.algorithm.acting import CompiledActor, make_actor
+    from relaax_like.algorithm.actor_critic import ActorCritic
+    from relaax_like.algorithm.model import get_variables
     from relaax_like.config.actor_critic import ActorCriticConfig
 
     config = ActorCriticConfig.model_validate({
@@ -139,7 +139,7 @@ tf.constant(1.0) + 1.0
 assert tf.constant is sys.modules["tensorflow"].constant
 """,
     "a task": """
-from relaax_like.computation.computation_task import ComputationTask
+from relaax_like.learn.computation_task import ComputationTask
 import tensorflow as tf
 tf.constant(1.0) + 1.0
 """,

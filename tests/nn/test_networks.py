@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from relaax_like.computation.acting import CompiledActor, NumpyActor, make_actor
-from relaax_like.computation.model import Model
+from relaax_like.algorithm.acting import CompiledActor, NumpyActor, make_actor
+from relaax_like.algorithm.model import Model
 from relaax_like.config.network import NetworkConfig
 from relaax_like.nn.action_heads import make_distribution, make_numpy_distribution
 from relaax_like.nn.layers import Dense, Layer

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from relaax_like.computation.model import Model, get_variables
+from relaax_like.algorithm.model import Model, get_variables
 from relaax_like.config.network import NetworkConfig
 from relaax_like.nn.module import Module, get_name
 from relaax_like.nn.networks import make_network

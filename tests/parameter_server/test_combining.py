@@ -10,10 +10,11 @@ import pytest
 from support.bridge import ONES, VARIABLES, make_backend, serve
 
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.manifest import Variable, make_manifest
-from relaax_like.bridge.service import NullMetrics, Push
 from relaax_like.config.combine import CombineConfig
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import Variable, make_manifest
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.records import Push
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
@@ -167,7 +168,7 @@ def test_history_is_of_changed_weights_and_not_of_versions():
         Variable(f"seen.{part}", np.zeros(shape), kind="statistic")
         for part, shape in (("count", ()), ("mean", (1,)), ("m2", (1,)))
     ]
-    from relaax_like.bridge.moments import Moments
+    from relaax_like.core.moments import Moments
 
     config = CombineConfig(method="dc", dc_lambda=0.5, dc_history=2)
     with make_backend([*VARIABLES, *statistic], combine=config) as backend:

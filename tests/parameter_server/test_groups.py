@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from relaax_like.bridge.manifest import STATISTIC, Manifest, Variable, make_manifest
-from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import NullMetrics, Push
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import STATISTIC, Manifest, Variable, make_manifest
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.moments import Moments
+from relaax_like.core.records import Push
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import BufferPool, Store
 from relaax_like.wire.errors import ConfigError, InvalidInputError

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relaax_like.bridge.manifest import COUNTER, STATISTIC, TARGET, Variable
+from relaax_like.core.manifest import COUNTER, STATISTIC, TARGET, Variable
 from relaax_like.parameter_server.initial_values import (
     compute_initial_values,
     load_variables,

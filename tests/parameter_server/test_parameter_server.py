@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 from support.threads import WAIT_SEC, Caller, wait_until
 
-from relaax_like.bridge.manifest import Variable, make_manifest
-from relaax_like.bridge.service import Episode, Metrics, NullMetrics, Push, Reply
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import Variable, make_manifest
+from relaax_like.core.metrics import Metrics, NullMetrics
+from relaax_like.core.records import Episode, Push, Reply
 from relaax_like.parameter_server.ending import Target
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import Snapshots

@@ -14,10 +14,11 @@ from support.bridge import ONES, serve
 from support.threads import Caller, wait_until
 
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.manifest import Variable, make_manifest
-from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import Episode, NullMetrics, Publish, Push, Reply
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import Variable, make_manifest
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.moments import Moments
+from relaax_like.core.records import Episode, Publication, Push, Reply
 from relaax_like.parameter_server.ending import Target
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.published_state import NAMES
@@ -65,13 +66,13 @@ def server() -> Iterator[ParameterServer]:
         yield server
 
 
-def make_publish(number: int, value: float | None = None, **fields: Any) -> Publish:
+def make_publish(number: int, value: float | None = None, **fields: Any) -> Publication:
     """Makes a publish in which all follows from one number."""
     value = float(number) if value is None else value
     fields.setdefault("values", np.full(SIZE, value, np.float32).view(np.uint8))
     fields.setdefault("slots", {"default": np.full((2, SIZE), 0.5 * value, np.float32)})
     fields.setdefault("steps", {"default": 10 * number})
-    return Publish(number=number, env_steps=fields.pop("env_steps", 20), **fields)
+    return Publication(number=number, env_steps=fields.pop("env_steps", 20), **fields)
 
 
 def make_push(server: ParameterServer, **fields: Any) -> Push:
@@ -497,7 +498,7 @@ def test_a_publish_with_a_score_is_kept_when_newer_snapshots_come(tmp_path: Path
     with make_server(tmp_path, keep_best=1, scores_returns=False) as server:
         server.lease()
         assert server.best_score is None
-        server.keep_next(7.5)
+        server.save_next_publication(7.5)
         server.publish(make_publish(1))
         assert server.best_score == 7.5
         server.publish(make_publish(2))
@@ -513,7 +514,7 @@ def test_a_publish_with_a_score_is_kept_when_newer_snapshots_come(tmp_path: Path
 def test_a_publish_that_is_refused_is_not_kept_as_the_best(tmp_path: Path) -> None:
     with make_server(tmp_path, keep_best=1, scores_returns=False) as server:
         server.lease()
-        server.keep_next(7.5)
+        server.save_next_publication(7.5)
         with pytest.raises(InvalidInputError):
             server.publish(make_publish(1, np.nan))
         server.publish(make_publish(1))

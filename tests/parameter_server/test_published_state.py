@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relaax_like.bridge.manifest import Variable, make_manifest
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.parameter_server.published_state import NAMES, PublishedState
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.store import Store

@@ -9,8 +9,8 @@ import pytest
 from support.durable import crash, get_state, make_push, open_server
 from support.threads import wait_until
 
-from relaax_like.bridge.service import Push
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.records import Push
 from relaax_like.parameter_server import journal as journal_module
 from relaax_like.parameter_server import push_journal
 from relaax_like.parameter_server.targets import make_group_steps

@@ -8,7 +8,8 @@ from support.bridge import ONES, VARIABLES, make_backend, serve
 
 from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.service import Episode, NullMetrics, Push
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.records import Episode, Push
 from relaax_like.parameter_server.replies import Answered, Replies
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.wire.errors import SnapshotError

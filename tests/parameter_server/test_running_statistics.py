@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax_like.bridge.manifest import STATISTIC, Variable, make_manifest
-from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import NullMetrics, Push, Values
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import STATISTIC, Variable, make_manifest
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.moments import Moments
+from relaax_like.core.records import Push, Values
 from relaax_like.parameter_server.initial_values import load_variables, save_variables
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import Snapshots

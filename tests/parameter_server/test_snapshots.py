@@ -28,7 +28,7 @@ from support.snapshots import (
 )
 from support.threads import Caller, wait_until
 
-from relaax_like.bridge.manifest import Manifest, Variable, make_manifest
+from relaax_like.core.manifest import Manifest, Variable, make_manifest
 from relaax_like.parameter_server.snapshot_format import State, verify_snapshot
 from relaax_like.parameter_server.snapshots import Snapshots, read_best, read_latest, select_kept
 from relaax_like.wire.errors import ConfigError, SnapshotError
@@ -374,7 +374,7 @@ def test_verifying_needs_no_copy_of_the_state_in_memory(tmp_path: Path) -> None:
 SAVE_ON_A_FULL_DISK = """
 import resource, sys
 import numpy as np
-from relaax_like.bridge.manifest import Variable, make_manifest
+from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.store import Store
@@ -408,7 +408,7 @@ def test_write_that_fails_in_the_middle_leaves_the_old_snapshot(tmp_path: Path) 
 SAVE_UNTIL_KILLED = """
 import sys
 import numpy as np
-from relaax_like.bridge.manifest import Variable, make_manifest
+from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import Snapshots
 

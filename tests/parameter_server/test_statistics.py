@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from relaax_like.bridge.service import Episode
+from relaax_like.core.records import Episode
 from relaax_like.parameter_server.statistics import Statistics
 
 

@@ -5,7 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from relaax_like.bridge.manifest import (
+from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import (
     COUNTER,
     STATISTIC,
     TARGET,
@@ -13,8 +14,7 @@ from relaax_like.bridge.manifest import (
     Variable,
     make_manifest,
 )
-from relaax_like.bridge.service import Values
-from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.records import Values
 from relaax_like.parameter_server.store import BufferPool, Store, view_gradient
 from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
 

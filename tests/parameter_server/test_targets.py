@@ -9,12 +9,13 @@ import tensorflow as tf
 from support.compare import compare
 
 from relaax_like.algorithm import Algorithm, Losses, Target
-from relaax_like.bridge.manifest import Follow, Variable, find_follows, make_manifest
-from relaax_like.bridge.service import NullMetrics, Publish, Push
-from relaax_like.computation.computation_task import ComputationTask
-from relaax_like.computation.model import Model, get_variables
-from relaax_like.computation.updates import LearningTask
+from relaax_like.algorithm.model import Model, get_variables
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import Follow, Variable, find_follows, make_manifest
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.records import Publication, Push
+from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.updates import LearningTask
 from relaax_like.nn.layers import Dense
 from relaax_like.parameter_server.initial_values import load_variables, save_variables
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -127,7 +128,9 @@ def test_a_publication_says_where_targets_are():
     state = store.export_state()
     values = state.values.copy()
     values[store.manifest.gradient_bytes :].view(np.float32)[...] = 7.0
-    publish = Publish(number=1, values=values, slots=state.slots, steps={"actor": 4, "critic": 4})
+    publish = Publication(
+        number=1, values=values, slots=state.slots, steps={"actor": 4, "critic": 4}
+    )
     store.commit(store.prepare_publish(publish))
     np.testing.assert_array_equal(name_values(store)["target/critic.W"], 7.0)
 

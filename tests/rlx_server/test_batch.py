@@ -10,8 +10,8 @@ import pytest
 from support.batch import make_config, make_processor, serve_a2c
 from support.rlx import RawClient, array, make_next, make_step
 
-from relaax_like.bridge.service import NullMetrics
-from relaax_like.computation.prediction import TASK
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.prediction import TASK
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.rlx_server.server import RlxServer, ServerThread

@@ -4,7 +4,7 @@ import pytest
 from support.cluster import wait_until
 from support.rlx import RawClient, make_next, make_start, serve_rlx
 
-from relaax_like.bridge.service import Metrics
+from relaax_like.core.metrics import Metrics
 from relaax_like.rlx_server.point_budget import PointBudget
 from relaax_like.v1 import metrics_pb2, rlx_pb2
 

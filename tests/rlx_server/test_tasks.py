@@ -12,14 +12,14 @@ from support.hierarchy import serve as serve_tasks
 from support.rlx import RawClient, array, make_next, make_start, serve_rlx
 
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.service import Metrics
 from relaax_like.client.client import Retry, RlxClient
 from relaax_like.client.interactor import Interactor
 from relaax_like.config.loader import load_experiment
+from relaax_like.core.metrics import Metrics
 from relaax_like.launch.agents import BesideLearner, make_agent_host
 from relaax_like.launch.parameter_server import make_parameter_server
 from relaax_like.launch.rlx_server import make_rlx_server
-from relaax_like.learner.learner_process import LearnerProcess
+from relaax_like.learn.learner_process import LearnerProcess
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.rlx_server import session
 from relaax_like.rlx_server.server import ServerThread

@@ -10,9 +10,9 @@ import tensorflow as tf
 from support.batch import load
 from support.cluster import ROOT
 
-from relaax_like.bridge.moments import Moments
-from relaax_like.computation.model import get_variables
+from relaax_like.algorithm.model import get_variables
 from relaax_like.config.algorithm_folder import load_folder_module
+from relaax_like.core.moments import Moments
 from relaax_like.sampling.algo_worker import AlgoWorker
 from relaax_like.wire.errors import ConfigError
 

@@ -10,11 +10,11 @@ from support.batch import load
 
 from relaax_like.algorithm.parts import make_batch
 from relaax_like.algorithm.tracing import Traced
-from relaax_like.computation.prediction import LOG_PROB
-from relaax_like.computation.updates import LearningTask, NotFiniteError
+from relaax_like.core.prediction import LOG_PROB
 from relaax_like.experience.buffer import Buffer
 from relaax_like.experience.rollout import ALIVE, TERMINATED
-from relaax_like.learner.learning_policy import LearningPolicy
+from relaax_like.learn.learning_policy import LearningPolicy
+from relaax_like.learn.updates import LearningTask, NotFiniteError
 from relaax_like.sampling.ppo_optim import PPOOptim
 from relaax_like.sampling.trajectory_data import TrajectoryData
 

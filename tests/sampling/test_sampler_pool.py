@@ -13,7 +13,7 @@ import psutil
 import pytest
 from support.cluster import ROOT, wait_until
 
-from relaax_like.computation.model import get_variables
+from relaax_like.algorithm.model import get_variables
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.learners import load_model_module
 from relaax_like.sampling import sampler_pool

@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+from relaax_like.agent.data_processor import ComputationDataProcessor
+from relaax_like.algorithm.acting import make_actor
+from relaax_like.algorithm.model import get_variables
 from relaax_like.bridge.in_process import InProcessClient
-from relaax_like.bridge.manifest import make_manifest
-from relaax_like.bridge.service import NullMetrics
-from relaax_like.computation.acting import make_actor
-from relaax_like.computation.computation_task import ComputationTask
-from relaax_like.computation.data_processor import ComputationDataProcessor
-from relaax_like.computation.model import get_variables
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
-from relaax_like.learner.gradient_learner import GradientLearner
+from relaax_like.core.manifest import make_manifest
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.gradient_learner import GradientLearner
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 

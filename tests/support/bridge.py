@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.manifest import Variable, make_manifest
-from relaax_like.bridge.service import Metrics, NullMetrics
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import Variable, make_manifest
+from relaax_like.core.metrics import Metrics, NullMetrics
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.security import ServerSecurity

@@ -29,7 +29,7 @@ from typing import TypeVar
 import psutil
 
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.service import Status
+from relaax_like.core.records import Status
 from relaax_like.wire.errors import ServerUnavailableError
 from relaax_like.wire.security import ClientSecurity
 

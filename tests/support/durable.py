@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.bridge.manifest import STATISTIC, Variable, make_manifest
-from relaax_like.bridge.moments import Moments
-from relaax_like.bridge.service import Episode, NullMetrics, Push
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import STATISTIC, Variable, make_manifest
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.moments import Moments
+from relaax_like.core.records import Episode, Push
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots

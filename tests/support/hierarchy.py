@@ -9,13 +9,14 @@ import numpy as np
 
 from relaax_like.algorithm import Algorithm
 from relaax_like.bridge.in_process import InProcessClient
-from relaax_like.bridge.manifest import make_manifest
-from relaax_like.bridge.service import Metrics, NullMetrics, ParameterServerClient
 from relaax_like.client.interactor import Transition
-from relaax_like.computation.tasks import Tasks
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import make_manifest
+from relaax_like.core.metrics import Metrics, NullMetrics
+from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch import agents
+from relaax_like.learn.tasks import Tasks
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.rlx_server.hosting import BatchHost

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.manifest import Variable, make_manifest
-from relaax_like.bridge.service import Push, Reply, Values
 from relaax_like.bridge.stub import ParameterServerStub
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import Variable, make_manifest
+from relaax_like.core.records import Push, Reply, Values
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import ServerUnavailableError
 

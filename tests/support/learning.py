@@ -12,23 +12,25 @@ from typing import Any
 
 import numpy as np
 
+from relaax_like.algorithm.model import Model, Specs, Tensors, get_variables
 from relaax_like.bridge.collecting import make_rollout_bytes
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.bridge.manifest import Variable, make_manifest
-from relaax_like.bridge.service import Experience, ExperienceSink, Lease, Metrics, NullMetrics
-from relaax_like.computation.model import Model, Specs, Tensors, get_variables
-from relaax_like.computation.updates import OptimizerState
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import Variable, make_manifest
+from relaax_like.core.metrics import Metrics, NullMetrics
+from relaax_like.core.records import Experience, Lease
+from relaax_like.core.roles import ExperienceSink
 from relaax_like.experience.collector import Collector, TrainingData
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import load_model_module
-from relaax_like.learner.base_learner import BaseLearner
-from relaax_like.learner.experience_service import ExperienceService
-from relaax_like.learner.iteration_learner import IterationLearner
-from relaax_like.learner.messages import rollout_to_message
-from relaax_like.learner.rollout_layout import RolloutLayout
+from relaax_like.learn.base_learner import BaseLearner
+from relaax_like.learn.experience_service import ExperienceService
+from relaax_like.learn.iteration_learner import IterationLearner
+from relaax_like.learn.messages import rollout_to_message
+from relaax_like.learn.rollout_layout import RolloutLayout
+from relaax_like.learn.updates import OptimizerState
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.security import ServerSecurity

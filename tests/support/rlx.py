@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from relaax_like.bridge.in_process import InProcessClient
-from relaax_like.bridge.service import NullMetrics
 from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.core.metrics import NullMetrics
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import PlainHost

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.bridge.manifest import STATISTIC, Manifest, Variable, make_manifest
+from relaax_like.core.manifest import STATISTIC, Manifest, Variable, make_manifest
 from relaax_like.parameter_server.snapshot_format import State
 
 

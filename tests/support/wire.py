@@ -19,15 +19,15 @@ from typing import Any
 import grpc
 import numpy as np
 
+from relaax_like.algorithm.model import get_variables
 from relaax_like.bridge.in_process import InProcessClient
-from relaax_like.bridge.manifest import Variable
-from relaax_like.bridge.service import NullMetrics
-from relaax_like.computation.model import get_variables
 from relaax_like.config.loader import load_experiment
+from relaax_like.core.manifest import Variable
+from relaax_like.core.metrics import NullMetrics
 from relaax_like.launch.agents import make_agent_host
 from relaax_like.launch.learners import make_model
 from relaax_like.launch.rlx_server import make_rlx_server
-from relaax_like.learner.fixed_values import FixedValues
+from relaax_like.learn.fixed_values import FixedValues
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.rlx_server.server import ServerThread
 from relaax_like.wire.framing import HEADER

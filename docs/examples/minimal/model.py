@@ -1,8 +1,8 @@
 """A policy for CartPole: four numbers in, one of two actions out."""
 
 from relaax_like.algorithm import Model, Specs, make_network, make_policy
-from relaax_like.config.network import NetworkConfig
-from relaax_like.wire.spaces import Discrete
+from relaax_like.config import NetworkConfig
+from relaax_like.wire import Discrete
 
 from .config import Config
 

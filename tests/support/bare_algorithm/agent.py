@@ -4,7 +4,7 @@ import numpy as np
 
 from relaax_like.agent.agent import Agent as BaseAgent
 from relaax_like.agent.agent import State
-from relaax_like.bridge.service import ParameterServerClient
+from relaax_like.core.roles import ParameterServerClient
 from relaax_like.experience.returns import compute_discounted_returns, normalize
 
 from .config import Config

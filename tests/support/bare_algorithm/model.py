@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from relaax_like.bridge.manifest import Variable
+from relaax_like.core.manifest import Variable
 
 from .config import Config
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.agent.batch_agent import Arrays, BatchAgent, Predicting, States
-from relaax_like.computation.prediction import Prediction, Request
+from relaax_like.core.prediction import Prediction, Request
 from relaax_like.experience.rollout import ALIVE
 
 _ONE_HOT = np.eye(2, dtype=np.float32)

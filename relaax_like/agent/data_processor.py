@@ -1,0 +1,193 @@
+"""ComputationDataProcessor: packs many agents' data into one call and unpacks the results."""
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.prediction import Prediction, Request
+from relaax_like.core.records import Episode, LearnerUpdate, LearnRequest
+from relaax_like.core.roles import Learner
+from relaax_like.experience.rollout import Rollout
+
+if TYPE_CHECKING:  # The processor itself works without TensorFlow.
+    from relaax_like.algorithm.acting import Actor
+
+logger = logging.getLogger(__name__)
+
+Arrays = Mapping[str, np.ndarray]
+# Agents that do not learn get values that are at most about so old.
+_REFRESH_SEC = 0.5
+
+
+class ComputationDataProcessor:
+    """Serves all agents of a process that share one ComputationTask.
+
+        processor = ComputationDataProcessor(actor, learner, metrics)
+        processor.start()
+        predictions = processor.predict([agent.request() for agent in ready])
+        processor.submit(rollout, episodes, on_learned)
+        processor.stop()
+
+    `predict` runs in its caller's thread, one caller at a time. Rollouts go to the learner, which
+    packs those that wait side by side; the values that come back are taken up by the actor between
+    two predictions.
+
+    Args:
+      actor: computes actions.
+      learner: of the task.
+      metrics: the recorder.
+
+    Attributes:
+      finished: what ended the training, or "" while it goes on.
+      global_t: newest known environment steps of all agents of the run.
+    """
+
+    def __init__(self, actor: "Actor", learner: Learner, metrics: Metrics):
+        self.finished = ""
+        self.global_t = 0
+        self._actor = actor
+        self._learner = learner
+        self._metrics = metrics
+        self._numbers = itertools.count(1)
+        # What to call when a work has been answered: set by agents, taken by the learner's thread.
+        self._on_done: dict[int, Callable[[], None]] = {}
+        self._next_refresh = 0.0
+
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the model's inputs, without the batch axis."""
+        return {name: tuple(p["shape"]) for name, p in self._actor.model.get_input_specs()}
+
+    @property
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the model's memory, without the batch axis; float32."""
+        return {name: tuple(p["shape"]) for name, p in self._actor.model.get_state_specs()}
+
+    def metrics(self) -> Metrics:
+        """Returns the recorder."""
+        return self._metrics
+
+    def start(self) -> None:
+        """Fetches the values and starts to learn.
+
+        Raises:
+          ServerUnavailableError: there is no parameter server, or no learner yet.
+        """
+        self._learner.start(self._take)
+
+    def stop(self) -> None:
+        """Ends the learning after the work at hand; may be called twice."""
+        self._learner.stop()
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns what actor and learner hold; while nothing is under way."""
+        return {"actor": self._actor.get_state(), "learner": self._learner.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `get_state` returned; after `start`."""
+        self._actor.set_state(state["actor"])
+        self._learner.set_state(state["learner"])
+
+    def predict(self, requests: Sequence[Request]) -> list[Prediction]:
+        """Chooses actions for all requests in one call each for acting and exploiting ones."""
+        predictions: list[Prediction | None] = [None] * len(requests)
+        for exploit in (False, True):
+            chosen = [i for i, request in enumerate(requests) if request.exploit == exploit]
+            if chosen:
+                parts = self._predict([requests[i] for i in chosen], exploit)
+                for i, part in zip(chosen, parts, strict=True):
+                    predictions[i] = part
+        return [prediction for prediction in predictions if prediction is not None]
+
+    def submit(
+        self,
+        rollout: Rollout,
+        episodes: Sequence[Episode],
+        on_done: Callable[[], None],
+        env_steps: int | None = None,
+        agent: str = "",
+    ) -> None:
+        """Hands a rollout over to be learned from.
+
+        Args:
+          rollout: its arrays are not copied.
+          episodes: that ended during it.
+          on_done: called from another thread when the values that it led to are in force (or when
+            it could not be used).
+          env_steps: to be counted with it: 0 where another task counts the agent's steps; None: all
+            of the rollout's.
+          agent: who played it.
+        """
+        steps = rollout.env_steps if env_steps is None else env_steps
+        self._submit(rollout, episodes, steps, on_done, agent)
+
+    def report(self, episodes: Sequence[Episode], env_steps: int) -> None:
+        """Counts episodes and steps that no gradient was made of."""
+        self._submit(None, tuple(episodes), env_steps)
+
+    def leave(self, agent: str) -> None:
+        """Tells that an agent submits nothing more: nobody needs to wait for it."""
+        self._learner.leave(agent)
+
+    def refresh(self, on_done: Callable[[], None] | None = None) -> None:
+        """Asks for the newest values; `on_done` is called when they are in force."""
+        self._next_refresh = time.monotonic() + _REFRESH_SEC
+        self._submit(None, (), 0, on_done)
+
+    def refresh_soon(self) -> None:
+        """Asks for the newest values, unless somebody just has. Called by one thread."""
+        if time.monotonic() >= self._next_refresh:
+            self.refresh()
+
+    def _submit(
+        self,
+        rollout: Rollout | None,
+        episodes: Sequence[Episode],
+        env_steps: int,
+        on_done: Callable[[], None] | None = None,
+        agent: str = "",
+    ) -> None:
+        number = next(self._numbers)
+        if on_done is not None:
+            self._on_done[number] = on_done
+        self._learner.submit(LearnRequest(number, rollout, episodes, env_steps, agent))
+
+    def _take(self, learned: LearnerUpdate) -> None:
+        """Takes an answer, in the learner's thread: first the values, then whom they are for."""
+        if learned.values is not None:
+            self._actor.set_values(learned.values, learned.version)
+        self.finished = learned.finished
+        self.global_t = self._actor.global_t = learned.global_t
+        for number in learned.numbers:
+            on_done = self._on_done.pop(number, None)
+            if on_done is None:
+                continue
+            try:
+                on_done()
+            except Exception:
+                logger.exception("could not notify an agent that its rollout is finished")
+
+    def _predict(self, requests: Sequence[Request], exploit: bool) -> list[Prediction]:
+        if len(requests) == 1:
+            request = requests[0]
+            return [self._actor.act(request.inputs, request.states, exploit, request.ranks)]
+        inputs = _pack([request.inputs for request in requests])
+        states = _pack([request.states for request in requests])
+        ranks = [request.ranks for request in requests if request.ranks is not None]
+        known = np.concatenate(ranks) if len(ranks) == len(requests) else None
+        prediction = self._actor.act(inputs, states, exploit, known)
+        predictions, start = [], 0
+        for request in requests:
+            stop = start + len(next(iter(request.inputs.values())))
+            predictions.append(prediction.rows(start, stop))
+            start = stop
+        return predictions
+
+
+def _pack(parts: Sequence[Arrays]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,254 @@
+"""Acting: actions, log-probabilities and next memory for a batch of rows of many agents.
+
+What acts in NumPy does not import TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from relaax_like.algorithm.exploration import Exploration
+from relaax_like.algorithm.model import Model, Specs, get_variables, order_variables
+from relaax_like.core.prediction import Prediction
+from relaax_like.nn.compiling import CompiledFunction
+from relaax_like.nn.layers import Layer
+from relaax_like.nn.lazy_tensorflow import tf
+from relaax_like.nn.module import get_name
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class NumpyActor:
+    """Runs a model's policy in NumPy: for models that are made of our own layers alone.
+
+    `set_values` may be called from any thread; the new values are taken up between two calls of
+    `act`, whole.
+
+    Attributes:
+      model: whose policy acts.
+      global_t: environment steps of the whole run, for schedules; set by the owner.
+
+    Args:
+      model: as the attribute.
+      seed: of the draws.
+      config: with schedules that the policy explores by; None: without any.
+    """
+
+    def __init__(self, model: Model, seed: int, config: Any = None):
+        self.model = model
+        self.global_t = 0
+        self._exploration = Exploration(model, config)
+        self._random = np.random.default_rng(seed)
+        self._layers = [module for module in model.submodules if isinstance(module, Layer)]
+        variables = get_variables(model)
+        self._names = [variable.name for variable in variables]
+        initial = [variable.value for variable in variables]
+        self._given: tuple[Sequence[np.ndarray], int] = (initial, 0)
+        self._bound: object = None
+
+    def set_values(self, values: Sequence[np.ndarray], version: int) -> None:
+        """Sets the values of all variables, in manifest order; the arrays must not change later."""
+        self._given = (values, version)
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns what `act` has left behind: the state of the random generator."""
+        return {"generator": dict(self._random.bit_generator.state)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `get_state` returned."""
+        self._random.bit_generator.state = state["generator"]
+
+    def act(
+        self,
+        inputs: Arrays,
+        states: Arrays,
+        exploit: bool = False,
+        ranks: np.ndarray | None = None,
+    ) -> Prediction:
+        """Chooses actions for `[B, ...]` inputs and states; the best ones when `exploit`.
+
+        Args:
+          inputs: by name.
+          states: the memory, by name.
+          exploit: whether to take the best actions.
+          ranks: `[B] float32`, entry "rank" of `explore`; None: zeros.
+        """
+        version = self._take_up()
+        if self._exploration.names:
+            explore = self._exploration.compute(self.global_t, _count_rows(inputs), ranks)
+            distributions, next_states = self.model.policy(inputs, states, explore)
+        else:
+            distributions, next_states = self.model.policy(inputs, states)
+        actions: dict[str, np.ndarray] = {}
+        log_prob: Any = 0.0
+        for name, distribution in distributions.items():
+            if exploit:
+                action = distribution.mode()
+                part = distribution.log_prob(action)
+            else:
+                action, part = distribution.sample_with_log_prob(self._random)
+            actions[name] = action
+            log_prob = log_prob + part
+        return Prediction(actions, next_states, log_prob, version)
+
+    def value(self, inputs: Arrays, states: Arrays) -> np.ndarray:
+        """Returns V, `[B] float32`, for `[B, ...]` inputs and the memory before them.
+
+        Needs a model with a `value`, as `ActorCritic` has it.
+        """
+        self._take_up()
+        return self.model.value(inputs, states)  # type: ignore[attr-defined]
+
+    def _take_up(self) -> int:
+        """Has the layers compute with the newest values; returns their version."""
+        given = self._given
+        if given is not self._bound:
+            self._bind(given[0])
+            self._bound = given
+        return given[1]
+
+    def _bind(self, values: Sequence[np.ndarray]) -> None:
+        arrays = dict(zip(self._names, values, strict=True))
+        for layer in self._layers:
+            layer.arrays = {k: arrays[get_name(v)] for k, v in layer.get_variables().items()}
+
+
+class CompiledActor:
+    """Runs a model's policy as one compiled TensorFlow call, padded to powers of two.
+
+    So the function is compiled for few batch sizes. Thread-safe.
+    """
+
+    def __init__(self, model: Model, seed: int, config: Any = None):
+        from relaax_like.algorithm.random import make_generator
+
+        self.model = model
+        self.global_t = 0
+        self._exploration = Exploration(model, config)
+        self._generator = make_generator(seed)
+        self._inputs = _to_tensor_specs(model.get_input_specs())
+        self._states = _to_tensor_specs(model.get_state_specs())
+        self._variables = order_variables(model)
+        self._lock = model.lock  # guards the variables and _version
+        self._version = 0
+        self._functions: dict[bool, Any] = {}
+        self._names: tuple[list[str], list[str]] = ([], [])
+
+    def set_values(self, values: Sequence[np.ndarray], version: int) -> None:
+        """Sets the values of all variables, in manifest order."""
+        with self._lock:
+            for variable, value in zip(self._variables, values, strict=True):
+                variable.assign(value)
+            self._version = version
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns what `act` has left behind: the state of the random generator."""
+        return {"generator": self._generator.state.numpy()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `get_state` returned."""
+        self._generator.state.assign(state["generator"])
+
+    def act(
+        self,
+        inputs: Arrays,
+        states: Arrays,
+        exploit: bool = False,
+        ranks: np.ndarray | None = None,
+    ) -> Prediction:
+        """Chooses actions for `[B, ...]` inputs and states; see `NumpyActor.act`."""
+        explore = self._exploration.compute(self.global_t, _count_rows(inputs), ranks)
+        arrays = [
+            *(np.asarray(inputs[k], s.dtype.as_numpy_dtype) for k, s in self._inputs.items()),
+            *(np.asarray(states[k], s.dtype.as_numpy_dtype) for k, s in self._states.items()),
+            *explore.values(),
+        ]
+        rows = len(arrays[0])
+        padding = (1 << (rows - 1).bit_length()) - rows
+        tensors = [tf.constant(_pad(array, padding)) for array in arrays]
+        with self._lock:
+            results = [t.numpy()[:rows] for t in self._get_function(exploit)(*tensors)]
+            version = self._version
+        actions, next_states = self._names
+        return Prediction(
+            dict(zip(actions, results, strict=False)),
+            dict(zip(next_states, results[len(actions) :], strict=False)),
+            results[-1],
+            version,
+        )
+
+    def _get_function(self, exploit: bool) -> Any:
+        if exploit not in self._functions:
+            names = self._exploration.names
+            rows = [tf.TensorSpec([None], tf.float32) for _ in names]
+            specs = [*self._inputs.values(), *self._states.values(), *rows]
+
+            def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
+                rest = iter(tensors)
+                inputs = {name: next(rest) for name in self._inputs}
+                states = {name: next(rest) for name in self._states}
+                explore = {name: next(rest) for name in names}
+                return self._trace(inputs, states, [explore] if explore else [], exploit)
+
+            xla = self.model.xla
+            function = tf.function(flat, input_signature=specs, jit_compile=xla)
+            trace = function.get_concrete_function
+            self._functions[exploit] = CompiledFunction(trace) if xla else trace()
+        return self._functions[exploit]
+
+    def _trace(
+        self, inputs: Any, states: Any, explore: list[Any], exploit: bool
+    ) -> list[tf.Tensor]:
+        distributions, next_states = self.model.policy(inputs, states, *explore)
+        actions, log_prob = {}, 0.0
+        for name, distribution in distributions.items():
+            action = distribution.mode() if exploit else distribution.sample(self._generator)
+            actions[name] = action
+            log_prob += distribution.log_prob(action)
+        self._names = (list(actions), list(next_states))
+        return [*actions.values(), *next_states.values(), log_prob]
+
+
+Actor = NumpyActor | CompiledActor
+
+
+def make_actor(model: Model, seed: int, config: Any = None) -> Actor:
+    """Returns the quickest form in which a model can act; arguments as of `NumpyActor`.
+
+    A model whose `policy` gives NumPy results for arrays, because it is made of our layers alone,
+    acts in NumPy; any other is compiled.
+    """
+    actor = NumpyActor(model, seed, config)
+    try:
+        inputs, states = model.get_input_specs(), model.get_state_specs()
+        prediction = actor.act(_make_zeros(inputs), _make_zeros(states))
+    except (AttributeError, TypeError, ValueError, tf.errors.OpError):
+        return CompiledActor(model, seed, config)
+    arrays = [*prediction.actions.values(), *prediction.next_states.values(), prediction.log_prob]
+    if all(isinstance(array, np.ndarray) for array in arrays):
+        return actor
+    return CompiledActor(model, seed, config)
+
+
+def _count_rows(inputs: Arrays) -> int:
+    return len(next(iter(inputs.values())))
+
+
+def _make_zeros(specs: Specs) -> dict[str, np.ndarray]:
+    return {k: np.zeros((1, *p["shape"]), p.get("dtype", "float32")) for k, p in specs}
+
+
+def _to_tensor_specs(specs: Specs) -> dict[str, tf.TensorSpec]:
+    return {
+        name: tf.TensorSpec([None, *props["shape"]], props.get("dtype", "float32"), name)
+        for name, props in specs
+    }
+
+
+def _pad(array: np.ndarray, rows: int) -> np.ndarray:
+    if not rows:
+        return array
+    return np.concatenate([array, np.zeros((rows, *array.shape[1:]), array.dtype)])

@@ -1,0 +1,168 @@
+"""Model: a network and the specs of what goes in and out; it never trains."""
+
+from __future__ import annotations
+
+import abc
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from relaax_like.core.manifest import DEFAULT_GROUP, STATISTIC, TARGET, Follow, Variable
+from relaax_like.nn.lazy_tensorflow import tf
+from relaax_like.nn.module import AnyVariable, Module, as_tf_variable, get_name
+from relaax_like.nn.normalization import Normalizer
+from relaax_like.nn.target import Target
+
+if TYPE_CHECKING:
+    from relaax_like.nn.distributions import Distribution
+
+# (name, properties): `shape` without the batch axis, and optionally `dtype` (float32).
+Specs = Sequence[tuple[str, Mapping[str, Any]]]
+# By name: a tf.Tensor each, or an np.ndarray where a model acts in NumPy.
+Tensors = Mapping[str, Any]
+
+
+class Model(Module, abc.ABC):
+    """A network only: the same one serves algorithms with different objectives.
+
+    class CartPoleModel(Model):
+        def get_input_specs(self):
+            return [("observation", dict(shape=[4]))]
+        def get_action_specs(self):
+            return [("action", dict(shape=[], dtype="int64"))]
+        def policy(self, inputs, states):
+            return {"action": Categorical(self.net(inputs["observation"]))}, states
+    """
+
+    # Whether XLA compiles it: on a processor it is quicker for all but convolutions.
+    xla = True
+    # Attributes whose variables `policy` reads: what agents, workers and exports need. Empty: all.
+    acting: Sequence[str] = ()
+    # Variable group -> attributes whose variables it has. Variables of no attribute that is named
+    # are in the group "default".
+    groups: Mapping[str, Sequence[str]] = {}
+
+    def __init__(self, name: str | None = None):
+        super().__init__(name=name)
+        # Held while the variables are set, and while a compiled prediction reads them.
+        self.lock = threading.Lock()
+
+    @abc.abstractmethod
+    def get_input_specs(self) -> Specs:
+        """Names and shapes of the observations that the network reads."""
+
+    def get_state_specs(self) -> Specs:
+        """Names and shapes of the short-term memory; none by default."""
+        return []
+
+    @abc.abstractmethod
+    def get_action_specs(self) -> Specs:
+        """Names and shapes of the actions."""
+
+    def get_reward_specs(self) -> Specs:
+        """Names and shapes of the rewards; one scalar named `reward` by default."""
+        return [("reward", {"shape": [1]})]
+
+    @abc.abstractmethod
+    def policy(
+        self, inputs: Tensors, memory: Tensors, *args: Any, **kwargs: Any
+    ) -> tuple[dict[str, Distribution], Tensors]:
+        """Returns each action's distribution, keyed as the action specs, and the next memory.
+
+        `policy(self, inputs, memory)`, or with exploration `policy(self, inputs, memory, explore)`.
+
+        Args:
+          inputs: observations by name, `[B, ...]`.
+          memory: short-term memory by name, `[B, ...]`.
+          explore: name -> `[B]`: the values of the config's schedules; and "rank", a number in
+            [0, 1) of each agent, the same throughout the run.
+        """
+
+    def get_group(self, name: str) -> str:
+        """Names the variable group, and thereby the optimizer, of a trainable variable.
+
+        By default as `groups` says.
+
+        Args:
+          name: the variable's, as in the manifest: `policy.0.W`.
+        """
+        for group, attributes in self.groups.items():
+            for attribute in attributes:
+                if name in _find_names(getattr(self, attribute)):
+                    return group
+        return DEFAULT_GROUP
+
+
+def _find_names(part: Any) -> set[str]:
+    """Returns the names of the variables of a module, a variable, or a list of them."""
+    holder = Module()
+    holder.part = part  # type: ignore[attr-defined]
+    return {get_name(variable) for variable in holder.find_variables()}
+
+
+def get_trainable_variables(model: Model) -> list[tf.Variable]:
+    """Returns what is learned, in manifest order: group by group, else as in the model."""
+    return [as_tf_variable(variable) for variable in _order_trainable(model)]
+
+
+def get_groups(model: Model) -> tuple[str, ...]:
+    """Returns the variable groups, in manifest order."""
+    return tuple(dict.fromkeys(model.get_group(get_name(v)) for v in _order_trainable(model)))
+
+
+def get_targets(model: Model) -> list[Target[Any]]:
+    """Returns the targets."""
+    return [module for module in model.submodules if isinstance(module, Target)]
+
+
+def get_normalizers(model: Model) -> list[Normalizer]:
+    """Returns the layers that hold running statistics."""
+    return [module for module in model.submodules if isinstance(module, Normalizer)]
+
+
+def order_variables(model: Model) -> list[tf.Variable]:
+    """Returns all variables in manifest order: trainable ones, running statistics, targets."""
+    return [as_tf_variable(variable) for variable in _order(model)]
+
+
+def get_variables(model: Model) -> list[Variable]:
+    """Returns all variables with their present values, in manifest order.
+
+    A model of our own layers needs no TensorFlow for it.
+    """
+    follows = {
+        id(variable): Follow(get_name(source), target.every, target.tau)
+        for target in get_targets(model)
+        for variable, source in zip(target.copies, target.sources, strict=True)
+    }
+    return [_describe(model, variable, follows.get(id(variable))) for variable in _order(model)]
+
+
+def _describe(model: Model, variable: AnyVariable, follow: Follow | None) -> Variable:
+    name, value = get_name(variable), variable.numpy()
+    if follow is not None:
+        return Variable(name, value, kind=TARGET, follow=follow)
+    if variable.trainable:
+        return Variable(name, value, model.get_group(name))
+    return Variable(name, value, kind=STATISTIC)
+
+
+def _order_trainable(model: Model) -> list[AnyVariable]:
+    by_group: dict[str, list[AnyVariable]] = {}
+    for variable in model.find_variables():
+        if variable.trainable:
+            by_group.setdefault(model.get_group(get_name(variable)), []).append(variable)
+    return [variable for group in by_group.values() for variable in group]
+
+
+def _order(model: Model) -> list[AnyVariable]:
+    statistics = [
+        normalizer.get_variables()[part]
+        for normalizer in get_normalizers(model)
+        for part in ("count", "mean", "m2")
+    ]
+    return _order_trainable(model) + statistics + _find_targets(model)
+
+
+def _find_targets(model: Model) -> list[AnyVariable]:
+    return [variable for target in get_targets(model) for variable in target.copies]

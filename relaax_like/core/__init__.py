@@ -1,0 +1,55 @@
+"""Roles and records that all packages name: the system on one page is `core/roles.py`.
+
+Needs numpy and protobuf only; nothing here knows of the network.
+"""
+
+from relaax_like.core.manifest import Manifest, Variable, make_manifest
+from relaax_like.core.metrics import Metrics, NullMetrics
+from relaax_like.core.moments import Moments
+from relaax_like.core.records import (
+    Episode,
+    Experience,
+    LearnerUpdate,
+    LearnRequest,
+    Lease,
+    Publication,
+    Push,
+    Reply,
+    Status,
+    StreamProgress,
+    TrainReturn,
+    Values,
+)
+from relaax_like.core.roles import (
+    ExperienceSink,
+    Learner,
+    ParameterServerBackend,
+    ParameterServerClient,
+    Publisher,
+)
+
+__all__ = [
+    "Episode",
+    "Experience",
+    "ExperienceSink",
+    "LearnRequest",
+    "Learner",
+    "LearnerUpdate",
+    "Lease",
+    "Manifest",
+    "Metrics",
+    "Moments",
+    "NullMetrics",
+    "ParameterServerBackend",
+    "ParameterServerClient",
+    "Publication",
+    "Publisher",
+    "Push",
+    "Reply",
+    "Status",
+    "StreamProgress",
+    "TrainReturn",
+    "Values",
+    "Variable",
+    "make_manifest",
+]

@@ -1,0 +1,457 @@
+"""The manifest: which named arrays lie where in the one flat vector of a run."""
+
+import functools
+import math
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from relaax_like.core.moments import Moments
+from relaax_like.v1 import parameter_server_pb2 as pb
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.ndarray import DTYPES
+
+TRAINABLE = "trainable"
+TARGET = "target"
+STATISTIC = "statistic"
+COUNTER = "counter"
+_KINDS = {
+    TRAINABLE: pb.TRAINABLE,
+    TARGET: pb.TARGET,
+    STATISTIC: pb.STATISTIC,
+    COUNTER: pb.COUNTER,
+}
+_KIND_NAMES = {number: name for name, number in _KINDS.items()}
+_NAME = re.compile(r"[A-Za-z0-9_\-./:]{1,200}")
+# Segments behind the trainable ones begin at multiples of this, so that any dtype is aligned.
+_ALIGNMENT = 8
+DEFAULT_GROUP = "default"
+# A running statistic NAME is three segments: NAME.count, NAME.mean and NAME.m2.
+_PARTS = ("count", "mean", "m2")
+# All deltas of a push lie in its first message, so that both ends must be able to hold them there.
+MAX_STATISTICS = 64
+MAX_STATISTIC_BYTES = 64 * 1024 * 1024
+_MAX_COUNT = 2.0**40
+# Count, mean and m2 of one push, either side of 0, and those that a run may start from. As many
+# deltas as any run can send, merged, stay far from where float64 ends: no NaN ever comes of it.
+_MAX_DELTA = (_MAX_COUNT, 1e100, 1e250)
+_MAX_START = (1e30, 1e101, 1e290)
+
+
+@dataclass(frozen=True)
+class Follow:
+    """How a target variable follows a trainable one; exactly one of the two is set.
+
+    Attributes:
+      source: name of the trainable variable.
+      every: optimizer steps between two copies.
+      tau: share of the source that is mixed in after each optimizer step.
+    """
+
+    source: str
+    every: int | None = None
+    tau: float | None = None
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An array with its name and purpose: what `make_initial_values` returns a list of.
+
+    Attributes:
+      name: unique; letters, digits and `_-./:`.
+      value: the initial value. Trainable ones are float32.
+      group: variable group, which names the optimizer. For trainable ones only.
+      kind: "trainable", "target", "statistic" or "counter". A running statistic NAME of shape [...]
+        is three variables of kind "statistic", all float64 and 0 at first: `NAME.count` [],
+        `NAME.mean` [...] and `NAME.m2` [...] (see `Moments`).
+      follow: of kind "target": what it follows; None: only a learner moves it.
+    """
+
+    name: str
+    value: np.ndarray
+    group: str = DEFAULT_GROUP
+    kind: str = TRAINABLE
+    follow: Follow | None = None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Where one named array lies. `offset` is in bytes; see `Variable` for the rest."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    group: str
+    kind: str
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Length in the flat vector."""
+        return self.size * DTYPES[self.dtype].itemsize
+
+
+# The parts of one running statistic: count [], mean [...] and m2 [...], float64.
+StatisticSegments = tuple[Segment, Segment, Segment]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The layout of the flat vector.
+
+    Trainable segments come first and those of one group lie side by side, so that a gradient is
+    laid out exactly as the first `gradient_bytes` bytes of the values.
+
+    Attributes:
+      segments: in order of offset.
+      total_bytes: length of the flat vector.
+      gradient_bytes: length of its trainable part.
+      fingerprint: CRC-32 of the layout.
+      statistics: name (without ".count", ".mean", ".m2") -> the three segments of a running
+        statistic, in that order.
+
+    Raises:
+      InvalidInputError: a running statistic lacks a part, its parts do not fit together, or there
+        are more, or larger ones, than a push can carry.
+    """
+
+    segments: tuple[Segment, ...]
+    total_bytes: int = field(init=False)
+    gradient_bytes: int = field(init=False)
+    fingerprint: int = field(init=False)
+    statistics: Mapping[str, StatisticSegments] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        end = trainable_end = 0
+        for segment in self.segments:
+            end = max(end, segment.offset + segment.num_bytes)
+            if segment.kind == TRAINABLE:
+                trainable_end = segment.offset + segment.num_bytes
+        layout = repr([tuple(vars(segment).values()) for segment in self.segments])
+        object.__setattr__(self, "total_bytes", end)
+        object.__setattr__(self, "gradient_bytes", trainable_end)
+        object.__setattr__(self, "fingerprint", zlib.crc32(layout.encode()))
+        object.__setattr__(self, "statistics", _find_statistics(self.segments))
+
+    @property
+    def trainable(self) -> tuple[Segment, ...]:
+        """The trainable segments, in order."""
+        return tuple(segment for segment in self.segments if segment.kind == TRAINABLE)
+
+    def groups(self) -> dict[str, slice]:
+        """Returns each group's range of float32 elements in the gradient."""
+        ranges: dict[str, slice] = {}
+        for segment in self.trainable:
+            start = segment.offset // 4
+            known = ranges.get(segment.group)
+            ranges[segment.group] = slice(known.start if known else start, start + segment.size)
+        return ranges
+
+    def select_groups(self, groups: Sequence[str]) -> "Manifest":
+        """Returns the layout of a gradient that is for some variable groups alone.
+
+        Their segments follow each other in this manifest's order, whatever the order of the names.
+
+        Args:
+          groups: names, each once; none: all groups, the layout is this manifest.
+
+        Raises:
+          InvalidInputError: there is no such group, or one is named twice.
+        """
+        if not groups:
+            return self
+        names = frozenset(groups)
+        if len(names) < len(groups):
+            raise InvalidInputError("groups: duplicate name; name each group once", "groups")
+        return _select_groups(self, names)
+
+    def pack(
+        self,
+        arrays: Sequence[np.ndarray],
+        gradient: bool = False,
+        out: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Copies one array per segment into a flat vector of bytes.
+
+        Args:
+          arrays: in the order of `segments` (of `trainable`, when `gradient`).
+          gradient: pack the trainable part only.
+          out: the vector, of the length that is returned; None: a new one.
+
+        Returns:
+          [total_bytes] or [gradient_bytes] uint8.
+
+        Raises:
+          InvalidInputError: wrong number of arrays, shape or dtype; names the segment.
+        """
+        segments = self.trainable if gradient else self.segments
+        if len(arrays) != len(segments):
+            raise InvalidInputError(
+                f"received {len(arrays)} arrays, expected {len(segments)}: "
+                f"{', '.join(segment.name for segment in segments[:8])}"
+            )
+        flat = out
+        if flat is None:
+            flat = np.zeros(self.gradient_bytes if gradient else self.total_bytes, np.uint8)
+        for segment, array in zip(segments, arrays, strict=True):
+            array = np.asarray(array)
+            if array.shape != segment.shape or array.dtype != DTYPES[segment.dtype]:
+                raise InvalidInputError(
+                    f"{segment.name}: expected {segment.dtype} {list(segment.shape)}, got "
+                    f"{array.dtype} {list(array.shape)}",
+                    segment.name,
+                )
+            self._view(flat, segment)[...] = array
+        return flat
+
+    def unpack(self, flat: np.ndarray, gradient: bool = False) -> list[np.ndarray]:
+        """Returns one view per segment into a flat vector of bytes; nothing is copied."""
+        return [self._view(flat, s) for s in (self.trainable if gradient else self.segments)]
+
+    def view_statistic(
+        self, flat: np.ndarray, name: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns count [], mean [...] and m2 [...] as float64 views into a flat vector."""
+        count, mean, m2 = self.statistics[name]
+        return self._view(flat, count), self._view(flat, mean), self._view(flat, m2)
+
+    def validate_moments(self, name: str, moments: Moments) -> None:
+        """Checks what is to be merged into a running statistic.
+
+        Raises:
+          InvalidInputError: no such statistic, or a wrong count, shape, dtype or number; names it.
+        """
+        segments = self.statistics.get(name)
+        if segments is None:
+            raise InvalidInputError(
+                f"unknown statistic {name[:60]!r}; this run has "
+                f"{', '.join(self.statistics) or 'no statistics'}. Does the model give its "
+                "variables kind statistic?",
+                name,
+            )
+        if not 0 < moments.count <= _MAX_COUNT:
+            raise InvalidInputError(
+                f"{name}.count: {moments.count}, expected more than 0 and at most 2^40 rows",
+                f"{name}.count",
+            )
+        parts = [np.asarray(part) for part in (moments.count, moments.mean, moments.m2)]
+        for segment, part in zip(segments[1:], parts[1:], strict=True):
+            if part.shape != segment.shape or part.dtype != np.float64:
+                raise InvalidInputError(
+                    f"{segment.name}: expected float64 {list(segment.shape)}, got {part.dtype} "
+                    f"{list(part.shape)}",
+                    segment.name,
+                )
+        _validate_ranges(segments, parts, _MAX_DELTA, "clip what you measure")
+
+    def validate_statistics(self, flat: np.ndarray) -> None:
+        """Checks the running statistics in values that a run is to start from, [total_bytes] uint8.
+
+        Raises:
+          InvalidInputError: a number is not finite, negative where it cannot be, or out of range.
+        """
+        for name, segments in self.statistics.items():
+            _validate_ranges(
+                segments, self.view_statistic(flat, name), _MAX_START, "start the run from 0"
+            )
+
+    @staticmethod
+    def _view(flat: np.ndarray, segment: Segment) -> np.ndarray:
+        part = flat[segment.offset : segment.offset + segment.num_bytes]
+        return part.view(DTYPES[segment.dtype]).reshape(segment.shape)
+
+
+@functools.lru_cache(maxsize=64)  # a push asks for the same few again and again
+def _select_groups(manifest: Manifest, groups: frozenset[str]) -> Manifest:
+    known = manifest.groups()
+    for name in sorted(groups - known.keys()):
+        raise InvalidInputError(
+            f"groups: unknown variable group {name[:60]!r}; this run has {', '.join(known)}. "
+            "Do client and server use the same algorithm folder?",
+            "groups",
+        )
+    segments, end = [], 0
+    for segment in manifest.trainable:
+        if segment.group in groups:
+            segments.append(replace(segment, offset=end))
+            end += segment.num_bytes
+    return Manifest(tuple(segments))
+
+
+def _validate_ranges(
+    segments: StatisticSegments, arrays: Sequence[np.ndarray], limits: Sequence[float], cure: str
+) -> None:
+    """Checks count, mean (on either side of 0) and m2 of one statistic."""
+    lows = (0.0, -limits[1], 0.0)
+    for segment, array, low, high in zip(segments, arrays, lows, limits, strict=True):
+        wrong = ~((array >= low) & (array <= high))  # true for NaN
+        if wrong.any():
+            raise InvalidInputError(
+                f"{segment.name}: {array[wrong][0]:g}, expected numbers from {low:g} to "
+                f"{high:g}; {cure}",
+                segment.name,
+            )
+
+
+def _find_statistics(segments: Iterable[Segment]) -> dict[str, StatisticSegments]:
+    parts: dict[str, dict[str, Segment]] = {}
+    for segment in segments:
+        name, dot, part = segment.name.rpartition(".")
+        if segment.kind == STATISTIC and dot and part in _PARTS:
+            parts.setdefault(name, {})[part] = segment
+    statistics = {name: _make_statistic(name, found) for name, found in parts.items()}
+    if len(statistics) > MAX_STATISTICS:
+        raise InvalidInputError(
+            f"{len(statistics)} running statistics, but at most {MAX_STATISTICS} are "
+            "supported; combine several into one array"
+        )
+    num_bytes = sum(segment.num_bytes for found in statistics.values() for segment in found)
+    if num_bytes > MAX_STATISTIC_BYTES:
+        raise InvalidInputError(
+            f"the running statistics have {num_bytes} bytes together, but at most "
+            f"{MAX_STATISTIC_BYTES} fit into a push; use one number per channel, not per "
+            "element"
+        )
+    return statistics
+
+
+def _make_statistic(name: str, parts: Mapping[str, Segment]) -> StatisticSegments:
+    missing = [f"{name}.{part}" for part in _PARTS if part not in parts]
+    if missing:
+        raise InvalidInputError(
+            f"statistic {name}: {', '.join(missing)} missing; a running statistic consists of "
+            f"{', '.join(f'{name}.{part}' for part in _PARTS)}, all of kind {STATISTIC}",
+            name,
+        )
+    shapes = {"count": (), "mean": parts["mean"].shape, "m2": parts["mean"].shape}
+    for part, shape in shapes.items():
+        segment = parts[part]
+        if (segment.dtype, segment.shape) != ("float64", shape):
+            raise InvalidInputError(
+                f"{segment.name}: {segment.dtype} {list(segment.shape)}, expected float64 "
+                f"{list(shape)}",
+                segment.name,
+            )
+    return parts["count"], parts["mean"], parts["m2"]
+
+
+def make_manifest(variables: Iterable[Variable]) -> Manifest:
+    """Lays variables out: trainable ones first, group by group, in the order of appearance.
+
+    Raises:
+      InvalidInputError: no variable, a bad or double name, an unknown kind or dtype, a trainable
+        one that is not float32, or a running statistic that is not whole (see `Manifest`).
+    """
+    variables = list(variables)
+    _validate_variables(variables)
+    groups = list(dict.fromkeys(v.group for v in variables if v.kind == TRAINABLE))
+    ordered = [v for group in groups for v in variables if (v.kind, v.group) == (TRAINABLE, group)]
+    ordered += [v for v in variables if v.kind != TRAINABLE]
+    segments, end = [], 0
+    for variable in ordered:
+        trainable = variable.kind == TRAINABLE
+        if not trainable:
+            end = -(-end // _ALIGNMENT) * _ALIGNMENT
+        value = np.asarray(variable.value)
+        segment = Segment(
+            name=variable.name,
+            dtype=value.dtype.name,
+            shape=value.shape,
+            offset=end,
+            group=variable.group if trainable else "",
+            kind=variable.kind,
+        )
+        segments.append(segment)
+        end += segment.num_bytes
+    return Manifest(tuple(segments))
+
+
+def _validate_variables(variables: Sequence[Variable]) -> None:
+    if not variables:
+        raise InvalidInputError("no variables; a run needs at least one trainable array")
+    seen = set()
+    for variable in variables:
+        name, value = variable.name, np.asarray(variable.value)
+        if not _NAME.fullmatch(name):
+            raise InvalidInputError(
+                f"variable name {name[:60]!r}: expected 1 to 200 of A-Z a-z 0-9 _ - . / :", name
+            )
+        if name in seen:
+            raise InvalidInputError(f"{name}: duplicate variable name; rename one of them", name)
+        seen.add(name)
+        if variable.kind not in _KINDS:
+            raise InvalidInputError(
+                f"{name}: kind {variable.kind!r}, expected one of {', '.join(_KINDS)}", name
+            )
+        if value.dtype.name not in DTYPES:
+            raise InvalidInputError(f"{name}: dtype {value.dtype} is not supported", name)
+        if variable.kind == TRAINABLE and value.dtype != np.float32:
+            raise InvalidInputError(
+                f"{name}: trainable, but of dtype {value.dtype}; use float32", name
+            )
+
+
+def manifest_to_message(manifest: Manifest) -> pb.Manifest:
+    """Converts a manifest to its message."""
+    return pb.Manifest(
+        segments=[
+            pb.Segment(
+                name=s.name,
+                dtype=s.dtype,
+                shape=s.shape,
+                offset=s.offset,
+                group=s.group,
+                kind=_KINDS[s.kind],
+            )
+            for s in manifest.segments
+        ],
+        total_bytes=manifest.total_bytes,
+        gradient_bytes=manifest.gradient_bytes,
+        fingerprint=manifest.fingerprint,
+    )
+
+
+def message_to_manifest(message: pb.Manifest) -> Manifest:
+    """Converts a received message to a manifest.
+
+    Raises:
+      InvalidInputError: a segment is no array, its sizes or fingerprint contradict its segments, or
+        a running statistic is not whole.
+    """
+    for segment in message.segments:
+        if segment.dtype not in DTYPES or min(segment.shape, default=0) < 0:
+            raise InvalidInputError(
+                f"manifest: {segment.name[:200]} is {segment.dtype[:40]!r} "
+                f"{list(segment.shape[:8])}, which is not an array",
+                segment.name[:200],
+            )
+    manifest = Manifest(
+        tuple(
+            Segment(
+                name=s.name,
+                dtype=s.dtype,
+                shape=tuple(s.shape),
+                offset=s.offset,
+                group=s.group,
+                kind=_KIND_NAMES.get(s.kind, ""),
+            )
+            for s in message.segments
+        )
+    )
+    sent = (message.total_bytes, message.gradient_bytes, message.fingerprint)
+    if sent != (manifest.total_bytes, manifest.gradient_bytes, manifest.fingerprint):
+        raise InvalidInputError("manifest: its sizes or fingerprint contradict its segments")
+    return manifest
+
+
+def find_follows(variables: Iterable[Variable]) -> dict[str, Follow]:
+    """Returns target variable -> what it follows."""
+    return {v.name: v.follow for v in variables if v.kind == TARGET and v.follow is not None}

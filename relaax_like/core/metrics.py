@@ -1,0 +1,56 @@
+"""Metrics: the role that records curves, and the one that drops them."""
+
+import abc
+from collections.abc import Sequence
+
+import numpy as np
+
+
+class Metrics(abc.ABC):
+    """Records curves; returned by every `metrics()`."""
+
+    @abc.abstractmethod
+    def scalar(self, name: str, y: float, x: float | None = None) -> None:
+        """Records one point. Never blocks; at most once (a point may be lost, never doubled).
+
+        Args:
+          name: of the curve, 1 to 200 characters.
+          y: the value.
+          x: position; None means the newest `global_t`.
+        """
+
+    def scalars(self, points: Sequence[tuple[str, float, float | None]]) -> None:
+        """Records many points at once, each (name, y, x) as in `scalar`, already validated."""
+        for name, y, x in points:
+            self.scalar(name, y, x)
+
+    def histogram(self, name: str, values: np.ndarray, x: float | None = None) -> None:
+        """Records the distribution of numbers at one position of a curve; see `scalar`.
+
+        Remote recorders store only points, so a histogram is reduced to three curves: `NAME/min`,
+        `NAME/mean` and `NAME/max`.
+
+        Args:
+          name: of the curve, 1 to 190 characters.
+          values: numbers, any shape. Those that are not finite are ignored; if none is left,
+            nothing is recorded.
+          x: position; None means the newest `global_t`.
+        """
+        finite = select_finite(values)
+        if finite.size:
+            self.scalar(f"{name}/min", float(finite.min()), x)
+            self.scalar(f"{name}/mean", float(finite.mean()), x)
+            self.scalar(f"{name}/max", float(finite.max()), x)
+
+
+def select_finite(values: np.ndarray) -> np.ndarray:
+    """Returns the finite numbers, `[n] float64`."""
+    flat = np.asarray(values, np.float64).ravel()
+    return flat[np.isfinite(flat)]
+
+
+class NullMetrics(Metrics):
+    """Records nothing."""
+
+    def scalar(self, name: str, y: float, x: float | None = None) -> None:
+        """Drops the point."""

@@ -1,0 +1,275 @@
+"""Records that the roles exchange: plain data, wherever the other end runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.moments import Moments
+from relaax_like.experience.rollout import Rollout
+
+# Episodes in one message. Python makes objects of them, and nobody else is answered meanwhile.
+MAX_EPISODES = 1_000
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One finished episode of training: undiscounted sum of rewards, and environment steps."""
+
+    episode_return: float
+    length: int
+
+
+# Agents and their learner.
+
+
+@dataclass(frozen=True)
+class LearnRequest:
+    """A rollout to learn from. Without a rollout, a request for the newest values.
+
+    Attributes:
+      number: repeated in the answer; unique among the requests in progress.
+      rollout: its arrays are not copied.
+      episodes: that ended since the last request.
+      env_steps: to be counted with it.
+      agent: name of the agent that acted, among those of this process.
+      is_leaving: the agent submits nothing more; see `Learner.leave`.
+    """
+
+    number: int
+    rollout: Rollout | None
+    episodes: Sequence[Episode] = ()
+    env_steps: int = 0
+    agent: str = ""
+    is_leaving: bool = False
+
+
+@dataclass(frozen=True)
+class LearnerUpdate:
+    """A learner's answer to one or several requests.
+
+    Attributes:
+      numbers: of the requests, whose rollouts were learned from or could not be used.
+      version: of the newest known values.
+      global_t: newest known environment steps of all agents of the run.
+      finished: what ended the training, or "".
+      values: of all variables, in manifest order, read-only; None: no newer ones.
+    """
+
+    numbers: Sequence[int]
+    version: int
+    global_t: int
+    finished: str
+    values: Sequence[np.ndarray] | None
+
+
+# A learner beside its agents, and the parameter server.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """The changes of one push; they take effect together or not at all.
+
+    Attributes:
+      client_id: name of the pushing agent, unique in the run.
+      incarnation: grows each time that client restarts.
+      sequence: 1, 2, 3, ... within one incarnation; a retry repeats it.
+      gradient: [gradient_bytes] uint8, the manifest's trainable part (of `groups`), or None.
+      gradient_version: version of the values that the gradient was computed at.
+      gradient_epoch: epoch of those values; 0 if unknown.
+      env_steps: environment steps taken since the last push.
+      episodes: episodes that ended since the last push.
+      fingerprint: of the manifest that the gradient follows.
+      statistics: name of a running statistic -> moments of the rows since the last push.
+      groups: variable groups that the gradient is for, laid out as in `Manifest.select_groups`;
+        no other variable or optimizer changes. Empty: all.
+    """
+
+    client_id: str
+    incarnation: int = 0
+    sequence: int = 0
+    gradient: np.ndarray | None = None
+    gradient_version: int = 0
+    gradient_epoch: int = 0
+    env_steps: int = 0
+    episodes: tuple[Episode, ...] = ()
+    fingerprint: int = 0
+    statistics: Mapping[str, Moments] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Values:
+    """An immutable state of the flat vector. `flat`: [total_bytes] uint8, read-only."""
+
+    version: int
+    flat: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """The answer of the parameter server.
+
+    Attributes:
+      outcome: "nothing" (no gradient was pushed), "applied", "pending" (held back until others
+        arrive) or "dropped" (only the gradient).
+      reason: why it was dropped.
+      durability: what a crash of the server can lose: "journal", nothing; "snapshot", everything
+        since the newest snapshot.
+      version: version after the push: 0 at first, +1 for each record with a gradient, statistics,
+        or both.
+      global_t: environment steps of all clients together.
+      epoch: grows each time the parameter server starts.
+      finished: what ended the training, or "" during training.
+      values: newest values, if they were requested and are newer than those of the client.
+    """
+
+    outcome: str = "nothing"
+    reason: str = ""
+    durability: str = "snapshot"
+    version: int = 0
+    global_t: int = 0
+    epoch: int = 0
+    finished: str = ""
+    values: Values | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientStatus:
+    """One client of the parameter server; see `relaax.v1.ClientStatus`."""
+
+    client_id: str
+    gradients: int = 0
+    staleness: int | None = None
+    silent_sec: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """Numbers for people: `relaax status` and the progress line. See `relaax.v1.Status`."""
+
+    global_t: int = 0
+    version: int = 0
+    epoch: int = 0
+    uptime_sec: float = 0.0
+    env_steps_per_sec: float = 0.0
+    mean_return: float | None = None
+    return_episodes: int = 0
+    episodes: int = 0
+    clients: int = 0
+    finished: str = ""
+    snapshot_global_t: int | None = None
+    checkpoint_dir: str = ""
+    refused: dict[str, int] = field(default_factory=dict)
+    parameters: int = 0
+    durability: str = "snapshot"
+    unsynced_records: int = 0
+    unsynced_bytes: int = 0
+    journal_bytes: int = 0
+    snapshot_age_sec: float | None = None
+    snapshot_failures: int = 0
+    client_list: tuple[ClientStatus, ...] = ()
+    held_back: int = 0
+    resident_bytes: int = 0
+    mirrored_global_t: int | None = None
+    mirror_error: str = ""
+    journal_error: str = ""
+
+
+# A learner in the parameter server's process.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experience:
+    """Experience of one agent, for the learner in the parameter server's process.
+
+    Attributes:
+      client_id: the sending process.
+      incarnation: grows each time that process starts.
+      sequence: 1, 2, 3, ... within one incarnation; if it is sent again, it takes effect once.
+      agent: name of the agent that acted.
+      columns: slots of the rollout.
+      rollout: `[n] uint8`, a serialised `relaax.v1.Rollout`, or None.
+      episodes: that ended since the last message.
+      is_leaving: the agent sends nothing more.
+    """
+
+    client_id: str
+    incarnation: int
+    sequence: int
+    agent: str = ""
+    columns: int = 0
+    rollout: np.ndarray | None = None
+    episodes: tuple[Episode, ...] = ()
+    is_leaving: bool = False
+
+
+@dataclass(frozen=True)
+class StreamProgress:
+    """The server's progress with a client's experience: numbers of its sequence.
+
+    Attributes:
+      received: everything up to it has been received.
+      released: agents whose experience came up to it can continue to act.
+    """
+
+    received: int = 0
+    released: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """The state from which a learner in the parameter server's process continues.
+
+    Attributes:
+      number: of the newest publication; 0: none yet.
+      manifest: the layout of the values.
+      values: `[total_bytes] uint8`, immutable.
+      slots: variable group -> `[s, n] float32`, immutable.
+      slot_names: variable group -> names of the rows of its slots.
+      steps: variable group -> optimizer steps so far.
+      version: of the values.
+      global_t: environment steps so far.
+      finished: what ended the training, or "".
+    """
+
+    number: int
+    manifest: Manifest
+    values: np.ndarray
+    slots: Mapping[str, np.ndarray]
+    slot_names: Mapping[str, tuple[str, ...]]
+    steps: Mapping[str, int]
+    version: int
+    global_t: int
+    finished: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publication:
+    """A state published by the learner in the parameter server's process; applied atomically.
+
+    Attributes:
+      number: 1, 2, 3, ... within the run; a number that was published before has no effect.
+      values: `[total_bytes] uint8`, the flat vector; copied.
+      slots: variable group -> `[s, n] float32`, optimizer state; copied.
+      steps: variable group -> optimizer steps since the start of the run.
+      env_steps: that were learned from since the last publication.
+      episodes: that ended among them.
+    """
+
+    number: int
+    values: np.ndarray
+    slots: Mapping[str, np.ndarray]
+    steps: Mapping[str, int]
+    env_steps: int = 0
+    episodes: tuple[Episode, ...] = ()
+
+
+class TrainReturn(NamedTuple):
+    """Training return: mean of the newest `window` episodes, and `episodes` so far."""
+
+    mean: float
+    window: int
+    episodes: int

@@ -1,0 +1,309 @@
+"""The roles of the system. Each is an object; the network replaces it by a stub with its methods.
+
+    environment           `client.EnvironmentSlots`, a process of its own
+        | act, reward_and_act, reward_and_reset
+    agent                 `agent.Agent`, in the rlx server or in this process
+        | LearnRequest up, LearnerUpdate down
+    Learner               turns rollouts into new values, in one of two places:
+        |
+        |-- beside its agents: gradients up, values down
+        |   ParameterServerClient ==bridge==> ParameterServerBackend
+        |
+        '-- in the parameter server's process: experience up, values down
+            ExperienceSink, whose learner publishes complete states to the Publisher
+
+The parameter server is `ParameterServerBackend` and `Publisher`. It owns the weights, the optimizer
+steps, `global_t`, the journal and the snapshots. What the roles exchange is in `core.records`.
+"""
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.moments import Moments
+from relaax_like.core.records import (
+    Experience,
+    LearnerUpdate,
+    LearnRequest,
+    Lease,
+    Publication,
+    Push,
+    Reply,
+    Status,
+    StreamProgress,
+    TrainReturn,
+)
+
+OnUpdate = Callable[[LearnerUpdate], None]
+
+
+class Learner(abc.ABC):
+    """Turns rollouts into new values, in this process or in another."""
+
+    @abc.abstractmethod
+    def start(self, on_update: OnUpdate) -> None:
+        """Calls `on_update` with the first values, then with each answer, from another thread.
+
+        Raises:
+          ServerUnavailableError: no values are available yet; retry later.
+        """
+
+    @abc.abstractmethod
+    def submit(self, request: LearnRequest) -> None:
+        """Submits a request without waiting; each is answered, unless the learner is stopped."""
+
+    def leave(self, agent: str) -> None:  # noqa: B027 - optional
+        """Takes note that an agent submits nothing more, so that nobody waits for it."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the state that no parameter server holds; while no request is in progress."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
+        """Restores what `get_state` returned; before the first request."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Stops after the current request; can be called twice."""
+
+
+class ParameterServerBackend(abc.ABC):
+    """A parameter server as the bridge and in-process clients call it. Thread-safe."""
+
+    @property
+    @abc.abstractmethod
+    def manifest(self) -> Manifest:
+        """The layout of values and gradients; constant for the lifetime of a run."""
+
+    @abc.abstractmethod
+    def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
+        """Applies one push and waits until it has taken effect.
+
+        Raises:
+          InvalidInputError: malformed or not finite; nothing took effect.
+          TimeoutError: it had not taken effect in time.
+        """
+
+    @abc.abstractmethod
+    def count_refused(self, reason: str) -> None:
+        """Counts a push that was refused before it reached `push`; see `Status`."""
+
+    @abc.abstractmethod
+    def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
+        """Returns the newest values, or no values if `have_version` is still the newest."""
+
+    @abc.abstractmethod
+    def status(self) -> Status:
+        """Returns the current numbers."""
+
+    @abc.abstractmethod
+    def save_checkpoint(self) -> Path | None:
+        """Writes a snapshot and returns its directory; None if the run keeps no snapshots.
+
+        Raises:
+          SnapshotError: it could not be written.
+        """
+
+    @abc.abstractmethod
+    def request_stop(self) -> None:
+        """Requests an orderly end of the server; returns immediately."""
+
+    @abc.abstractmethod
+    def metrics(self) -> Metrics:
+        """Returns the recorder."""
+
+
+class ParameterServerClient(abc.ABC):
+    """The parameter server as one agent uses it: the tutorial's four calls, and push-pull.
+
+    A context manager. One per agent; not thread-safe.
+
+        with bridge.parameter_server_stub(address) as parameter_server:
+            values = parameter_server.get_values()
+            ...
+            values = parameter_server.push_pull(gradients)
+    """
+
+    @property
+    @abc.abstractmethod
+    def manifest(self) -> Manifest:
+        """The layout of values and gradients."""
+
+    @property
+    @abc.abstractmethod
+    def version(self) -> int:
+        """Version of the values that this client holds."""
+
+    @property
+    @abc.abstractmethod
+    def global_t(self) -> int:
+        """Newest known environment steps of all clients, including own steps not yet sent."""
+
+    @property
+    @abc.abstractmethod
+    def finished(self) -> str:
+        """What ended the training, or "" during training."""
+
+    @abc.abstractmethod
+    def increment_global_t(self, n: int = 1) -> int:
+        """Counts `n` environment steps and returns the newest known `global_t`.
+
+        Steps are sent with the next push, or on their own after a while: not one call per step.
+        """
+
+    @abc.abstractmethod
+    def add_episode(self, episode_return: float, length: int) -> None:
+        """Reports a finished training episode; sent with the next push."""
+
+    @abc.abstractmethod
+    def add_statistics(self, name: str, moments: Moments) -> None:
+        """Adds rows to a running statistic; merged until the next push, and sent with it.
+
+        The merged statistic is part of the values: `NAME.count`, `NAME.mean` and `NAME.m2` are
+        variables of `manifest.segments`.
+
+        Args:
+          name: of the statistic, without ".count", ".mean", ".m2".
+          moments: of the rows; without rows, nothing happens.
+
+        Raises:
+          InvalidInputError: unknown statistic, wrong shape or dtype, or not finite; names it.
+            Nothing was added.
+        """
+
+    @abc.abstractmethod
+    def apply_gradients(self, gradients: Sequence[np.ndarray], groups: Sequence[str] = ()) -> None:
+        """Pushes one gradient (one float32 array per trainable variable, in manifest order).
+
+        Args:
+          gradients: the arrays.
+          groups: variable groups that the gradient is for. The arrays are then those of these
+            groups' variables only, as `manifest.select_groups(groups).trainable` lists them, and no
+            other variable changes. Empty: all groups.
+
+        Raises:
+          InvalidInputError: wrong count, shape or dtype, or not finite; nothing took effect.
+          ServerUnavailableError: no answer in time.
+        """
+
+    @abc.abstractmethod
+    def get_values(self) -> list[np.ndarray]:
+        """Pulls the newest values: one array per variable, in manifest order. Read-only views.
+
+        All variables: the trainable ones come first, then targets and running statistics.
+        """
+
+    @abc.abstractmethod
+    def push_pull(
+        self, gradients: Sequence[np.ndarray] | None = None, groups: Sequence[str] = ()
+    ) -> list[np.ndarray]:
+        """Pushes a gradient (or none), steps, episodes and statistics; pulls the newest values.
+
+        Arguments as in `apply_gradients`; returns all values, whatever was pushed.
+        """
+
+    @abc.abstractmethod
+    def metrics(self) -> Metrics:
+        """Returns the recorder."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Sends what is pending, if possible, and releases everything. Can be called twice."""
+
+    def __enter__(self) -> "ParameterServerClient":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Publisher(abc.ABC):
+    """A parameter server as the single learner in its process uses it."""
+
+    @abc.abstractmethod
+    def lease(self) -> Lease:
+        """Makes the caller the run's only learner: gradients of others are refused from now on."""
+
+    @abc.abstractmethod
+    def publish(self, publication: Publication) -> Reply:
+        """Applies values, optimizer state, steps and episodes, atomically.
+
+        Raises:
+          InvalidInputError: wrong length, or not finite; nothing took effect.
+          ServerUnavailableError: the server is closing; nothing took effect.
+        """
+
+    @property
+    @abc.abstractmethod
+    def best_score(self) -> float | None:
+        """Best score of the kept snapshots; None if no snapshot has a score."""
+
+    @property
+    @abc.abstractmethod
+    def train_return(self) -> TrainReturn | None:
+        """As of the newest publication; None if there are too few episodes."""
+
+    @abc.abstractmethod
+    def save_next_publication(self, score: float) -> None:
+        """Makes the server write the next publication to a snapshot, with this score."""
+
+    @abc.abstractmethod
+    def metrics(self) -> Metrics:
+        """Returns the recorder."""
+
+
+class ExperienceSink(abc.ABC):
+    """Receives experience from which a run learns in its parameter server. Thread-safe."""
+
+    @property
+    @abc.abstractmethod
+    def max_rollout_bytes(self) -> int:
+        """Maximum length of a serialised rollout."""
+
+    @abc.abstractmethod
+    def add(self, experience: Experience) -> None:
+        """Accepts experience; waits while the queue is full.
+
+        Raises:
+          InvalidInputError: malformed, or of another run; nothing was accepted.
+          ServerUnavailableError: the server is closing, or the queue stayed full for a long time.
+        """
+
+    @abc.abstractmethod
+    def wait(
+        self,
+        client_id: str,
+        incarnation: int,
+        seen: StreamProgress,
+        version: int,
+        timeout_sec: float,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> StreamProgress:
+        """Waits until a client's progress, or the version, has changed; returns the progress.
+
+        Args:
+          client_id: of the client.
+          incarnation: of the client.
+          seen: the progress that the caller knows.
+          version: that the caller knows.
+          timeout_sec: longest wait.
+          is_over: ends the wait when it returns true; called at each change, and at `wake`.
+
+        Raises:
+          ServerUnavailableError: the server is closing; nothing will change again.
+        """
+
+    @abc.abstractmethod
+    def wake(self) -> None:
+        """Wakes all waiters so that they call their `is_over` again."""

@@ -1,0 +1,496 @@
+"""BaseLearner: trains a policy, iteration by iteration, with hooks around each."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypedDict
+
+import numpy as np
+
+from relaax_like.config.base_learner import (
+    LOG_REDUCE,
+    BaseLearnerConfig,
+    make_base_learner_config,
+    make_log_reduce_hook,
+)
+from relaax_like.core.metrics import Metrics, NullMetrics
+from relaax_like.learn import checkpoint as checkpoints
+from relaax_like.learn.checkpoint import Checkpoint
+from relaax_like.learn.data_loader import AsyncDataLoader, GetData
+from relaax_like.learn.hooks import (
+    POSITIONS,
+    Hooks,
+    LearnerHook,
+    add_learner_hook,
+    build_learner_hook_by_cfg,
+    merge_hooks,
+    show_hooks,
+)
+from relaax_like.learn.monitor import Monitor
+from relaax_like.metrics.buffered import BufferedMetrics
+from relaax_like.wire.errors import ConfigError
+
+_SAVE_HOOK = "save_ckpt_after_run"
+_GPUS_PER_HOST = 8
+
+
+class Policy(Protocol):
+    """What a learner trains. Used by the thread that trains, alone."""
+
+    def data_preprocess(self, data: Any) -> Any:
+        """Makes of a batch what `forward` takes."""
+
+    def forward(self, data: Any) -> Mapping[str, Any]:
+        """Learns from a batch, and returns log variables.
+
+        They are numbers, `[scalars]NAME` and `[histogram]NAME` as `learner.monitor` has them, and
+        optionally `priority`: what the batch's items are worth now, in their order.
+        """
+
+    def state_dict(self) -> Mapping[str, np.ndarray]:
+        """Returns all that it has learned, flat; the arrays are used at once, and not kept."""
+
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Takes up what `state_dict` returned; refuses what does not fit."""
+
+
+class PriorityInfo(TypedDict):
+    """What a buffer needs to give its items new priorities; in the order of the batch.
+
+    `replay_buffer_idx` and `replay_unique_id` are the batch's fields of these names, or lists of
+    its items' fields; `priority` is the policy's, or None.
+    """
+
+    replay_buffer_idx: Any
+    replay_unique_id: Any
+    priority: Any
+
+
+class LearnInfo(TypedDict):
+    """How far a learner has come. `finished`: its run has ended as it should."""
+
+    last_iter: int
+    last_step: int
+    finished: bool
+    priority_info: PriorityInfo | None
+
+
+# Number of each name -> its mean over all learners of a group; waits until all have called it.
+ReduceLog = Callable[[dict[str, float]], dict[str, float]]
+
+
+class BaseLearner:
+    """Trains a policy: serially, with data from outside, or in a loop of its own.
+
+        learner = BaseLearner({"max_iterations": 1000}, exp_dir="runs/mine", metrics=recorder)
+        learner.policy = policy
+        for batch in batches:
+            learner.train(batch)
+
+        learner.get_data = get_data
+        learner.setup_dataloader()
+        learner.start()  # for example in a thread; request_stop() ends it
+        learner.close()
+
+    `train`, `start` and the hooks belong to one thread; the properties may be read, and
+    `request_stop` called, from any.
+
+    Args:
+      config: `BaseLearnerConfig`, or a dict that is merged over its defaults.
+      exp_dir: folder of the experiment; checkpoints go to `ckpt` in it.
+      metrics: recorder for curves, which `close` closes; None: there are none. Learners of a rank
+        above 0 leave it alone.
+      rank: number of this learner among those that train together.
+      world_size: number of learners that train together; above 1 `use_distributed` must be set.
+      reduce_log: averages log variables over them; needed where `log_reduce_after_iter` is on,
+        which it is by default with several learners.
+
+    Raises:
+      ConfigError: wrong settings, or some that contradict these arguments; names the key.
+    """
+
+    # What a subclass calls itself.
+    _name = "BaseLearner"
+    # Where `setup_dataloader` gets data from: set it, or override it by a method.
+    get_data: GetData | None = None
+
+    def __init__(
+        self,
+        config: BaseLearnerConfig | Mapping[str, Any] | None,
+        *,
+        exp_dir: str | Path,
+        metrics: Metrics | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        reduce_log: ReduceLog | None = None,
+    ):
+        self._config = make_base_learner_config(config)
+        if not 0 <= rank < world_size:
+            raise ConfigError(f"rank is {rank}, expected 0 to {world_size - 1} (world_size - 1)")
+        if world_size > 1 and not self._config.use_distributed:
+            raise ConfigError(
+                f"use_distributed is false, but world_size is {world_size}; set "
+                "use_distributed: true"
+            )
+        self._rank = rank
+        self._exp_dir = Path(exp_dir)
+        self._logger = logging.getLogger(f"{__name__}.{self._name}.{rank}")
+        recorder = NullMetrics() if metrics is None else metrics
+        self._tb_logger = recorder if rank == 0 else None
+        self._monitor = Monitor() if rank == 0 else None
+        self._log_buffer: dict[str, Any] = {}
+        self._reduce_log = reduce_log
+        self._policy: Policy | None = None
+        self._dataloader: AsyncDataLoader | None = None
+        self._stop_requested = threading.Event()
+        self._last_iter = self._updates = self._last_step = 0
+        self._priority_info: PriorityInfo | None = None
+        self._finished = False
+        self._tick_time = 0.0
+        self._ckpt_name: str | None = None
+        self._hooks: Hooks = merge_hooks({}, self._make_hooks(world_size))
+        self._logger.debug("hooks:\n%s", show_hooks(self._hooks))
+
+    # Training.
+
+    def train(self, data: Any) -> None:
+        """Trains one iteration.
+
+        First the hooks of before_iter, last those of after_iter, which see the old `last_iter`. The
+        time that all takes becomes the log variable `train_time`, which the next iteration's hooks
+        see; that of the policy's `data_preprocess` becomes `data_preprocess_time`. In seconds.
+
+        Args:
+          data: whatever the policy takes: a mapping or object with fields, or a list of such items.
+            `replay_buffer_idx` and `replay_unique_id` among the fields go to `priority_info`,
+            `env_steps` is added to `last_step`.
+
+        Raises:
+          RuntimeError: there is no policy.
+        """
+        self._require_policy()
+        begun = time.perf_counter()
+        with self._timed("train_time"):
+            self._train(data)
+        self._tick_time = time.perf_counter() - begun
+
+    def start(self) -> None:
+        """Trains with data of the data loader, until `max_iterations` or `request_stop`.
+
+        Hooks of before_run come first, those of after_run last. `data_time` is the log variable of
+        the seconds that an iteration has waited for data. On a failure `save_checkpoint` is
+        called before it is raised on.
+
+        Raises:
+          RuntimeError: there is no policy, or no data loader.
+        """
+        self._require_policy()
+        if self._dataloader is None:
+            raise RuntimeError(
+                "the learner has no data loader; call setup_dataloader() before start()"
+            )
+        self.call_hook("before_run")
+        try:
+            self._train_to_the_end(self._dataloader)
+            self._finished = True
+            self.call_hook("after_run")
+        except BaseException as error:
+            self._save_after(error)
+            raise
+
+    def request_stop(self) -> None:
+        """Has `start` end after the iteration at hand, as after the last one; returns at once.
+
+        A learner is started once: after this, or `max_iterations`, it does not train on.
+        """
+        self._stop_requested.set()
+        if self._dataloader is not None:
+            self._dataloader.stop()
+
+    def setup_dataloader(self) -> None:
+        """Begins to fetch data for `start` by `get_data`, in threads of its own.
+
+        Raises:
+          RuntimeError: `get_data` is not set.
+        """
+        if self.get_data is None:
+            raise RuntimeError(
+                "the learner has no data source; set learner.get_data before setup_dataloader()"
+            )
+        if self._dataloader is not None:
+            self._dataloader.close()
+        config = self._config.dataloader
+        self._dataloader = AsyncDataLoader(
+            self.get_data, config.batch_size, config.num_workers, config.chunk_size
+        )
+
+    def close(self) -> None:
+        """Ends `start`, drops the data loader and closes the recorder. May be called twice.
+
+        It does not wait for `start`: what that still records is lost.
+        """
+        self.request_stop()
+        if self._dataloader is not None:
+            self._dataloader.close()
+            self._dataloader = None
+        if isinstance(self._tb_logger, BufferedMetrics):
+            self._tb_logger.close()
+
+    # Hooks.
+
+    def register_hook(self, hook: LearnerHook) -> None:
+        """Adds a hook, behind those of its position and priority."""
+        add_learner_hook(self._hooks, hook)
+
+    def call_hook(self, name: str) -> None:
+        """Calls all hooks of a position.
+
+        Raises:
+          ConfigError: there is no such position.
+        """
+        if name not in self._hooks:
+            raise ConfigError(f"hook position {name!r}, expected one of {', '.join(POSITIONS)}")
+        for hook in list(self._hooks[name]):
+            hook(self)
+
+    # Checkpoints.
+
+    def save_checkpoint(self, name: str | None = None) -> None:
+        """Calls the hook `save_ckpt_after_run`, wherever the run is.
+
+        Args:
+          name: of the file, such as "best"; None: `iteration_N`.
+
+        Raises:
+          ConfigError: there is no such hook.
+          SnapshotError: it could not be written.
+        """
+        hooks = [hook for hook in self._hooks["after_run"] if hook.name == _SAVE_HOOK]
+        if not hooks:
+            raise ConfigError(
+                f"hook {_SAVE_HOOK} is off, so no checkpoint can be saved; set hook.{_SAVE_HOOK}: "
+                "true"
+            )
+        self._ckpt_name = name
+        try:
+            hooks[0](self)
+        finally:
+            self._ckpt_name = None
+
+    def write_checkpoint(self) -> Path | None:
+        """Writes policy, iterations and environment steps to a file; hooks call it.
+
+        Returns:
+          `EXP/ckpt/iteration_N.npz`, N the updates, or the name given to `save_checkpoint`; None
+          for a rank above 0, which writes nothing.
+
+        Raises:
+          SnapshotError: it could not be written.
+        """
+        policy = self._require_policy()
+        if self._rank != 0:
+            return None
+        name = self._ckpt_name or f"iteration_{self._updates}"
+        path = checkpoints.checkpoint_path(self._exp_dir, name)
+        content = Checkpoint(
+            policy=policy.state_dict(), last_iter=self._updates, last_step=self._last_step
+        )
+        checkpoints.save_checkpoint(path, content)
+        self._logger.info("saved %s", path)
+        return path
+
+    def go_on_from(self, last_iter: int, last_step: int) -> None:
+        """Counts on from there, with a policy that has come so far elsewhere."""
+        self._last_iter = self._updates = last_iter
+        self._last_step = last_step
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Goes on from a checkpoint: policy, `last_iter` and `last_step`.
+
+        Raises:
+          SnapshotError: there is none, it is damaged or foreign.
+        """
+        policy = self._require_policy()
+        content = checkpoints.load_checkpoint(Path(path))
+        policy.load_state_dict(content.policy)
+        self.go_on_from(content.last_iter, content.last_step)
+        self._logger.info("loaded %s: iteration %d", path, self._last_iter)
+
+    # Properties.
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._name
+
+    @property
+    def rank(self) -> int:
+        """Its number among the learners that train together; 0 writes checkpoints and curves."""
+        return self._rank
+
+    @property
+    def device(self) -> str:
+        """What the policy is to run on: "cpu", or "cuda:N" with N the rank mod 8."""
+        return f"cuda:{self._rank % _GPUS_PER_HOST}" if self._config.use_cuda else "cpu"
+
+    @property
+    def policy(self) -> Policy:
+        """What is trained.
+
+        Raises:
+          RuntimeError: it was not set yet.
+        """
+        return self._require_policy()
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        self._policy = policy
+
+    @property
+    def last_iter(self) -> int:
+        """Finished iterations, those before a loaded checkpoint included."""
+        return self._last_iter
+
+    @property
+    def updates(self) -> int:
+        """Iterations that the policy has learned from: in after_iter hooks one more."""
+        return self._updates
+
+    @property
+    def last_step(self) -> int:
+        """Environment steps that the policy has learned from, as far as the data told."""
+        return self._last_step
+
+    @property
+    def priority_info(self) -> PriorityInfo | None:
+        """Of the newest batch; None before the first one."""
+        return self._priority_info
+
+    @property
+    def learn_info(self) -> LearnInfo:
+        """How far it has come."""
+        return LearnInfo(
+            last_iter=self._last_iter,
+            last_step=self._last_step,
+            finished=self._finished,
+            priority_info=self._priority_info,
+        )
+
+    @property
+    def tick_time(self) -> float:
+        """Seconds of the newest iteration, waiting for its data included; 0 before the first."""
+        return self._tick_time
+
+    @property
+    def log_buffer(self) -> dict[str, Any]:
+        """Log variables since a hook has emptied it, the newest of each name."""
+        return self._log_buffer
+
+    @property
+    def monitor(self) -> Monitor | None:
+        """Collects log variables of many iterations; None for a rank above 0."""
+        return self._monitor
+
+    @property
+    def logger(self) -> logging.Logger:
+        """For lines of text; every learner's own."""
+        return self._logger
+
+    @property
+    def tb_logger(self) -> Metrics | None:
+        """The recorder; None for a rank above 0."""
+        return self._tb_logger
+
+    @property
+    def load_path(self) -> str:
+        """Checkpoint to start from, as the settings name it, or ""."""
+        return self._config.load_path
+
+    @property
+    def reduce_log(self) -> ReduceLog:
+        """Averages log variables over all learners."""
+        return self._reduce_log or dict
+
+    # Parts.
+
+    def _make_hooks(self, world_size: int) -> Hooks:
+        configs = dict(self._config.hook)
+        if world_size > 1:
+            configs.setdefault(LOG_REDUCE, make_log_reduce_hook())
+            if self._reduce_log is None and configs[LOG_REDUCE] is not None:
+                raise ConfigError(
+                    f"hook.{LOG_REDUCE} is on, because world_size is {world_size}, but there "
+                    "is no reduce_log to average over the learners; pass one, or set the hook "
+                    "to false"
+                )
+        return build_learner_hook_by_cfg(configs)
+
+    def _require_policy(self) -> Policy:
+        if self._policy is None:
+            raise RuntimeError("the learner has no policy; set learner.policy first")
+        return self._policy
+
+    def _train(self, data: Any) -> None:
+        policy = self._require_policy()
+        self.call_hook("before_iter")
+        begun = time.perf_counter()
+        batch = policy.data_preprocess(data)
+        preprocess_time = time.perf_counter() - begun
+        variables = dict(policy.forward(batch))
+        self._updates += 1
+        self._last_step += _sum_env_steps(data)
+        self._priority_info = PriorityInfo(
+            replay_buffer_idx=_read(data, "replay_buffer_idx"),
+            replay_unique_id=_read(data, "replay_unique_id"),
+            priority=variables.pop("priority", None),
+        )
+        self._log_buffer.update(variables, data_preprocess_time=preprocess_time)
+        self.call_hook("after_iter")
+        self._last_iter = self._updates
+
+    def _train_to_the_end(self, dataloader: AsyncDataLoader) -> None:
+        limit = self._config.max_iterations
+        while not self._stop_requested.is_set() and (limit is None or self._last_iter < limit):
+            begun = time.perf_counter()
+            try:
+                with self._timed("data_time"):
+                    data = next(dataloader)
+            except StopIteration:  # request_stop or close
+                return
+            self.train(data)
+            self._tick_time = time.perf_counter() - begun
+
+    def _save_after(self, error: BaseException) -> None:
+        self._logger.error("the run failed at iteration %d: %r", self._last_iter, error)
+        try:
+            self.save_checkpoint()
+        except Exception as second:  # the first one is what matters
+            self._logger.error("could not save a checkpoint: %s", second)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        """Writes the seconds that the block takes into the log buffer."""
+        begun = time.perf_counter()
+        yield
+        self._log_buffer[name] = time.perf_counter() - begun
+
+
+def _read(data: Any, name: str) -> Any:
+    """Returns a field of a batch, or the list of its items' fields; None where there is none."""
+    if isinstance(data, Sequence) and not hasattr(data, name):
+        return [_read_field(item, name) for item in data]
+    return _read_field(data, name)
+
+
+def _read_field(item: Any, name: str) -> Any:
+    return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+
+
+def _sum_env_steps(data: Any) -> int:
+    steps = _read(data, "env_steps")
+    if isinstance(steps, list):
+        return sum(int(number) for number in steps if number is not None)
+    return 0 if steps is None else int(steps)

@@ -1,0 +1,640 @@
+"""ComputationTask: NumPy in, NumPy out; TensorFlow stays inside."""
+
+import collections
+import contextlib
+import difflib
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import tensorflow as tf
+
+from relaax_like.algorithm.algorithm import Algorithm
+from relaax_like.algorithm.batch import Batch, Losses
+from relaax_like.algorithm.exploration import Exploration
+from relaax_like.algorithm.flare import FlareAlgorithm
+from relaax_like.algorithm.model import (
+    Specs,
+    Tensors,
+    get_normalizers,
+    get_trainable_variables,
+    get_variables,
+    order_variables,
+)
+from relaax_like.algorithm.parts import Parts, add_next_actions, make_batch
+from relaax_like.algorithm.random import make_generator
+from relaax_like.algorithm.tracing import Settings, Traced
+from relaax_like.config.places import describe_place
+from relaax_like.core.manifest import Variable
+from relaax_like.core.prediction import LOG_PROB
+from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
+from relaax_like.nn.compiling import CompiledFunction
+from relaax_like.nn.module import get_name
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+
+Arrays = Mapping[str, np.ndarray]
+CompileForm = Callable[[Parts, Sequence[tf.TensorSpec], bool], Callable[..., Any]]
+# A gradient that is compiled for one shape takes half the time of one for all shapes, and a second
+# to compile: shapes that have come so often are worth it, up to so many.
+_WORTH_COMPILING = 100
+_MAX_COMPILED = 16
+_COMPILER_NICE = 10
+# Beside the costs where gradients are clipped: the norm before that.
+GRADIENT_NORM = "gradient norm"
+
+
+class ComputationTask:
+    """Runs one Algorithm for agents that know nothing of TensorFlow.
+
+        task = ComputationTask(PolicyGradient(PolicyModel(config)))
+        task.set_values(parameter_server.get_values())
+        actions, _ = task.predict({"observation": observations})  # [B, 4] -> [B]
+        gradients, costs = task.compute_gradients(...)
+        task.set_values(parameter_server.push_pull(gradients))
+
+    Not thread-safe; each agent has its own, or they take turns.
+
+    Args:
+      algorithm: what to predict and learn.
+      compile_in_background: gradients of a shape that comes often get a quicker form,
+        whose compiling takes a second: True goes on meanwhile. When the form is there then depends
+        on the clock, and with it the last digits: not for runs that are to be repeatable.
+      clips: whether gradients are clipped as the algorithm says.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, *, compile_in_background: bool = False, clips: bool = True
+    ):
+        self._algorithm = algorithm
+        self._clips = clips
+        model = algorithm.model
+        self._input_specs = _to_signatures(model.get_input_specs())
+        self._state_specs = _to_signatures(model.get_state_specs())
+        self._action_specs = _to_signatures(model.get_action_specs())
+        self._log_prob_spec = {LOG_PROB: tf.TensorSpec([None], tf.float32)}
+        self._reward_specs = _to_signatures(model.get_reward_specs())
+        self._alive_spec = {"alive": tf.TensorSpec([None], tf.float32)}
+        self._fixed_axes = {
+            part: {name: len(spec.shape) - 1 for name, spec in specs.items()}
+            for part, specs in (
+                ("inputs", self._input_specs),
+                ("next_inputs", self._input_specs),
+                ("states", self._state_specs),
+                ("next_states", self._state_specs),
+                ("next_alive", {}),
+                ("actions", self._action_specs),
+                ("next_actions", self._action_specs),
+                ("rewards", self._reward_specs),
+            )
+        }
+        self._settings = Settings(algorithm.config)
+        self._setting_values = tf.constant(self._settings.values)
+        # Inputs of all compiled functions: global_t and the settings.
+        self._common_specs = [
+            tf.TensorSpec([], tf.int64),
+            tf.TensorSpec(self._settings.values.shape, tf.float32),
+        ]
+        plan = getattr(algorithm.config, "plan", None)
+        self._wants_next_actions = plan is not None and plan.next_actions
+        self._num_gradients = 0
+        self._no_steps = to_int64(0)
+        self._trainable = get_trainable_variables(model)
+        self._variables = order_variables(model)
+        self._groups = [model.get_group(get_name(variable)) for variable in self._trainable]
+        # Guards the variables: no prediction sees half of a new set of values.
+        self._lock = model.lock
+        self._generator = make_generator(algorithm.seed)
+        self._exploration = Exploration(model, algorithm.config)
+        self._compiled: dict[bool, Callable[[list[tf.Tensor]], Any]] = {}
+        self._compiled_for_batch: dict[Any, Callable[..., Any]] = {}
+        self._seen: collections.Counter[Any] = collections.Counter()
+        self._compile_in_background = compile_in_background
+        self._compiling = threading.Lock()
+        self._compilers: list[threading.Thread] = []
+        self._closing = False
+        self._variables_by_dtype: dict[tf.DType, list[tf.Variable]] = {}
+        for variable in self._variables:
+            self._variables_by_dtype.setdefault(variable.dtype, []).append(variable)
+        self._assign = self._compile_assign()
+
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the model's inputs, without the batch axis."""
+        return {name: tuple(spec.shape[1:]) for name, spec in self._input_specs.items()}
+
+    @property
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the model's memory, without the batch axis."""
+        return {name: tuple(spec.shape[1:]) for name, spec in self._state_specs.items()}
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Inputs whose running statistics the model normalises with; each names its statistic."""
+        return tuple(n.statistic for n in get_normalizers(self._algorithm.model))
+
+    def get_seen(self) -> list[list[Any]]:
+        """Returns the forms and shapes that have come, and how often: what was compiled for them.
+
+        A gradient that is compiled for its shape may differ in the last bit from one that is not.
+        """
+        return [[list(key), count] for key, count in self._seen.items()]
+
+    def set_seen(self, seen: Sequence[Sequence[Any]]) -> None:
+        """Has the same shapes compiled as where `get_seen` was called, when they come next."""
+        for key, count in seen:
+            form, *shapes = key
+            self._seen[(form, *map(tuple, shapes))] = min(count, _WORTH_COMPILING - 1)
+
+    def get_variables(self) -> list[Variable]:
+        """Returns the model's variables with their present values, in manifest order."""
+        return get_variables(self._algorithm.model)
+
+    def set_values(self, values: Sequence[np.ndarray]) -> None:
+        """Sets all variables, in manifest order."""
+        by_dtype: dict[tf.DType, list[np.ndarray]] = {
+            dtype: [] for dtype in self._variables_by_dtype
+        }
+        for variable, value in zip(self._variables, values, strict=True):
+            if value.shape != tuple(variable.shape):
+                raise InvalidInputError(
+                    f"{variable.name}: shape {list(value.shape)}, expected {variable.shape}"
+                )
+            by_dtype[variable.dtype].append(value.reshape(-1))
+        vectors = [tf.constant(np.concatenate(parts), d) for d, parts in by_dtype.items()]
+        with self._lock:
+            self._assign(*vectors)
+
+    def predict(
+        self,
+        inputs: Arrays,
+        states: Arrays | None = None,
+        exploit: bool = False,
+        global_t: int = 0,
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Chooses actions for a batch.
+
+        Args:
+          inputs: by name, `[B, ...]`; those that no input spec names are left out.
+          states: by name, `[B, ...]`; needed when the model has state specs.
+          exploit: the best action instead of a drawn one.
+          global_t: environment steps of the whole run, for schedules.
+
+        Returns:
+          Actions and next states by name, `[B, ...]`.
+        """
+        named = _select(inputs, self._input_specs, "inputs")
+        rows = len(next(iter(named.values())))
+        tensors = [
+            *named.values(),
+            *_select(states, self._state_specs, "states").values(),
+            *map(tf.constant, self._exploration.compute(global_t, rows).values()),
+        ]
+        if exploit not in self._compiled:
+            self._compiled[exploit] = self._compile(exploit)
+        steps = to_int64(global_t) if global_t else self._no_steps
+        with self._lock:
+            return self._compiled[exploit]([steps, self._setting_values, *tensors])
+
+    def compute_gradients(
+        self,
+        inputs: Arrays,
+        next_inputs: Arrays,
+        next_alive: Arrays,
+        rewards: Arrays,
+        actions: Arrays,
+        next_actions: Arrays | None = None,
+        states: Arrays | None = None,
+        next_states: Arrays | None = None,
+        extras: Arrays | None = None,
+        global_t: int = 0,
+    ) -> tuple[list[np.ndarray], dict[str, float]]:
+        """Computes the gradient of the costs that `Algorithm.learn` returns.
+
+        Args:
+          inputs: observations at t, by name, `[B, ...]`.
+          next_inputs: observations at t + 1.
+          next_alive: `{"alive": [B, 1] float32}`: 1 goes on, 0 terminated, -1 cut off.
+            All arrays but the states may have a time axis before the batch, `[T, B, ...]`, if the
+            algorithm wants whole rollouts.
+          rewards: by name, `[B, r] float32`.
+          actions: by name, `[B, ...]`; with an entry `log_prob`, `[B] float32`, where the algorithm
+            uses what they had under the policy that acted.
+          next_actions: actions at t + 1, where the algorithm uses them.
+          states: memory at t, where the model has one.
+          next_states: memory at t + 1.
+          extras: what no spec names but the algorithm uses, float32, the same first axes.
+          global_t: environment steps of the whole run, for schedules.
+
+        Returns:
+          One float32 array per trainable variable, in manifest order (zeros for frozen groups); and
+          costs and metrics by name.
+
+        Raises:
+          ConfigError: the algorithm has phases, which one gradient cannot have.
+        """
+        if self._algorithm.phases:
+            place = describe_place(type(self._algorithm), "phases")
+            raise ConfigError(
+                f"{place}: phases: a gradient is of all variable groups at the same values; use "
+                "learner.placement: server"
+            )
+        batch = self._make_batch(
+            inputs,
+            next_inputs,
+            next_alive,
+            rewards,
+            actions,
+            next_actions,
+            states,
+            next_states,
+            extras,
+        )
+        call = self._get_compiled("gradients", batch, self._compile_gradients)
+        self._num_gradients += 1
+        number = to_int64(self._num_gradients)
+        return call([to_int64(global_t), self._setting_values, number, *flatten(batch)])
+
+    def _make_batch(
+        self,
+        inputs: Arrays,
+        next_inputs: Arrays,
+        next_alive: Arrays,
+        rewards: Arrays,
+        actions: Arrays,
+        next_actions: Arrays | None = None,
+        states: Arrays | None = None,
+        next_states: Arrays | None = None,
+        extras: Arrays | None = None,
+    ) -> Parts:
+        """Returns the arguments of `Algorithm.learn`, checked; see `compute_gradients`."""
+        action_specs = self._action_specs
+        if LOG_PROB in actions:
+            action_specs = {**action_specs, **self._log_prob_spec}
+        batch = {
+            "inputs": _select(inputs, self._input_specs, "inputs", any_axes=True),
+            "next_inputs": _select(next_inputs, self._input_specs, "next_inputs", any_axes=True),
+            "states": _select(states, self._state_specs, "states"),
+            "next_states": {},
+            "next_alive": _select(next_alive, self._alive_spec, "next_alive", any_axes=True),
+            "actions": _select(actions, action_specs, "actions", any_axes=True),
+            "next_actions": {},
+            "rewards": _select(rewards, self._reward_specs, "rewards", any_axes=True),
+        }
+        if next_states:
+            batch["next_states"] = _select(next_states, self._state_specs, "next_states")
+        if next_actions is not None:
+            batch["next_actions"] = _select(
+                next_actions, self._action_specs, "next_actions", any_axes=True
+            )
+        if extras:
+            batch["extras"] = {
+                name: tf.constant(array, tf.float32) for name, array in extras.items()
+            }
+        return batch
+
+    def _count_leading_axes(self, batch: Parts) -> int:
+        """Returns 1 for a batch `[B, ...]`, 2 for rollouts `[T, k, ...]`."""
+        name, tensor = next(iter(batch["inputs"].items()))
+        return len(tensor.shape) - self._fixed_axes["inputs"][name]
+
+    def _get_compiled(
+        self, form: Any, batch: Parts, compile_form: CompileForm, worth: int = _WORTH_COMPILING
+    ) -> Callable[..., Any]:
+        """Returns what `compile_form` made for batches like this one.
+
+        Args:
+          form: names it.
+          batch: of `_make_batch`.
+          compile_form: called with batch, signatures of its tensors, and whether XLA compiles it.
+          worth: how often a shape must have come to be compiled for it alone.
+        """
+        tensors = flatten(batch)
+        key: Any = (form, *(tuple(tensor.shape) for tensor in tensors))
+        if key not in self._compiled_for_batch and self._algorithm.model.xla:
+            self._seen[key] += 1
+            if self._seen[key] == worth and len(self._compiled_for_batch) < _MAX_COMPILED:
+                specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+                if self._compile_in_background:
+                    self._start_compiling(key, lambda: compile_form(batch, specs, True), tensors)
+                else:
+                    self._compiled_for_batch[key] = compile_form(batch, specs, True)
+            if len(self._seen) > 10_000:  # lengths that hardly ever come again
+                self._seen.clear()
+        if key not in self._compiled_for_batch:
+            key = (form, *(len(shape) for shape in key[1:]))
+        if key not in self._compiled_for_batch:
+            # Only what the model's specs say is fixed.
+            specs = []
+            leading = self._count_leading_axes(batch)
+            for part, parts in batch.items():
+                for name, tensor in parts.items():
+                    if part == "extras":
+                        free = [None] * leading
+                    else:
+                        fixed = self._fixed_axes[part].get(name, 0)
+                        free = [None] * (len(tensor.shape) - fixed)
+                    shape = free + tensor.shape.as_list()[len(free) :]
+                    specs.append(tf.TensorSpec(shape, tensor.dtype))
+            self._compiled_for_batch[key] = compile_form(batch, specs, False)
+        return self._compiled_for_batch[key]
+
+    def _start_compiling(
+        self, key: Any, compile_form: Callable[[], Callable[..., Any]], tensors: list[tf.Tensor]
+    ) -> None:
+        def compile_and_try() -> None:
+            with self._compiling:  # one after another: agents need the processor, too
+                if self._closing:
+                    return
+                form = compile_form()
+                if hasattr(os, "setpriority"):  # from here on it takes what others leave it
+                    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _COMPILER_NICE)
+                form(
+                    [to_int64(0), self._setting_values, to_int64(0), *tensors]
+                )  # the first call compiles
+                self._compiled_for_batch[key] = form
+
+        self._compilers = [thread for thread in self._compilers if thread.is_alive()]
+        self._compilers.append(
+            threading.Thread(target=compile_and_try, name="compiling", daemon=True)
+        )
+        self._compilers[-1].start()
+
+    def close(self) -> None:
+        """Waits for what is being compiled: a process must not end in the middle of it."""
+        self._closing = True
+        for thread in self._compilers:
+            thread.join()
+
+    def _compile(self, exploit: bool) -> Callable[[list[tf.Tensor]], Any]:
+        """Returns one compiled call that predicts, on a flat list of tensors.
+
+        A concrete function takes a third of the time of the `tf.function` that it comes from: there
+        is no Python signature to match at each call.
+        """
+        rows = tf.TensorSpec([None], tf.float32)
+        explore_specs = dict.fromkeys(self._exploration.names, rows)
+        specs = {**self._input_specs, **self._state_specs, **explore_specs}
+        names: list[list[str]] = []
+
+        def flat(global_t: tf.Tensor, settings: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
+            rest = iter(tensors)
+            inputs, states, explore = (
+                {name: next(rest) for name in part}
+                for part in (self._input_specs, self._state_specs, explore_specs)
+            )
+            with Traced(self._algorithm, self._settings, settings, global_t):
+                self._algorithm.random = self._generator
+                results = self._act(inputs, states, explore, exploit)
+            names[:] = [list(result) for result in results]
+            return [tensor for result in results for tensor in result.values()]
+
+        xla = self._algorithm.model.xla
+        concrete = self._compile_function(flat, [*self._common_specs, *specs.values()], xla)
+
+        def call(tensors: list[tf.Tensor]) -> Any:
+            arrays = iter(concrete(*tensors))
+            return tuple({name: next(arrays).numpy() for name in group} for group in names)
+
+        return call
+
+    def _act(
+        self, inputs: Tensors, states: Tensors, explore: Tensors, exploit: bool
+    ) -> tuple[Tensors, Tensors]:
+        algorithm = self._algorithm
+        if isinstance(algorithm, FlareAlgorithm):
+            return (algorithm.exploit if exploit else algorithm.predict)(inputs, states)
+        policies, states = algorithm.model.policy(inputs, states, *([explore] if explore else []))
+        random = algorithm.random
+        return {n: p.mode() if exploit else p.sample(random) for n, p in policies.items()}, states
+
+    def _compile_assign(self) -> Callable[..., Any]:
+        """Returns one call that sets all variables, from one flat vector for each dtype.
+
+        What crosses the border costs by the array: so it takes a third of the time.
+        """
+        by_dtype = self._variables_by_dtype
+
+        def assign(*vectors: tf.Tensor) -> None:
+            for variables, vector in zip(by_dtype.values(), vectors, strict=True):
+                parts = tf.split(vector, [variable.shape.num_elements() for variable in variables])
+                for variable, part in zip(variables, parts, strict=True):
+                    variable.assign(tf.reshape(part, variable.shape))
+
+        specs = [tf.TensorSpec([None], dtype) for dtype in by_dtype]
+        return tf.function(assign, input_signature=specs).get_concrete_function()
+
+    def _compile_gradients(
+        self, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool
+    ) -> Callable[[list[tf.Tensor]], Any]:
+        """Returns one compiled call from a batch with these names to gradients and costs.
+
+        Both come out as one array each: every array that crosses the border costs as much as a
+        small layer.
+        """
+        names: list[str] = []
+
+        def flat(
+            global_t: tf.Tensor, settings: tf.Tensor, number: tf.Tensor, *tensors: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor]:
+            with Traced(self._algorithm, self._settings, settings, global_t) as traced:
+                parts = self._prepare(unflatten(batch, tensors), traced, number)
+                traced.draw_for("gradient", number)
+                gradients, losses = self._trace_gradients(make_batch(parts, traced.discount))
+            if losses.rows:
+                place = describe_place(type(self._algorithm), "learn")
+                raise ValueError(
+                    f"{place}: learn returned rows ({', '.join(losses.rows)}), but beside agents "
+                    "there is no data handler to take them; use learner.placement: server"
+                )
+            numbers = {**losses.costs, **losses.metrics}
+            names[:] = numbers
+            vector = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
+            return vector, tf.stack([tf.cast(cost, tf.float32) for cost in numbers.values()])
+
+        signature = [*self._common_specs, tf.TensorSpec([], tf.int64), *specs]
+        concrete = self._compile_function(flat, signature, xla)
+        shapes = [tuple(variable.shape) for variable in self._trainable]
+        ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+
+        def call(tensors: list[tf.Tensor]) -> tuple[list[np.ndarray], dict[str, float]]:
+            vector, costs = concrete(*tensors)
+            parts = np.split(vector.numpy(), ends[:-1])
+            gradients = [part.reshape(s) for part, s in zip(parts, shapes, strict=True)]
+            return gradients, dict(zip(names, costs.numpy().tolist(), strict=True))
+
+        return call
+
+    def _compile_function(
+        self, function: Callable[..., Any], signature: Sequence[tf.TensorSpec], xla: bool
+    ) -> Callable[..., Any]:
+        """Returns one call, which XLA compiles when it is first made."""
+        traced = self._trace(function, signature, xla)
+        if xla:
+            return CompiledFunction(traced.get_concrete_function)
+        return cast(Callable[..., Any], traced.get_concrete_function())
+
+    def _trace(
+        self, function: Callable[..., Any], signature: Sequence[tf.TensorSpec], xla: bool = False
+    ) -> Any:
+        return tf.function(
+            function,
+            input_signature=signature,
+            jit_compile=xla,
+            autograph=self._algorithm.autograph,
+        )
+
+    def _prepare(self, parts: Parts, traced: Traced, number: tf.Tensor) -> Parts:
+        """Adds what the algorithm computes once for a complete batch."""
+        if self._wants_next_actions and not parts["next_actions"]:
+            parts = add_next_actions(parts)
+        traced.draw_for("prepare", number)
+        prepared = self._algorithm.prepare(make_batch(parts, traced.discount))
+        extras = {**parts.get("extras", {}), **prepared}
+        return {**parts, "extras": extras} if extras else parts
+
+    def _trace_gradients(
+        self, batch: Batch, groups: Sequence[str] | None = None
+    ) -> tuple[list[tf.Tensor], Losses]:
+        """Computes the gradients of variable groups.
+
+        Args:
+          batch: to learn from.
+          groups: that are wanted; None: all.
+
+        Returns:
+          Gradients in manifest order, zeros for frozen groups; and costs and metrics, with the
+          norms before clipping among these.
+        """
+        by_group = self._group_variables()
+        wanted = list(by_group) if groups is None else list(groups)
+        trained = [group for group in wanted if group not in self._algorithm.frozen]
+        with contextlib.ExitStack() as stack:
+            # One tape per group: XLA cannot follow loops on a tape that is asked more than once.
+            tapes = {g: tf.GradientTape(watch_accessed_variables=False) for g in trained}
+            for group, tape in tapes.items():
+                stack.enter_context(tape).watch(by_group[group])
+            losses = self._algorithm.compute_losses(batch)
+            mistake = _find_mistake(self._algorithm, losses, list(by_group))
+            if mistake:  # a ValueError comes out of a trace as it is
+                place = describe_place(type(self._algorithm), "learn")
+                raise ValueError(f"{place}: {mistake}")
+        metrics = {name: tf.stop_gradient(metric) for name, metric in losses.metrics.items()}
+        gradients = {
+            group: tape.gradient(losses.costs[group], by_group[group], unconnected_gradients="zero")
+            for group, tape in tapes.items()
+        }
+        clipped, norms = self._clip(gradients)
+        flat = [
+            gradient
+            for group in wanted
+            for gradient in clipped.get(group, [tf.zeros_like(v) for v in by_group[group]])
+        ]
+        return flat, Losses(losses.costs, losses.rows, {**metrics, **norms})
+
+    def _clip(
+        self, gradients: dict[str, list[tf.Tensor]]
+    ) -> tuple[dict[str, list[tf.Tensor]], dict[str, tf.Tensor]]:
+        """Scales gradients down where the algorithm says so; returns the norms before that, too."""
+        clip = self._algorithm.max_gradient_norm if self._clips else None
+        if clip is None:
+            return gradients, {}
+        if not isinstance(clip, Mapping):
+            flat = [gradient for own in gradients.values() for gradient in own]
+            flat, norm = tf.clip_by_global_norm(flat, clip)
+            rest = iter(flat)
+            return {g: [next(rest) for _ in own] for g, own in gradients.items()}, {
+                GRADIENT_NORM: norm
+            }
+        norms = {}
+        for group, own in gradients.items():
+            if clip.get(group) is not None:
+                clipped, norms[f"{GRADIENT_NORM} {group}"] = tf.clip_by_global_norm(
+                    own, clip[group]
+                )
+                gradients = {**gradients, group: clipped}
+        return gradients, norms
+
+    def _group_variables(self) -> dict[str, list[tf.Variable]]:
+        """Returns the trainable variables of each group, in manifest order."""
+        groups: dict[str, list[tf.Variable]] = {}
+        for variable, group in zip(self._trainable, self._groups, strict=True):
+            groups.setdefault(group, []).append(variable)
+        return groups
+
+
+def flatten(batch: Parts) -> list[tf.Tensor]:
+    """Returns all tensors of a batch, one after another."""
+    return [tensor for part in batch.values() for tensor in part.values()]
+
+
+def unflatten(batch: Parts, tensors: Sequence[tf.Tensor]) -> Parts:
+    """Returns tensors under the names that they have in a batch."""
+    rest = iter(tensors)
+    return {part: {name: next(rest) for name in parts} for part, parts in batch.items()}
+
+
+def _find_mistake(algorithm: Algorithm, losses: Any, groups: Sequence[str]) -> str:
+    """Returns what is wrong with the result of `learn`; "" for nothing."""
+    if not isinstance(losses, Losses):
+        return f"learn returned {type(losses).__name__}, expected Losses"
+    for name in losses.costs:
+        if name not in groups:
+            return (
+                f"a cost for {name!r}, which is not a variable group{find_nearest(name, groups)}; "
+                f"the groups are {', '.join(groups)}. Numbers to record belong in metrics"
+            )
+    for name in algorithm.trained_groups:
+        if name not in losses.costs:
+            near = find_nearest(name, losses.costs)
+            return (
+                f"no cost for the variable group {name!r}{near}; return one, or list the group in "
+                "frozen"
+            )
+    for name in losses.metrics:
+        if name in losses.costs:
+            return f"{name!r} is a cost and a metric; rename the metric"
+    return ""
+
+
+def find_nearest(name: str, known: Iterable[str]) -> str:
+    """Returns a hint to the most similar name; "" if there is none."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def to_int64(number: int) -> tf.Tensor:
+    """Returns a scalar; of a negative number or a larger one the lower 63 bits."""
+    return tf.constant(number & 0x7FFFFFFFFFFFFFFF, tf.int64)
+
+
+def _to_signatures(specs: Specs) -> dict[str, tf.TensorSpec]:
+    return {
+        name: tf.TensorSpec([None, *props["shape"]], props.get("dtype", "float32"), name)
+        for name, props in specs
+    }
+
+
+def _select(
+    arrays: Arrays | None,
+    specs: Mapping[str, tf.TensorSpec],
+    field: str,
+    any_axes: bool = False,
+) -> dict[str, tf.Tensor]:
+    tensors = {}
+    for name, spec in specs.items():
+        if arrays is None or name not in arrays:
+            raise InvalidInputError(
+                f"{field}: {name} is missing; the model's specs name {', '.join(specs)}", name
+            )
+        array = np.asarray(arrays[name], spec.dtype.as_numpy_dtype)
+        tail = array.shape[array.ndim - len(spec.shape) + 1 :] if any_axes else array.shape[1:]
+        if array.ndim < len(spec.shape) or tail != tuple(spec.shape[1:]):
+            raise InvalidInputError(
+                f"{field}[{name}]: shape {list(array.shape)}, but the model's specs say "
+                f"{spec.shape}",
+                name,
+            )
+        tensors[name] = tf.constant(array)
+    return tensors

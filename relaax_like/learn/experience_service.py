@@ -1,0 +1,347 @@
+"""ExperienceService: the learner of `placement: server`, in the parameter server's process."""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from relaax_like.core.records import Episode, Experience, StreamProgress
+from relaax_like.core.roles import ExperienceSink
+from relaax_like.experience.magnitudes import validate_rollout
+from relaax_like.experience.rollout import Rollout
+from relaax_like.learn.holding import Holding
+from relaax_like.learn.messages import message_to_rollout
+from relaax_like.v1 import learner_pb2
+from relaax_like.wire.errors import (
+    CollectorClosedError,
+    CollectorFullError,
+    InvalidInputError,
+    RelaaxError,
+    ServerUnavailableError,
+)
+
+if TYPE_CHECKING:  # It imports TensorFlow.
+    from relaax_like.learn.iteration_learner import IterationLearner
+
+logger = logging.getLogger(__name__)
+
+# How long a client's rollout waits for room; then its stream ends, and it may try again.
+_ROOM_SEC = 10.0
+_POLL_SEC = 0.5
+# For the iteration at hand; what runs a process may kill it some seconds after its SIGTERM.
+_STOP_SEC = 2.0
+# Clients that are remembered; of those with nothing under way, the one that was heard of the
+# longest ago is forgotten first.
+_MAX_CLIENTS = 1_000
+_NAME_LENGTH = 200
+_MAX_ARRAYS = 1_000
+_MAX_EPISODE_LENGTH = 1 << 40
+_CLOSING = "the parameter server is closing; reconnect later"
+
+
+@dataclass
+class _Client:
+    """One client: its newest incarnation, and what of it is under way."""
+
+    incarnation: int
+    received: int = 0
+    pending: dict[int, int] = field(default_factory=dict)  # sequence -> ticket
+
+    @property
+    def progress(self) -> StreamProgress:
+        released = min(self.pending) - 1 if self.pending else self.received
+        return StreamProgress(self.received, released)
+
+
+class ExperienceService(ExperienceSink):
+    """Collects what clients send, and learns from it in a thread of its own.
+
+        service = ExperienceService(make_learner, columns=8, max_rollout_bytes=1 << 20)
+        service.start()
+        BridgeControl().create_server(address, parameter_server, experience=service)
+        service.stop()
+
+    A rollout takes effect once in the life of the process, however often it is sent. What was
+    received but not learned from is lost with the process; what is sent again to the next one has
+    effect there.
+
+    Args:
+      make_learner: called in the thread, as it may import TensorFlow.
+      columns: rollouts of one slot in an iteration.
+      max_rollout_bytes: longest serialised rollout that is taken.
+      on_failure: called, from the thread, when learning has failed for good.
+    """
+
+    def __init__(
+        self,
+        make_learner: Callable[[], "IterationLearner"],
+        columns: int,
+        max_rollout_bytes: int,
+        on_failure: Callable[[Exception], None] = lambda error: None,
+    ):
+        self._make_learner = make_learner
+        self._columns = columns
+        self._max_rollout_bytes = max_rollout_bytes
+        self._on_failure = on_failure
+        self._changed = threading.Condition()  # guards all that follows, and notifies of changes
+        self._learner: IterationLearner | None = None
+        self._holding = Holding()
+        self._clients: dict[str, _Client] = {}
+        self._by_ticket: dict[int, tuple[_Client, int]] = {}
+        self._learned_columns = 0
+        self._version = 0
+        self._finished = False
+        self._stopping = False  # no more is taken; there may be news of what was
+        self._stopped = False  # nor is there more news
+        self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
+
+    @property
+    def max_rollout_bytes(self) -> int:
+        """Longest serialised rollout that is taken."""
+        return self._max_rollout_bytes
+
+    def start(self) -> None:
+        """Loads the learner, and begins to learn; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends after the iteration at hand, and tells what was not learned from.
+
+        It waits for two seconds at most: agents do not hear of what is published later, if it is.
+        Called again after that, it does not wait.
+        """
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+            learns = self._learner is not None and not self._stopped
+        if learns:  # else there is nothing to lose
+            self._thread.join(_STOP_SEC)
+        self._end_news()
+
+    def add(self, experience: Experience) -> None:
+        """Takes experience; see `ExperienceSink`."""
+        _validate_name(experience.agent)
+        _validate_episodes(experience.episodes)
+        learner = self._wait_for_learner()
+        rollout = None
+        if experience.rollout is not None and not self._is_known(experience):
+            rollout = learner.conform(_read_rollout(experience.rollout))
+            validate_rollout(rollout)
+            if rollout.slots != experience.columns:
+                raise InvalidInputError(
+                    f"columns: {experience.columns}, but the rollout has {rollout.slots} slots",
+                    "columns",
+                )
+        deadline = time.monotonic() + _ROOM_SEC
+        while not self._try_to_add(learner, experience, rollout):
+            if time.monotonic() > deadline:
+                raise ServerUnavailableError("experience: the queue is full; retry later")
+            self._wait_for_change()
+
+    def wait(
+        self,
+        client_id: str,
+        incarnation: int,
+        seen: StreamProgress,
+        version: int,
+        timeout_sec: float,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> StreamProgress:
+        """Waits for news of a client; see `ExperienceSink`."""
+
+        def progress() -> StreamProgress:
+            client = self._clients.get(client_id)
+            if client is None or client.incarnation != incarnation:
+                return StreamProgress()
+            return client.progress
+
+        with self._changed:
+            self._changed.wait_for(
+                lambda: progress() != seen or self._version > version or self._stopped or is_over(),
+                timeout_sec,
+            )
+            newest = progress()
+            if self._stopped and newest == seen:
+                raise ServerUnavailableError(_CLOSING)
+            return newest
+
+    def wake(self) -> None:
+        """Has all who wait look again; see `ExperienceSink`."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _end_news(self) -> None:
+        with self._changed:
+            self._stopping = self._stopped = True
+            self._changed.notify_all()
+
+    def _wait_for_learner(self) -> "IterationLearner":
+        while (learner := self._learner) is None:
+            self._wait_for_change()
+        return learner
+
+    def _wait_for_change(self) -> None:
+        with self._changed:
+            if self._stopped:
+                raise ServerUnavailableError(_CLOSING)
+            self._changed.wait(_POLL_SEC)
+
+    def _is_known(self, experience: Experience) -> bool:
+        with self._changed:
+            return experience.sequence <= self._get_client(experience).received
+
+    def _try_to_add(
+        self, learner: "IterationLearner", experience: Experience, rollout: Rollout | None
+    ) -> bool:
+        """Adds experience, unless it was added before; False: there is no room, or it ends."""
+        with self._changed:
+            if self._stopping:
+                return False
+            client = self._get_client(experience)
+            if experience.sequence <= client.received:
+                return True
+            agent = f"{experience.client_id}/{experience.agent}"
+            if experience.is_leaving:
+                self._holding.leave(agent)
+            if rollout is not None and not self._finished:
+                try:
+                    ticket = learner.add(rollout, experience.episodes)
+                except (CollectorFullError, CollectorClosedError):
+                    return False
+                self._holding.add(agent, ticket, experience.columns)
+                self._by_ticket[ticket] = (client, experience.sequence)
+                client.pending[experience.sequence] = ticket
+            elif not self._finished:
+                learner.add_episodes(experience.episodes)
+            client.received = experience.sequence
+            self._release_vain()
+            self._changed.notify_all()
+            return True
+
+    def _get_client(self, experience: Experience) -> _Client:
+        client = self._clients.pop(experience.client_id, None)
+        if client is None or client.incarnation < experience.incarnation:
+            client = _Client(experience.incarnation)
+        self._clients[experience.client_id] = client  # the newest at the end
+        if client.incarnation > experience.incarnation:
+            raise InvalidInputError(
+                f"experience: of incarnation {experience.incarnation} of client "
+                f"{experience.client_id}, which has since started incarnation "
+                f"{client.incarnation}",
+                "incarnation",
+            )
+        if len(self._clients) > _MAX_CLIENTS:
+            idle = (name for name, known in self._clients.items() if not known.pending)
+            del self._clients[next(idle, next(iter(self._clients)))]
+        return client
+
+    def _release_vain(self) -> None:
+        """Lets those act on who would wait for ever."""
+        if self._learner is None:
+            return
+        # Those of the iteration that is being learned from are not to come once more: until it is
+        # over, its agents wait for its values, and nobody waits in vain.
+        missing = self._columns - (self._learner.added_columns - self._learned_columns)
+        if missing > 0:
+            self._release(self._holding.find_released(missing))
+
+    def _release(self, tickets: Sequence[int]) -> None:
+        self._holding.release(tickets)
+        for ticket in tickets:
+            client, sequence = self._by_ticket.pop(ticket, (None, 0))
+            if client is not None:
+                client.pending.pop(sequence, None)
+
+    # In the learner's thread.
+
+    def _run(self) -> None:
+        try:
+            self._learn_all()
+        except Exception as error:
+            if self._stopping and isinstance(error, ServerUnavailableError):
+                logger.info("updates that were not published are lost: %s", error)
+                return
+            logger.error("learning has failed: %s", error, exc_info=_get_traceback(error))
+            self._end_news()
+            self._on_failure(error)
+
+    def _learn_all(self) -> None:
+        learner = self._make_learner()
+        first = learner.load()
+        with self._changed:
+            self._learner, self._version = learner, first.version
+            self._finished = bool(first.finished)
+            self._changed.notify_all()
+        logger.info("learning in the parameter server, %d rollouts at a time", self._columns)
+        while not self._stopping and not self._finished:
+            learned = learner.learn(_POLL_SEC)
+            with self._changed:
+                if learned is not None:
+                    self._version, self._finished = learned.version, bool(learned.finished)
+                    self._learned_columns += self._columns
+                    # A rollout that reaches into the next iteration was sent by an agent that waits
+                    # for that one.
+                    self._release(learned.numbers)
+                self._release_vain()
+                if self._finished:
+                    self._release(list(self._by_ticket))
+                self._changed.notify_all()
+        learner.close()
+        if learner.waiting_columns:
+            logger.info(
+                "%d rollout(s) of one slot were received but not learned from",
+                learner.waiting_columns,
+            )
+
+
+def _read_rollout(data: np.ndarray) -> Rollout:
+    """Reads a rollout that came over the network.
+
+    Raises:
+      InvalidInputError: it is none.
+    """
+    try:
+        message = learner_pb2.Rollout.FromString(data.tobytes())
+    except DecodeError:
+        raise InvalidInputError("rollout: not a valid Rollout message", "rollout") from None
+    for arrays in (message.inputs, message.next_inputs, message.actions, message.states):
+        # Errors name arrays: a name of a megabyte is not to come back as one.
+        if len(arrays) > _MAX_ARRAYS or max(map(len, arrays), default=0) > _NAME_LENGTH:
+            raise InvalidInputError(
+                f"rollout: {len(arrays)} arrays of one kind, expected at most {_MAX_ARRAYS}, "
+                f"with names of at most {_NAME_LENGTH} characters",
+                "rollout",
+            )
+    return message_to_rollout(message)
+
+
+def _validate_episodes(episodes: Sequence[Episode]) -> None:
+    # A single NaN would spoil the mean return for good, and no snapshot could be written any more.
+    for index, episode in enumerate(episodes):
+        if not math.isfinite(episode.episode_return):
+            raise InvalidInputError(
+                f"episodes[{index}]: return {episode.episode_return}, expected a finite number",
+                "episodes",
+            )
+        if not 1 <= episode.length <= _MAX_EPISODE_LENGTH:
+            raise InvalidInputError(
+                f"episodes[{index}].length: {episode.length}, expected an integer in 1..2^40",
+                "episodes",
+            )
+
+
+def _validate_name(agent: str) -> None:
+    if len(agent) > _NAME_LENGTH or not (agent.isprintable() or not agent):
+        raise InvalidInputError(
+            f"agent: {agent[:60]!r}, expected at most {_NAME_LENGTH} printable characters", "agent"
+        )
+
+
+def _get_traceback(error: Exception) -> Exception | None:
+    return None if isinstance(error, RelaaxError) else error

@@ -1,0 +1,307 @@
+"""Hooks: what a learner does before and after a run, and before and after each iteration.
+
+    class CountHook(LearnerHook):
+        def __call__(self, engine):
+            print(engine.last_iter)
+
+    register_learner_hook("count", CountHook)
+    learner = BaseLearner({"hook": {"mine": {"type": "count", "position": "after_iter"}}}, ...)
+
+Hooks of one position run in the order of their priorities, the lowest first, and among equals in
+the order in which they were added.
+"""
+
+import abc
+import bisect
+import difflib
+import inspect
+import typing
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from relaax_like.config.base_learner import HookConfig, Position
+from relaax_like.learn.monitor import Shown, is_histogram, read_numbers
+from relaax_like.wire.errors import ConfigError, SnapshotError
+
+if TYPE_CHECKING:
+    from relaax_like.learn.base_learner import BaseLearner
+
+POSITIONS: tuple[str, ...] = typing.get_args(Position)
+
+
+class Hook(abc.ABC):
+    """Something to be called at some point of a run.
+
+    Args:
+      name: tells hooks apart.
+      priority: 0 or more; lower runs earlier.
+
+    Raises:
+      ConfigError: another priority.
+    """
+
+    def __init__(self, name: str, priority: float):
+        if not priority >= 0:
+            raise ConfigError(f"hook {name}: priority is {priority}, expected 0 or more")
+        self._name = name
+        self._priority = priority
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name
+
+    @property
+    def priority(self) -> float:
+        """Where it stands among hooks of its position; lower runs earlier."""
+        return self._priority
+
+    @abc.abstractmethod
+    def __call__(self, engine: Any) -> Any:
+        """Does it; `engine` is who calls."""
+
+
+class LearnerHook(Hook):
+    """A hook of a learner, which hands itself over as `engine`.
+
+    Args:
+      name: tells hooks apart.
+      priority: 0 or more; lower runs earlier.
+      position: before_run, before_iter, after_iter or after_run. In after_iter `engine.last_iter`
+        does not count the iteration at hand yet; `engine.updates` does.
+
+    Raises:
+      ConfigError: another priority or position.
+    """
+
+    def __init__(self, name: str, priority: float, *, position: str):
+        super().__init__(name, priority)
+        if position not in POSITIONS:
+            raise ConfigError(
+                f"hook {name}: position is {position!r}, expected {_either(POSITIONS)}"
+            )
+        self._position = position
+
+    @property
+    def position(self) -> str:
+        """When it is called."""
+        return self._position
+
+    @abc.abstractmethod
+    def __call__(self, engine: "BaseLearner") -> Any:
+        """Does it; runs in the thread that trains, which waits for it."""
+
+
+# Position -> hooks in the order in which they run; has all positions.
+Hooks = dict[str, list[LearnerHook]]
+
+_registry: dict[str, type[LearnerHook]] = {}
+
+
+def register_learner_hook(name: str, hook_type: type[LearnerHook]) -> None:
+    """Makes a class known as a `type` of hooks.
+
+    Its arguments are those of `LearnerHook`, and further keyword-only ones: the `ext_args` of the
+    settings.
+
+    Raises:
+      ConfigError: no `LearnerHook`, or the name is taken by another class.
+    """
+    if not (isinstance(hook_type, type) and issubclass(hook_type, LearnerHook)):
+        raise ConfigError(f"hook type {name}: expected a LearnerHook class, got {hook_type!r}")
+    if _registry.setdefault(name, hook_type) is not hook_type:
+        raise ConfigError(
+            f"hook type {name}: this name is already used by {_registry[name].__name__}"
+        )
+
+
+def add_learner_hook(hooks: Hooks, hook: LearnerHook) -> None:
+    """Inserts a hook behind all of its position that have its priority or a lower one."""
+    bisect.insort_right(hooks.setdefault(hook.position, []), hook, key=lambda h: h.priority)
+
+
+def merge_hooks(first: Hooks, second: Hooks) -> Hooks:
+    """Returns the hooks of both; at one priority those of `first` run earlier."""
+    return {
+        position: sorted(
+            first.get(position, []) + second.get(position, []), key=lambda hook: hook.priority
+        )
+        for position in POSITIONS
+    }
+
+
+def show_hooks(hooks: Hooks) -> str:
+    """Returns one line per position with the hooks in their order: "after_iter: a (10), b (20)"."""
+    lines = []
+    for position in POSITIONS:
+        names = [f"{hook.name} ({hook.priority:g})" for hook in hooks.get(position, [])]
+        lines.append(f"{position}: {', '.join(names) or 'none'}")
+    return "\n".join(lines)
+
+
+def build_learner_hook_by_cfg(hook_configs: Mapping[str, HookConfig | None]) -> Hooks:
+    """Makes hooks of their settings (`BaseLearnerConfig.hook`); None is no hook.
+
+    Raises:
+      ConfigError: an unknown type or argument, or a value that its hook refuses.
+    """
+    hooks: Hooks = {position: [] for position in POSITIONS}
+    for name, config in hook_configs.items():
+        if config is not None:
+            add_learner_hook(hooks, _make_hook(name, config))
+    return hooks
+
+
+def _make_hook(name: str, config: HookConfig) -> LearnerHook:
+    hook_type = _registry.get(config.type)
+    if hook_type is None:
+        raise ConfigError(f"hook.{name}.type: {_unknown(config.type, _registry)}")
+    parameters = inspect.signature(hook_type).parameters.values()
+    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "position"]
+    for key in config.ext_args:
+        if key not in known:
+            raise ConfigError(f"hook.{name}.ext_args.{key}: {_unknown(key, known)}")
+    arguments: dict[str, Any] = dict(config.ext_args)
+    return hook_type(name, config.priority, position=config.position, **arguments)
+
+
+def _unknown(given: str, known: typing.Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(given, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"unknown name {given!r}{hint} (known: {', '.join(known) or 'none'})"
+
+
+def _either(names: typing.Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _check_freq(name: str, freq: Any) -> int:
+    if isinstance(freq, bool) or not isinstance(freq, int) or freq < 1:
+        raise ConfigError(f"hook {name}: freq is {freq!r}, expected an integer, 1 or more")
+    return freq
+
+
+class LoadCkptHook(LearnerHook):
+    """Type `load_ckpt`: loads a checkpoint.
+
+    Args:
+      name: see `LearnerHook`; so are priority and position.
+      load_path: the file; "": the learner's `load_path`, and nothing where that is empty, too.
+    """
+
+    def __init__(self, name: str, priority: float, *, position: str, load_path: str = ""):
+        super().__init__(name, priority, position=position)
+        if not isinstance(load_path, str):
+            raise ConfigError(f"hook {name}: load_path is {load_path!r}, expected a path")
+        self._load_path = load_path
+
+    def __call__(self, engine: "BaseLearner") -> None:
+        """Loads it."""
+        path = self._load_path or engine.load_path
+        if path:
+            engine.load_checkpoint(path)
+
+
+class SaveCkptHook(LearnerHook):
+    """Type `save_ckpt`: writes a checkpoint; the learner of rank 0 alone does.
+
+    One in the middle of a run that cannot be written (disk full) is an error in the log, and
+    training goes on; one after the run raises.
+
+    Args:
+      name: see `LearnerHook`; so are priority and position.
+      freq: iterations between two checkpoints; after a run one is always written.
+    """
+
+    def __init__(self, name: str, priority: float, *, position: str, freq: int = 1):
+        super().__init__(name, priority, position=position)
+        self._freq = _check_freq(name, freq)
+
+    def __call__(self, engine: "BaseLearner") -> None:
+        """Writes one, if it is time."""
+        if not self.position.endswith("_iter"):
+            engine.write_checkpoint()
+        elif engine.updates % self._freq == 0:
+            try:
+                engine.write_checkpoint()
+            except SnapshotError as error:
+                engine.logger.error("%s; training continues", error)
+
+
+class LogShowHook(LearnerHook):
+    """Type `log_show`: collects log variables, and shows their means now and then.
+
+    The learner of rank 0 records curves and writes a line to the log; all empty their log buffer.
+    Of `[histogram]NAME` the newest values are recorded. A mean that is not finite has no point.
+
+    | curve | against |
+    |---|---|
+    | `Optimizer/NAME` | environment steps learned from; only where the data tell them |
+    | `Optimizer_by_iteration/NAME` | iterations |
+
+    Args:
+      name: see `LearnerHook`; so are priority and position.
+      freq: iterations that are shown together.
+    """
+
+    def __init__(self, name: str, priority: float, *, position: str, freq: int = 100):
+        super().__init__(name, priority, position=position)
+        self._freq = _check_freq(name, freq)
+
+    def __call__(self, engine: "BaseLearner") -> None:
+        """Takes up the log buffer, and shows what came together, if it is time."""
+        variables = dict(engine.log_buffer)
+        engine.log_buffer.clear()
+        if engine.monitor is None:
+            return
+        engine.monitor.add(variables)
+        if engine.updates % self._freq == 0:
+            shown = engine.monitor.take()
+            _write_line(engine, shown)
+            _record(engine, shown)
+
+
+def _write_line(engine: "BaseLearner", shown: Shown) -> None:
+    parts = [f"iteration {engine.updates:,}"]
+    if engine.last_step:
+        parts.append(f"env steps {engine.last_step:,}")
+    parts += [f"{name} {mean:.4g}" for name, mean in shown.means.items()]
+    engine.logger.info("%s", " | ".join(parts))
+
+
+def _record(engine: "BaseLearner", shown: Shown) -> None:
+    assert engine.tb_logger is not None  # as there is a monitor
+    axes = {"Optimizer_by_iteration": engine.updates}
+    if engine.last_step:
+        axes["Optimizer"] = engine.last_step
+    for group, x in axes.items():
+        for name, mean in shown.means.items():
+            if np.isfinite(mean):
+                engine.tb_logger.scalar(f"{group}/{name}", mean, x)
+        for name, values in shown.histograms.items():
+            engine.tb_logger.histogram(f"{group}/{name}", values, x)
+
+
+class LogReduceHook(LearnerHook):
+    """Type `log_reduce`: replaces each number in the log buffer by its mean over all learners.
+
+    All learners must come here equally often and with the same names; each waits for all others.
+    Histograms stay each learner's own.
+    """
+
+    def __call__(self, engine: "BaseLearner") -> None:
+        """Hands the numbers to the learner's `reduce_log`."""
+        buffer = engine.log_buffer
+        kept = {name: value for name, value in buffer.items() if is_histogram(name)}
+        reduced = engine.reduce_log(read_numbers(buffer))
+        buffer.clear()
+        buffer.update({**kept, **reduced})
+
+
+register_learner_hook("load_ckpt", LoadCkptHook)
+register_learner_hook("save_ckpt", SaveCkptHook)
+register_learner_hook("log_show", LogShowHook)
+register_learner_hook("log_reduce", LogReduceHook)

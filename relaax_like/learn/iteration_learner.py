@@ -1,0 +1,137 @@
+"""IterationLearner: learns whole iterations in one call, and publishes each as one version."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from relaax_like.core.records import Episode, LearnerUpdate
+from relaax_like.core.roles import Publisher
+from relaax_like.experience.collector import Collector
+from relaax_like.experience.rollout import Rollout
+from relaax_like.experience.trajectory_files import TrajectoryWriter
+from relaax_like.learn.base_learner import BaseLearner
+from relaax_like.learn.learning_policy import LearningPolicy
+from relaax_like.learn.means import LAG
+from relaax_like.learn.publishing_learner import PublishingLearner
+from relaax_like.learn.rollout_layout import RolloutLayout
+
+
+class IterationLearner(PublishingLearner):
+    """Takes iterations from a collector, and publishes what a BaseLearner makes of them.
+
+        learner = IterationLearner(base_learner, policy, collector, parameter_server)
+        first = learner.load()
+        ticket = learner.add(rollout, episodes)
+        learned = learner.learn(timeout_sec=1.0)   # None: there was no whole iteration in time
+
+    `add` may be called from any thread, all else by one.
+
+    Args:
+      base_learner: trains the policy, with its hooks.
+      policy: of `base_learner`.
+      collector: gives iterations.
+      publisher: the parameter server.
+      layout: of the policy's rollouts.
+      trajectories: keeps what was learned from; None: nothing is kept.
+    """
+
+    def __init__(
+        self,
+        base_learner: BaseLearner,
+        policy: LearningPolicy,
+        collector: Collector,
+        publisher: Publisher,
+        layout: RolloutLayout,
+        trajectories: TrajectoryWriter | None = None,
+    ):
+        super().__init__(base_learner, policy, publisher)
+        self._collector = collector
+        self._layout = layout
+        self._trajectories = trajectories
+        self._counted_at = 0.0
+        self._counted_env_steps = 0
+
+    @property
+    def waiting_columns(self) -> int:
+        """Rollouts of one slot that no iteration has been made of."""
+        return self._collector.waiting_columns
+
+    @property
+    def added_columns(self) -> int:
+        """Rollouts of one slot that ever came."""
+        return self._collector.num_added
+
+    def conform(self, rollout: Rollout) -> Rollout:
+        """Returns a rollout that somebody else has made as the policy reads it.
+
+        Raises:
+          InvalidInputError: it is none of this run.
+        """
+        return self._layout.conform(rollout)
+
+    def load(self) -> LearnerUpdate:
+        """Becomes the run's only learner; returns the values to act with."""
+        learned = super().load()
+        self._counted_at = time.monotonic()
+        return learned
+
+    def add(self, rollout: Rollout, episodes: Sequence[Episode]) -> int:
+        """Takes a rollout, and the episodes that ended in it; returns its ticket.
+
+        Raises:
+          CollectorFullError: too much waits; nothing was taken.
+          InvalidInputError: it is none of this run; nothing was taken.
+        """
+        ticket = self._collector.add(rollout)
+        self.add_episodes(episodes)
+        return ticket
+
+    def learn(self, timeout_sec: float = 0.0) -> LearnerUpdate | None:
+        """Learns from the next iteration, if there is one in time, and publishes.
+
+        Returns:
+          The new values; its `numbers` are the tickets that were used up. None: no iteration yet.
+
+        Raises:
+          NotFiniteError: the iteration led nowhere; nothing was published.
+        """
+        data = self._collector.get_training_data(timeout_sec)
+        if data is None:
+            return None
+        lag = self.version - data.mean_version
+        learned = self.learn_from(data)
+        means = {name: np.asarray(y) for name, y in self._base_learner.log_buffer.items()}
+        self._collector.handle_data_after_learn({**means, **self._policy.rows})
+        self.record({LAG: lag, "Time/Sampled Timesteps per Second": self._count_sampled()})
+        if self._trajectories is not None:
+            self._trajectories.write(self.iteration, data.rollout)
+        return learned
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns what the next publish will be made of, and no publish holds."""
+        return {
+            "collector": self._collector.get_state(),
+            "episodes": [[episode.episode_return, episode.length] for episode in self._episodes],
+            "reward_sums": self._policy.get_sums(),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `get_state` returned; after `load`, with nothing added before."""
+        self._collector.set_state(state["collector"])
+        self._counted_env_steps = self._collector.added_env_steps
+        self.add_episodes([Episode(*episode) for episode in state["episodes"]])
+        self._policy.set_sums(state["reward_sums"])
+
+    def _count_sampled(self) -> float:
+        """Returns the environment steps per second that have come since the last call."""
+        now, env_steps = time.monotonic(), self._collector.added_env_steps
+        came, seconds = env_steps - self._counted_env_steps, now - self._counted_at
+        self._counted_at, self._counted_env_steps = now, env_steps
+        return came / max(seconds, 1e-9)
+
+    def close(self) -> None:
+        """Takes nothing more, and runs the hooks of the end."""
+        self._collector.close()
+        super().close()

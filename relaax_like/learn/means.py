@@ -1,0 +1,50 @@
+"""Means of numbers over a second, for the curves: an update may take a millisecond."""
+
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from relaax_like.core.metrics import Metrics
+
+# Versions of the values between those that acted and those that learn from it, in each placement.
+LAG = "Train/Lag"
+_EVERY_SEC = 1.0
+
+
+class Means:
+    """Adds up numbers by name, and records their means about once a second.
+
+    Not thread-safe.
+
+    Args:
+      metrics: the recorder.
+    """
+
+    def __init__(self, metrics: Metrics):
+        self._metrics = metrics
+        self._since = time.monotonic()
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, numbers: Mapping[str, float], x: float | None = None) -> None:
+        """Adds numbers, by the names of their curves; those that are not finite are left out.
+
+        Args:
+          numbers: name -> number.
+          x: of the points, if some are recorded now; None: the newest `global_t`.
+        """
+        for name, number in numbers.items():
+            if np.isfinite(number):
+                self._sums[name] = self._sums.get(name, 0.0) + number
+                self._counts[name] = self._counts.get(name, 0) + 1
+        now = time.monotonic()
+        if now - self._since >= _EVERY_SEC:
+            self.record(x)
+
+    def record(self, x: float | None = None) -> None:
+        """Records the means now, and begins anew."""
+        for name, total in self._sums.items():
+            self._metrics.scalar(name, total / self._counts[name], x)
+        self._since = time.monotonic()
+        self._sums, self._counts = {}, {}

@@ -1,0 +1,174 @@
+"""OfflineLearner: learns from files of trajectories, and publishes each as one version."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from relaax_like.algorithm.model import Model
+from relaax_like.config.plan import RolloutPlan
+from relaax_like.config.seeds import derive_seed
+from relaax_like.core.records import LearnerUpdate
+from relaax_like.core.roles import Publisher
+from relaax_like.experience.rollout import Rollout
+from relaax_like.experience.trajectory_files import DamagedFileError, read_trajectories
+from relaax_like.learn.base_learner import BaseLearner
+from relaax_like.learn.learning_policy import LearningPolicy
+from relaax_like.learn.publishing_learner import PublishingLearner
+from relaax_like.learn.rollout_layout import RolloutLayout
+from relaax_like.wire import tracing
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.spaces import Space
+
+
+@dataclass(frozen=True)
+class RecordedData:
+    """An iteration that came from a file.
+
+    Attributes:
+      rollout: `[T, k, ...]`.
+      tickets: none; nobody waits for it.
+    """
+
+    rollout: Rollout
+    tickets: tuple[int, ...] = ()
+
+    @property
+    def env_steps(self) -> int:
+        """T * k."""
+        return self.rollout.env_steps
+
+    @property
+    def keys(self) -> np.ndarray:
+        """`[k, 2] int64`: 0, and the slot; see `TrainingData`."""
+        return np.stack([np.zeros(self.rollout.slots, np.int64), np.arange(self.rollout.slots)], 1)
+
+
+class OfflineLearner(PublishingLearner):
+    """A file is an iteration; all are gone through again and again, each time in another order.
+
+        learner = OfflineLearner(base_learner, policy, parameter_server, files, model, {}, seed)
+        learned = learner.load()
+        while not learned.finished:
+            learned = learner.learn()
+
+    The order depends on the seed, the number of files and that of the iteration: a run that goes on
+    from a snapshot draws what it would have drawn.
+
+    Args:
+      base_learner: trains the policy, with its hooks.
+      policy: of `base_learner`.
+      publisher: the parameter server.
+      files: at least one, in an order that is always the same.
+      model: whose specs the rollouts follow.
+      action_spaces: of the actions, where they are known.
+      seed: of the orders.
+    """
+
+    def __init__(
+        self,
+        base_learner: BaseLearner,
+        policy: LearningPolicy,
+        publisher: Publisher,
+        files: Sequence[Path],
+        model: Model,
+        action_spaces: Mapping[str, Space],
+        seed: int,
+    ):
+        super().__init__(base_learner, policy, publisher)
+        self._files = files
+        self._model = model
+        self._action_spaces = action_spaces
+        self._seed = seed
+
+    def learn(self) -> LearnerUpdate:
+        """Learns from the next file, and publishes.
+
+        Raises:
+          InvalidInputError: the file is damaged, or its rollout is none of this algorithm's.
+          NotFiniteError: it led nowhere; nothing was published.
+        """
+        path = self._files[draw_index(self._seed, len(self._files), self.iteration)]
+        with tracing.span("read"):
+            rollout = _conform(read_trajectories(path), path, self._model, self._action_spaces)
+        return self.learn_from(RecordedData(rollout))
+
+
+def validate_files(
+    files: Sequence[Path], model: Model, action_spaces: Mapping[str, Space], plan: RolloutPlan
+) -> None:
+    """Reads all files once, so that none ends a training when its turn comes, hours later.
+
+    Takes about a second for 1 GB, and the time of the disk.
+
+    Args:
+      files: of trajectories.
+      model: see `OfflineLearner`.
+      action_spaces: see `OfflineLearner`.
+      plan: of the updates that are made of each.
+
+    Raises:
+      InvalidInputError: names all that are damaged; or where none is, the first one whose rollout
+        is none of this algorithm's, or too short for one update.
+    """
+    damaged: list[DamagedFileError] = []
+    unfit: InvalidInputError | None = None
+    for path in files:
+        try:
+            rollout = _conform(read_trajectories(path), path, model, action_spaces)
+            _validate_length(rollout, path, plan)
+        except DamagedFileError as error:
+            damaged.append(error)
+        except InvalidInputError as error:
+            unfit = unfit or error
+    if damaged:
+        lines = "".join(f"\n  {one.path} ({one.reason})" for one in damaged)
+        raise InvalidInputError(
+            f"{len(damaged)} of {len(files)} files contain no trajectories, or are damaged; "
+            f"remove them, or record them again:{lines}"
+        )
+    if unfit is not None:
+        raise unfit
+
+
+def _validate_length(rollout: Rollout, path: Path, plan: RolloutPlan) -> None:
+    rows = plan.minibatch_of == "steps"
+    length, what = (rollout.env_steps, "steps") if rows else (rollout.slots, "slots")
+    if length < plan.minibatch_size:
+        raise InvalidInputError(
+            f"{path} has {length} {what}, but an update needs {plan.minibatch_size} "
+            "(algorithm.batch_size); lower batch_size, or remove the file",
+            "batch_size",
+        )
+
+
+def _conform(
+    rollout: Rollout, path: Path, model: Model, action_spaces: Mapping[str, Space]
+) -> Rollout:
+    """Returns what the model reads, in its types; each slot begins without memory.
+
+    The memory of whoever acted is that of another network.
+    """
+    memory = {
+        name: np.zeros((rollout.slots, *properties["shape"]), np.float32)
+        for name, properties in model.get_state_specs()
+    }
+    layout = RolloutLayout(model, len(rollout.next_alive), action_spaces)
+    try:
+        return layout.conform(dataclasses.replace(rollout, states=memory))
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"{path} does not fit the settings of this algorithm: {error}", error.field
+        ) from error
+
+
+def draw_index(seed: int, number: int, iteration: int) -> int:
+    """Returns which of `number` files an iteration learns from.
+
+    Every `number` iterations, from 0 on, go through all files in an order of their own.
+    """
+    epoch, place = divmod(iteration, number)
+    order = np.random.default_rng(derive_seed(seed, "files", epoch)).permutation(number)
+    return int(order[place])

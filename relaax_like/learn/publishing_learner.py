@@ -1,0 +1,152 @@
+"""PublishingLearner: learns from iterations, and publishes each as one version."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from relaax_like.core.records import Episode, LearnerUpdate, Lease, Publication
+from relaax_like.core.roles import Publisher
+from relaax_like.learn.base_learner import BaseLearner
+from relaax_like.learn.learning_policy import LearningPolicy
+from relaax_like.learn.means import Means
+from relaax_like.wire import tracing
+
+# Episodes that wait to be counted; where more come without an iteration, the oldest are forgotten.
+_MAX_EPISODES = 100_000
+
+
+class Iteration(Protocol):
+    """What is learned from at once; the policy knows what else there is to it."""
+
+    @property
+    def env_steps(self) -> int:
+        """That it is made of."""
+
+    @property
+    def tickets(self) -> Sequence[int]:
+        """Of the works that it uses up."""
+
+
+class PublishingLearner:
+    """Publishes what a BaseLearner makes of each iteration.
+
+        learner = PublishingLearner(base_learner, policy, parameter_server)
+        first = learner.load()
+        learner.add_episodes(episodes)
+        learned = learner.learn_from(iteration)
+
+    `add_episodes` may be called from any thread, all else by one.
+
+    Args:
+      base_learner: trains the policy, with its hooks.
+      policy: of `base_learner`.
+      publisher: the parameter server.
+    """
+
+    def __init__(self, base_learner: BaseLearner, policy: LearningPolicy, publisher: Publisher):
+        self._base_learner = base_learner
+        self._policy = policy
+        self._publisher = publisher
+        self._lease: Lease | None = None
+        self._number = 0
+        self._version = 0
+        self._lock = threading.Lock()  # guards _episodes
+        self._episodes: deque[Episode] = deque(maxlen=_MAX_EPISODES)
+        self._learned_at = time.monotonic()
+        self._means = Means(publisher.metrics())
+
+    @property
+    def iteration(self) -> int:
+        """Number of the newest iteration that was published, of all the run's; 0 before the first.
+
+        After `load`.
+        """
+        return self._number
+
+    @property
+    def version(self) -> int:
+        """Of the newest values, with which the next iteration is learned from; after `load`."""
+        return self._version
+
+    def load(self) -> LearnerUpdate:
+        """Becomes the run's only learner; returns the values to act with."""
+        lease = self._publisher.lease()
+        self._lease, self._number, self._version = lease, lease.number, lease.version
+        self._policy.load(lease)
+        self._base_learner.go_on_from(lease.number, lease.global_t)
+        values = lease.manifest.unpack(lease.values)
+        self._base_learner.call_hook("before_run")
+        self._learned_at = time.monotonic()
+        return LearnerUpdate((), lease.version, lease.global_t, lease.finished, values)
+
+    def add_episodes(self, episodes: Sequence[Episode]) -> None:
+        """Has episodes counted with the next iteration."""
+        with self._lock:
+            self._episodes.extend(episodes)
+
+    def learn_from(self, data: Iteration) -> LearnerUpdate:
+        """Learns from an iteration, and publishes.
+
+        Returns:
+          The new values; its `numbers` are the tickets that were used up.
+
+        Raises:
+          NotFiniteError: the iteration led nowhere; nothing was published.
+        """
+        began = time.monotonic()
+        with tracing.span("update"):
+            self._base_learner.train(data)
+        self._means.add(
+            {f"Optimizer/{name}": y for name, y in self._base_learner.log_buffer.items()}
+        )
+        with tracing.span("publish"):
+            learned = self._publish(data)
+        self._record_times(began, data.env_steps)
+        return learned
+
+    def record(self, numbers: Mapping[str, float]) -> None:
+        """Adds to curves, which show means over about a second."""
+        self._means.add(numbers)
+
+    def close(self) -> None:
+        """Runs the hooks of the end."""
+        if self._lease is not None:
+            self._lease = None
+            self._means.record()
+            self._base_learner.call_hook("after_run")
+
+    def _publish(self, data: Iteration) -> LearnerUpdate:
+        assert self._lease is not None
+        values, optimizers = self._policy.get_values(), self._policy.get_optimizers()
+        with self._lock:
+            episodes = tuple(self._episodes)
+            self._episodes.clear()
+        self._number += 1
+        reply = self._publisher.publish(
+            Publication(
+                number=self._number,
+                values=self._lease.manifest.pack(values),
+                slots=optimizers.slots,
+                steps=optimizers.steps,
+                env_steps=data.env_steps,
+                episodes=episodes,
+            )
+        )
+        self._version = reply.version
+        return LearnerUpdate(data.tickets, reply.version, reply.global_t, reply.finished, values)
+
+    def _record_times(self, began: float, env_steps: int) -> None:
+        """Records where the time of an iteration went."""
+        now = time.monotonic()
+        sampling, learning = began - self._learned_at, now - began
+        self._learned_at = now
+        self._means.add(
+            {
+                "Time/Sample Time": sampling,
+                "Time/Optimize Time": learning,
+                "Time/Timesteps per Iteration": env_steps,
+                "Time/Timesteps per Second": env_steps / max(sampling + learning, 1e-9),
+            }
+        )

@@ -1,0 +1,352 @@
+"""RemoteLearner: what agents see of a learner in the parameter server's process."""
+
+import itertools
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from relaax_like.bridge.collecting import Advance, CollectStream, make_rollout_bytes
+from relaax_like.core.records import MAX_EPISODES, Experience, LearnerUpdate, LearnRequest, Reply
+from relaax_like.core.roles import Learner, OnUpdate
+from relaax_like.learn.messages import rollout_to_message
+from relaax_like.wire import tracing
+from relaax_like.wire.errors import (
+    InvalidInputError,
+    LeasedError,
+    NotAllowedError,
+    ProtocolError,
+    RelaaxError,
+    ServerUnavailableError,
+)
+
+logger = logging.getLogger(__name__)
+
+# How long an agent that is being built waits for the first values.
+_START_WAIT_SEC = 5.0
+_MIN_PAUSE_SEC, _MAX_PAUSE_SEC = 0.2, 2.0
+_FINISHED_PAUSE_SEC = 10.0
+# At the end, for all that is to be waited for.
+_STOP_SEC = 3.0
+
+
+class _SharedLearner(Learner):
+    """A `RemoteLearner` as those see it who do not own it."""
+
+    def __init__(self, learner: "RemoteLearner"):
+        self._learner = learner
+
+    def start(self, on_update: OnUpdate) -> None:
+        """Waits a while for the first values; see `Learner`."""
+        self._learner.start(on_update)
+
+    def submit(self, work: LearnRequest) -> None:
+        """Sends work; answered as done when it cannot be sent, or is lost."""
+        self._learner.submit(work)
+
+    def leave(self, agent: str) -> None:
+        """Tells the server not to wait for an agent."""
+        self._learner.leave(agent)
+
+    def stop(self) -> None:
+        """Does nothing: its owner stops it."""
+
+
+@dataclass
+class _UnderWay:
+    """One work that was sent.
+
+    Attributes:
+      number: of the work; None: its agent has been told to act on.
+      experience: to send again; None: it was received.
+      rollouts: 1, or 0 for counts alone.
+    """
+
+    number: int | None
+    experience: Experience | None
+    rollouts: int
+
+
+class RemoteLearner(Learner):
+    """Sends rollouts to the learner in the parameter server, and takes the values that come back.
+
+        learner = RemoteLearner(lambda: link.collect_stream("rlx-1", 5.0), "rlx-1")
+        learner.connect()
+        processor = ComputationDataProcessor(actor, learner, metrics)
+
+    Where the stream breaks it is opened anew, and what was not received is sent again; agents do
+    not wait for that. While the parameter server is away, rollouts are discarded and counted; those
+    that it had received and not learned from before a restart are lost, and counted, too.
+
+    Attributes:
+      lost_rollouts: how many those were.
+
+    Args:
+      open_stream: makes a stream, not opened; may wait for the server for some seconds.
+      client_id: of this process.
+      on_global_t: called, from another thread, with the newest known environment steps of the run.
+      on_failure: called, from another thread, when there is no use in trying again.
+    """
+
+    def __init__(
+        self,
+        open_stream: Callable[[], CollectStream],
+        client_id: str,
+        on_global_t: Callable[[int], None] = lambda global_t: None,
+        on_failure: Callable[[RelaaxError], None] = lambda error: None,
+    ):
+        self.lost_rollouts = 0  # written under _lock
+        self._open_stream = open_stream
+        self._client_id = client_id
+        self._on_global_t = on_global_t
+        self._on_failure = on_failure
+        self._incarnation = time.time_ns()
+        self._numbers = itertools.count(1)
+        # Bounded by the agents, of whom each has at most one or two works under way.
+        self._queue: queue.SimpleQueue[LearnRequest | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # guards what follows; held while something is sent
+        self._stream: CollectStream | None = None
+        self._under_way: dict[int, _UnderWay] = {}  # sequence -> work
+        self._telling = threading.Lock()  # guards these two; held while agents are told
+        self._newest: LearnerUpdate | None = None  # all that is known, with the newest values
+        self._on_update: OnUpdate | None = None
+        # In the receiving thread alone.
+        self._epoch = 0
+        self._away = False
+        self._lost_before = 0
+        self._came = threading.Event()
+        self._stopping = threading.Event()
+        self._receiver = threading.Thread(target=self._run, name="learner", daemon=True)
+        self._sender = threading.Thread(target=self._send_all, name="to learner", daemon=True)
+
+    def connect(self) -> None:
+        """Begins to connect; returns at once."""
+        self._receiver.start()
+        self._sender.start()
+
+    def start(self, on_update: OnUpdate) -> None:
+        """Waits a while for the first values; see `Learner`."""
+        if not self._came.wait(_START_WAIT_SEC):
+            raise ServerUnavailableError("the parameter server is not ready; retry later")
+        with self._telling:
+            self._on_update = on_update
+            assert self._newest is not None
+            on_update(self._newest)
+
+    def submit(self, work: LearnRequest) -> None:
+        """Sends work; answered as done when it cannot be sent, or is lost."""
+        self._queue.put(work)
+
+    def wait_loaded(self, timeout_sec: float) -> bool:
+        """Waits until the learner has answered once; returns whether it has."""
+        return self._came.wait(timeout_sec)
+
+    def leave(self, agent: str) -> None:
+        """Tells the server not to wait for an agent."""
+        self._queue.put(LearnRequest(0, None, agent=agent, is_leaving=True))
+
+    def learner(self, task: str) -> Learner:
+        """Returns this learner for those who share it: when they stop, it goes on."""
+        return _SharedLearner(self)
+
+    def stop(self) -> None:
+        """Sends what waits, and ends; may be called twice. Takes some seconds at most."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._queue.put(None)
+        deadline = time.monotonic() + _STOP_SEC
+
+        def remaining_sec() -> float:
+            return max(0.0, deadline - time.monotonic())
+
+        if self._sender.is_alive():
+            self._sender.join(remaining_sec())
+        with self._lock:
+            stream = self._stream
+        if stream is None:  # the receiver looks for the server, and has nothing to lose
+            return
+        stream.finish(remaining_sec())
+        self._receiver.join(remaining_sec())
+
+    def _run(self) -> None:
+        """Keeps a stream open, and takes what comes."""
+        pause = _MIN_PAUSE_SEC
+        while not self._stopping.is_set():
+            try:
+                for advance in self._open():
+                    self._take(advance)
+                    pause = _MIN_PAUSE_SEC
+            except (LeasedError, NotAllowedError) as error:
+                self._close_stream()
+                self._on_failure(error)
+                return
+            except InvalidInputError as error:
+                logger.error("a rollout was refused: %s", error)
+                self._give_up_unreceived()
+            except (ServerUnavailableError, ProtocolError) as error:
+                self._note_away(error)
+            except Exception:
+                logger.exception("could not process a reply of the learner")
+            self._close_stream()
+            self._let_act_on()
+            if self._newest is not None and self._newest.finished:
+                pause = _FINISHED_PAUSE_SEC  # the servers are about to end, too
+            if not self._stopping.wait(random.uniform(pause / 2, pause)):
+                pause = min(2 * pause, _MAX_PAUSE_SEC)
+
+    def _open(self) -> CollectStream:
+        stream = self._open_stream()
+        version = 0 if self._newest is None else self._newest.version
+        with self._lock:
+            if self._stopping.is_set():
+                raise ServerUnavailableError("this process is shutting down")
+            stream.open(self._incarnation, version, self._epoch)
+            for work in self._under_way.values():
+                if work.experience is not None:
+                    stream.send(work.experience)
+            self._stream = stream
+        return stream
+
+    def _close_stream(self) -> None:
+        with self._lock:
+            stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    def _note_away(self, error: RelaaxError) -> None:
+        newest = self._newest
+        if self._away or newest is None or newest.finished or self._stopping.is_set():
+            return
+        self._away = True
+        self._lost_before = self.lost_rollouts
+        logger.warning(
+            "%s; continuing with version %d of the values, and discarding rollouts until it "
+            "is back",
+            error,
+            newest.version,
+        )
+
+    def _take(self, advance: Advance) -> None:
+        """Takes what the server says; called by the receiving thread."""
+        mark = tracing.begin()
+        reply, progress = advance.reply, advance.progress
+        restarted = self._epoch not in (0, reply.epoch)
+        self._epoch = reply.epoch
+        with self._lock:
+            done: dict[int, _UnderWay] = {}
+            for sequence, work in self._under_way.items():
+                # What the server before this one had received, and not learned from, is lost.
+                if sequence <= progress.released or (restarted and work.experience is None):
+                    done[sequence] = work
+                if sequence <= progress.received:
+                    work.experience = None
+            for sequence, work in done.items():
+                del self._under_way[sequence]
+                self.lost_rollouts += work.rollouts if sequence > progress.released else 0
+            stream = self._stream
+        if self._away:
+            self._away = False
+            lost = self.lost_rollouts - self._lost_before
+            logger.info("the parameter server is back; %d rollout(s) were lost", lost)
+        values = None
+        if reply.values is not None and stream is not None:
+            values = stream.manifest.unpack(reply.values.flat)
+        self._on_global_t(reply.global_t)
+        self._tell(_find_numbers(done.values()), reply, values)
+        tracing.end("take values", mark)
+
+    def _tell(
+        self,
+        numbers: Sequence[int],
+        reply: Reply | None = None,
+        values: Sequence[np.ndarray] | None = None,
+    ) -> None:
+        """Tells agents what is new: works that are done, and what the server has said."""
+        with self._telling:
+            newest = self._newest
+            if reply is not None:
+                kept = newest.values if values is None and newest is not None else values
+                newest = LearnerUpdate((), reply.version, reply.global_t, reply.finished, kept)
+                self._newest = newest
+                self._came.set()
+            if newest is not None and self._on_update is not None:
+                self._on_update(replace(newest, numbers=numbers, values=values))
+
+    def _let_act_on(self) -> None:
+        """Has agents act on, whose works are answered when the stream is there again, or never."""
+        with self._lock:
+            numbers = _find_numbers(self._under_way.values())
+            for work in self._under_way.values():
+                work.number = None
+        self._tell(numbers)
+
+    def _give_up_unreceived(self) -> None:
+        """Has agents act on whose rollouts the server does not take."""
+        with self._lock:
+            refused = [s for s, work in self._under_way.items() if work.experience is not None]
+            works = [self._under_way.pop(sequence) for sequence in refused]
+            self.lost_rollouts += sum(work.rollouts for work in works)
+        self._tell(_find_numbers(works))
+
+    # In the sending thread.
+
+    def _send_all(self) -> None:
+        while (work := self._queue.get()) is not None:
+            try:
+                with tracing.span("send rollout"):
+                    sent = self._send(work)
+            except Exception:  # this one only
+                logger.exception("could not send a rollout to the learner")
+                sent = False
+            if not sent:
+                with self._lock:
+                    self.lost_rollouts += work.rollout is not None
+                self._tell([work.number])
+
+    def _send(self, work: LearnRequest) -> bool:
+        """Sends work; False: the server is away.
+
+        Episodes beyond those of one message go ahead of it.
+        """
+        rollout, episodes = work.rollout, work.episodes
+        while len(episodes) > MAX_EPISODES:
+            ahead, episodes = episodes[:MAX_EPISODES], episodes[MAX_EPISODES:]
+            if not self._send_experience(None, agent=work.agent, episodes=tuple(ahead)):
+                return False
+        return self._send_experience(
+            work.number,
+            agent=work.agent,
+            columns=0 if rollout is None else rollout.slots,
+            rollout=None
+            if rollout is None
+            else make_rollout_bytes(rollout_to_message(rollout).SerializeToString()),
+            episodes=tuple(episodes),
+            is_leaving=work.is_leaving,
+        )
+
+    def _send_experience(self, number: int | None, **fields: Any) -> bool:
+        experience = Experience(
+            client_id=self._client_id,
+            incarnation=self._incarnation,
+            sequence=next(self._numbers),
+            **fields,
+        )
+        with self._lock:
+            if self._stream is None:
+                return False
+            rollouts = int(experience.rollout is not None)
+            self._under_way[experience.sequence] = _UnderWay(number, experience, rollouts)
+            self._stream.send(experience)
+        return True
+
+
+def _find_numbers(works: Iterable[_UnderWay]) -> list[int]:
+    """Returns the numbers of those whose agents wait."""
+    return [work.number for work in works if work.number is not None]

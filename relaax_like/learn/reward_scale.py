@@ -1,0 +1,69 @@
+"""RewardScale: rewards divided by the running deviation of their discounted sums."""
+
+import numpy as np
+
+from relaax_like.core.moments import Moments
+from relaax_like.experience.rollout import ALIVE
+
+# Added to the variance.
+EPSILON = 1e-8
+# Scaled rewards lie within so much.
+CLIP = 10.0
+
+
+class RewardScale:
+    """Keeps the sum R of each slot's rewards, R = discount R + r, which begins anew with episodes.
+
+        scale = RewardScale(discount=0.99)
+        sums = scale.add(rewards, next_alive, keys)
+        moments = moments.merge(Moments.of(sums.ravel()))
+        rewards = scale_rewards(rewards, moments)
+
+    Sums go on from one rollout of an agent to its next: a slot is known by its index in a ticket.
+    With one agent, as in one process, that is exact. Rollouts of several agents come in any order;
+    there a rollout may go on from the sum of another slot, which is one of the same task as likely
+    as its own.
+
+    Attributes:
+      sums: `[slots] float64`. They are not published: where a run goes on with new episodes, they
+        begin anew, too.
+    """
+
+    def __init__(self, discount: float):
+        self.sums = np.zeros(0)
+        self._discount = discount
+
+    def add(self, rewards: np.ndarray, next_alive: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Adds the rewards of some rollouts.
+
+        Args:
+          rewards: `[T, columns]`.
+          next_alive: `[T, columns]`: 1 goes on, 0 terminated, -1 truncated.
+          keys: `[columns, 2]`: ticket, and index of the column among those of its ticket.
+
+        Returns:
+          R after each step, `[T, columns] float64`.
+        """
+        slots = int(keys[:, 1].max()) + 1
+        self.sums = np.pad(self.sums, (0, max(0, slots - len(self.sums))))
+        sums = np.empty(rewards.shape)
+        for ticket in np.unique(keys[:, 0]):
+            columns = np.flatnonzero(keys[:, 0] == ticket)
+            running = self.sums[keys[columns, 1]]
+            for t in range(len(rewards)):
+                running = self._discount * running + rewards[t, columns]
+                sums[t, columns] = running
+                running = np.where(next_alive[t, columns] == ALIVE, running, 0.0)
+            self.sums[keys[columns, 1]] = running
+        return sums
+
+
+def scale_rewards(rewards: np.ndarray, moments: Moments) -> np.ndarray:
+    """Returns clip(r / sqrt(var(R) + 1e-8), -10, 10), float32.
+
+    Args:
+      rewards: any shape.
+      moments: of R; at least one.
+    """
+    deviation = np.sqrt(moments.m2 / moments.count + EPSILON)
+    return np.clip(rewards / deviation, -CLIP, CLIP).astype(np.float32)

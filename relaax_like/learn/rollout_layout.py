@@ -1,0 +1,131 @@
+"""RolloutLayout: what rollouts of a model look like; checks those that came over the network."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from relaax_like.algorithm.model import Model, Specs
+from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, Arrays, Rollout
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.ndarray import is_finite
+from relaax_like.wire.spaces import Space
+
+# Name -> shape behind the first axes, and dtype.
+_Specs = dict[str, tuple[tuple[int, ...], np.dtype]]
+_FLOAT32, _INT64 = np.dtype(np.float32), np.dtype(np.int64)
+
+
+class RolloutLayout:
+    """Names, shapes, types and ranges of a model's rollouts.
+
+        layout = RolloutLayout(model, steps=32, action_spaces={"action": Discrete(n=2)})
+        rollout = layout.conform(rollout)
+
+    Args:
+      model: whose specs they follow.
+      steps: T.
+      action_spaces: of the actions as the model's distributions have them, where they are known:
+        integers outside of them are refused.
+    """
+
+    def __init__(self, model: Model, steps: int, action_spaces: Mapping[str, Space] | None = None):
+        self._steps = steps
+        self._inputs = _read_specs(model.get_input_specs())
+        self._states = _read_specs(model.get_state_specs())
+        self._actions = _read_specs(model.get_action_specs())
+        (self._reward_shape, _), *_ = _read_specs(model.get_reward_specs()).values()
+        self._action_spaces = action_spaces or {}
+
+    def conform(self, rollout: Rollout) -> Rollout:
+        """Returns a rollout with the arrays that the model reads, in its types.
+
+        Raises:
+          InvalidInputError: one is missing, or has another shape, a type that does not fit, or
+            numbers that nothing can be learned from; names it.
+        """
+        steps, alive = self._steps, rollout.next_alive
+        if alive.ndim != 2 or len(alive) != steps or not alive.shape[1]:
+            raise InvalidInputError(
+                f"next_alive: shape {list(alive.shape)}, expected [{steps}, k] (steps of a "
+                "rollout, slots); do server and agents have the same algorithm settings?",
+                "next_alive",
+            )
+        slots = alive.shape[1]
+        both = (steps, slots)
+        actions = _select("actions", rollout.actions, self._actions, both)
+        for name, space in self._action_spaces.items():
+            if name in actions:
+                rows = actions[name].reshape(-1, *space.shape)
+                space.validate(rows.astype(space.dtype, copy=False), len(rows), f"actions {name}")
+        return Rollout(
+            inputs=_select("inputs", rollout.inputs, self._inputs, both),
+            next_inputs=_select("next_inputs", rollout.next_inputs, self._inputs, both),
+            next_alive=_conform_alive(alive),
+            rewards=_conform("rewards", rollout.rewards, (*both, *self._reward_shape), _FLOAT32),
+            actions=actions,
+            log_prob=_conform("log_prob", rollout.log_prob, both, _FLOAT32),
+            states=_select("states", rollout.states, self._states, (slots,)),
+            versions=_conform("versions", rollout.versions, (steps,), _INT64),
+        )
+
+
+def _read_specs(specs: Specs) -> _Specs:
+    return {name: (tuple(p["shape"]), np.dtype(p.get("dtype", "float32"))) for name, p in specs}
+
+
+def _select(field: str, arrays: Arrays, specs: _Specs, leading: tuple[int, ...]) -> Arrays:
+    """Returns what the specs name; a client may have observed more than the model reads."""
+    selected = {}
+    for name, (shape, dtype) in specs.items():
+        if name not in arrays:
+            came = ", ".join(sorted(arrays))[:200] or "nothing"
+            raise InvalidInputError(
+                f"{field}: {came}, but the model has {', '.join(specs)}; do server and agents "
+                "have the same algorithm?",
+                field,
+            )
+        selected[name] = _conform(f"{field} {name}", arrays[name], (*leading, *shape), dtype)
+    return selected
+
+
+def _conform(field: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    if array.shape != shape or not _fits(array.dtype, dtype):
+        raise InvalidInputError(
+            f"{field}: {array.dtype} of {list(array.shape)}, expected {dtype} of "
+            f"{list(shape)}; do server and agents have the same algorithm settings?",
+            field,
+        )
+    if array.dtype.kind == "f" and not is_finite(array):
+        raise InvalidInputError(f"{field}: contains NaN or infinity", field)
+    with np.errstate(over="ignore"):
+        array = array.astype(dtype, copy=False)
+    if dtype.kind == "f":
+        # Costs are squares: what they cannot hold would end the run, for all.
+        flat = array.ravel()
+        with np.errstate(over="ignore"):
+            squares = np.dot(flat, flat)
+        if not math.isfinite(squares):
+            raise InvalidInputError(
+                f"{field}: contains numbers up to {np.abs(flat).max():.0e}, whose squares "
+                f"overflow {dtype}",
+                field,
+            )
+    return array
+
+
+def _fits(came: np.dtype, wanted: np.dtype) -> bool:
+    """Tells whether numbers of one type may be taken for another."""
+    if wanted.kind == "f":
+        return came.kind in "fiub"
+    return came == wanted or (wanted.kind == came.kind == "i")
+
+
+def _conform_alive(alive: np.ndarray) -> np.ndarray:
+    if not np.isin(alive, (ALIVE, TERMINATED, TRUNCATED)).all():
+        raise InvalidInputError(
+            "next_alive: contains numbers other than 1 (continues), 0 (terminated) and -1 "
+            "(truncated)",
+            "next_alive",
+        )
+    return alive.astype(np.float32, copy=False)

@@ -1,0 +1,106 @@
+"""Several tasks of one run: what their variables are called, and which of them they share.
+
+A task's variables are `TASK/NAME`, in the variable group `TASK/GROUP`. A variable that several
+tasks use, as they share a Model or a layer, is named after the first of them, and its group after
+all: `goal+control/default`. So a group never has variables of which a task uses only some, and the
+gradient of one task moves nothing that is not its own.
+"""
+
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from relaax_like.algorithm.algorithm import Algorithm
+from relaax_like.algorithm.model import get_normalizers, get_variables, order_variables
+from relaax_like.bridge.task_client import TaskClient
+from relaax_like.core.manifest import Variable
+from relaax_like.core.roles import ParameterServerClient
+from relaax_like.nn.module import get_name
+from relaax_like.wire.errors import ConfigError
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_\-]{0,59}")
+
+
+class Tasks:
+    """The Algorithms of one algorithm folder, by the name of their task.
+
+        tasks = Tasks({"goal": Reinforce(goal_model), "control": Reinforce(control_model)})
+        variables = tasks.get_variables()  # what a run starts from
+        client = tasks.make_client("goal", parameter_server)
+
+    Models that share variables get one lock, so that no prediction sees half of a set of
+    values. A gradient may be computed while the other task's values come in: of a mix of two
+    versions, as with any asynchronous learner.
+
+    Attributes:
+      algorithms: task -> its Algorithm.
+
+    Raises:
+      ConfigError: no task, a name that cannot be part of variables' names, or no Algorithm.
+    """
+
+    def __init__(self, algorithms: Mapping[str, Algorithm]):
+        self.algorithms = dict(algorithms)
+        _validate(self.algorithms)
+        users: dict[Any, list[str]] = {}  # variable -> tasks
+        for task, algorithm in self.algorithms.items():
+            for variable in order_variables(algorithm.model):
+                users.setdefault(variable.ref(), []).append(task)
+        self._users = users
+        if any(len(tasks) > 1 for tasks in users.values()):
+            lock = threading.Lock()
+            for algorithm in self.algorithms.values():
+                algorithm.model.lock = lock
+
+    def get_variables(self) -> list[Variable]:
+        """Returns all variables with their present values, shared ones once, under their names."""
+        variables = []
+        for task, algorithm in self.algorithms.items():
+            own = order_variables(algorithm.model)
+            sources = {get_name(variable): self._get_name(variable) for variable in own}
+            for variable, described in zip(own, get_variables(algorithm.model), strict=True):
+                tasks = self._users[variable.ref()]
+                if tasks[0] == task:
+                    group = f"{'+'.join(tasks)}/{described.group}"
+                    name = f"{task}/{described.name}"
+                    follow = described.follow
+                    if follow is not None:
+                        follow = replace(follow, source=sources[follow.source])
+                    variables.append(Variable(name, described.value, group, described.kind, follow))
+        return variables
+
+    def make_client(self, task: str, client: ParameterServerClient) -> TaskClient:
+        """Returns the task's view of the parameter server.
+
+        Raises:
+          InvalidInputError: the run's variables are not those of the tasks.
+        """
+        model = self.algorithms[task].model
+        statistics = {
+            normalizer.statistic: self._get_name(normalizer.count).removesuffix(".count")
+            for normalizer in get_normalizers(model)
+        }
+        names = [self._get_name(variable) for variable in order_variables(model)]
+        return TaskClient(client, names, statistics)
+
+    def _get_name(self, variable: Any) -> str:
+        return f"{self._users[variable.ref()][0]}/{get_name(variable)}"
+
+
+def _validate(algorithms: Mapping[str, Any]) -> None:
+    if not algorithms:
+        raise ConfigError(
+            "make_algorithms: returned no tasks; return a dict with one Algorithm per task"
+        )
+    for task, algorithm in algorithms.items():
+        if not isinstance(task, str) or not _NAME.fullmatch(task):
+            raise ConfigError(
+                f"make_algorithms: task {task!r}, expected a name of up to 60 letters, digits, "
+                "_ and - that starts with a letter"
+            )
+        if not isinstance(algorithm, Algorithm):
+            raise ConfigError(
+                f"make_algorithms: task {task!r} is {algorithm!r}, expected an Algorithm"
+            )

@@ -1,0 +1,719 @@
+"""LearningTask: the forms of `Algorithm.learn` that take the optimizer steps themselves."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NotRequired, TypedDict, Unpack
+
+import numpy as np
+import tensorflow as tf
+
+from relaax_like.algorithm.algorithm import Algorithm
+from relaax_like.algorithm.batch import Tensors
+from relaax_like.algorithm.model import get_normalizers, get_targets
+from relaax_like.algorithm.parts import Parts, make_batch
+from relaax_like.algorithm.phases import Phase
+from relaax_like.algorithm.tracing import Traced
+from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.config.places import describe_place
+from relaax_like.config.plan import Unit
+from relaax_like.core.moments import Moments
+from relaax_like.learn.computation_task import (
+    Arrays,
+    ComputationTask,
+    find_nearest,
+    flatten,
+    to_int64,
+    unflatten,
+)
+from relaax_like.nn.compiling import get_compile_cache
+from relaax_like.nn.layers import merge_steps
+from relaax_like.nn.module import as_tf_variable, get_name
+from relaax_like.nn.optimizers import Optimizer
+from relaax_like.nn.target import Target
+from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError
+
+logger = logging.getLogger(__name__)
+
+# Compiling takes about so many times as long as tracing: 4 to 8 times, measured with the networks
+# of algorithms/ppo.
+_COMPILING_TO_TRACING = 6
+# Traced: global_t, settings and the tensors of a minibatch to metrics, [m] float32, whether to
+# stop, [], and the results of each row.
+Step = Callable[..., tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]]
+
+
+class NotFiniteError(RelaaxError):
+    """What is to be learned from, or a gradient, has NaN or infinity; the update was not made.
+
+    Attributes:
+      metrics: the costs by name, as far as it came to them; those that are not finite tell where it
+        came from.
+    """
+
+    def __init__(self, message: str, metrics: Mapping[str, float] | None = None):
+        self.metrics = dict(metrics or {})
+        super().__init__(message)
+
+
+class Arguments(TypedDict):
+    """What an update learns from: the arguments of `ComputationTask.compute_gradients`."""
+
+    inputs: Arrays
+    next_inputs: Arrays
+    next_alive: Arrays
+    rewards: Arrays
+    actions: Arrays
+    next_actions: NotRequired[Arrays | None]
+    states: NotRequired[Arrays | None]
+    next_states: NotRequired[Arrays | None]
+    extras: NotRequired[Arrays | None]
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """What some updates led to.
+
+    Attributes:
+      costs: means over the updates of costs and metrics, each before its update.
+      updates: that were made.
+      rows: the newest result of each row, by name, with the leading axes of the batch; NaN for rows
+        that were in no update. {} unless the algorithm returns some.
+    """
+
+    costs: dict[str, float]
+    updates: int
+    rows: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """What the optimizers remember.
+
+    Attributes:
+      steps: group -> optimizer steps so far.
+      slots: group -> `[s, n] float32`, laid out as the slots of a parameter server's snapshot.
+      slot_names: group -> what the rows of its slots hold.
+    """
+
+    steps: Mapping[str, int]
+    slots: Mapping[str, np.ndarray]
+    slot_names: Mapping[str, tuple[str, ...]]
+
+    @property
+    def updates(self) -> int:
+        """That have been made: some group is stepped in each of them."""
+        return max(self.steps.values(), default=0)
+
+
+class LearningTask(ComputationTask):
+    """A ComputationTask that also owns the optimizers of its variables.
+
+        task = LearningTask(algorithm, config.optimizers)
+        learned = task.update(**batch, global_t=4096)
+        learned = task.update_epochs(**rollout, epochs=4, minibatch=256, seed=7)
+        publish(task.get_values(), task.export_optimizers())
+
+    Costs, gradients, clipping, optimizer steps, targets and the algorithm's methods are one
+    compiled graph. Predictions that read the same variables wait until a call is over. An update
+    whose gradient is not finite changes nothing, no other follows it, and NotFiniteError is raised.
+
+    Args:
+      algorithm: whose costs are minimised.
+      optimizers: one for each variable group of the model.
+
+    Raises:
+      ConfigError: optimizers, phases or frozen groups do not fit the model's groups.
+    """
+
+    def __init__(self, algorithm: Algorithm, optimizers: Mapping[str, OptimizerConfig]):
+        super().__init__(algorithm)
+        groups = self._group_variables()
+        _validate_groups("optimizers", optimizers, groups)
+        self._phases = _find_phases(algorithm, list(groups))
+        self._optimizers = {
+            group: Optimizer(optimizers[group], variables) for group, variables in groups.items()
+        }
+        self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
+        self._steps = {
+            group: tf.Variable(0, trainable=False, dtype=tf.int64, name=f"steps/{group}")
+            for group in groups
+        }
+        targets = get_targets(algorithm.model)
+        self._mixers = [_Mixer(target, self._find_group(target)) for target in targets]
+        self._has_compiled = False
+        self._normalizers = {n.statistic: n for n in get_normalizers(algorithm.model)}
+
+    def _find_group(self, target: Any) -> str:
+        """Returns the variable group of a target's source."""
+        model = self._algorithm.model
+        groups = sorted({model.get_group(get_name(v)) for v in target.sources if v.trainable})
+        if len(groups) != 1:
+            raise ConfigError(
+                f"Target of {groups}: its source has variables of {len(groups)} variable groups, "
+                "expected one, whose steps it counts; make a Target for each"
+            )
+        return groups[0]
+
+    def update(self, global_t: int = 0, **batch: Unpack[Arguments]) -> UpdateResult:
+        """Makes one update.
+
+        Args:
+          global_t: environment steps of all clients together; schedules go by it.
+          batch: as for `compute_gradients`.
+
+        Raises:
+          NotFiniteError: a gradient had NaN or infinity; nothing has changed.
+        """
+        tensors = self._make_batch(**batch)
+        call = self._get_compiled("update", tensors, self._compile_update)
+        with self._lock:
+            return call([to_int64(global_t), self._setting_values, *flatten(tensors)])
+
+    def update_epochs(
+        self,
+        *,
+        epochs: int,
+        minibatch: int,
+        seed: int,
+        minibatch_of: Unit = "steps",
+        global_t: int = 0,
+        count: int | None = None,
+        **batch: Unpack[Arguments],
+    ) -> UpdateResult:
+        """Makes one update per minibatch, for some epochs, in one call.
+
+        Each epoch goes through the batch in an order of its own. What is left over after as many
+        whole minibatches as there are is left out; in the next epoch that will be others. It ends
+        early, after the update for which the algorithm's `stop` said so.
+
+        A shape is compiled when it first comes, which takes seconds: keep batches to few shapes.
+
+        Args:
+          epochs: 1 or more.
+          minibatch: rows, or slots, in one update.
+          seed: of the orders: the same seed, values and batch give the same result.
+          minibatch_of: "steps": a batch `[B, ...]` is cut along its first axis; rollouts
+            `[T, k, ...]` are taken apart into T * k rows before that, and `learn` gets
+            `[minibatch, ...]`. "rollouts": rollouts `[T, k, ...]` are cut along k, their steps stay
+            together, and so does the memory before them; `learn` gets `[T, minibatch, ...]`.
+          global_t: environment steps of all clients together; schedules go by it.
+          count: rows or slots that minibatches are made of, the first ones; those behind them fill
+            the batch up to a shape that is compiled already. None: all.
+          batch: as for `compute_gradients`; all of the same length.
+
+        Raises:
+          InvalidInputError: lengths that do not fit together, or a minibatch larger than the batch.
+          NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
+        """
+        tensors = self._make_batch(**batch)
+        leading_axes = self._count_leading_axes(tensors)
+        length = _validate_lengths(
+            tensors, _plan_cut(tensors, leading_axes, minibatch_of), minibatch
+        )
+        count = length if count is None else count
+        if not minibatch <= count <= length:
+            raise InvalidInputError(
+                f"count: {count}, expected {minibatch} (one minibatch) to {length} (the batch)",
+                "count",
+            )
+        if epochs < 1:
+            raise InvalidInputError(f"epochs: {epochs}, expected 1 or more", "epochs")
+
+        def compile_epochs(batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
+            return self._compile_epochs(batch, specs, xla, leading_axes, minibatch_of, minibatch)
+
+        form = ("epochs", minibatch_of, minibatch)
+        call = self._get_compiled(form, tensors, compile_epochs, worth=1)
+        numbers = [to_int64(number) for number in (epochs, seed, count)]
+        with self._lock:
+            return call([to_int64(global_t), self._setting_values, *numbers, *flatten(tensors)])
+
+    def get_values(self) -> list[np.ndarray]:
+        """Returns copies of all variables, in manifest order, as `set_values` takes them."""
+        with self._lock:
+            return [np.asarray(variable.numpy()) for variable in self._variables]
+
+    def get_statistic(self, name: str) -> Moments:
+        """Returns a running statistic of the model."""
+        normalizer = self._normalizers[name]
+        with self._lock:
+            return Moments(
+                float(normalizer.count.numpy()), normalizer.mean.numpy(), normalizer.m2.numpy()
+            )
+
+    def set_statistic(self, name: str, moments: Moments) -> None:
+        """Sets a running statistic of the model."""
+        normalizer = self._normalizers[name]
+        with self._lock:
+            normalizer.count.assign(moments.count)
+            normalizer.mean.assign(moments.mean)
+            normalizer.m2.assign(moments.m2)
+
+    def export_optimizers(self) -> OptimizerState:
+        """Returns a copy of what the optimizers remember."""
+        with self._lock:
+            return OptimizerState(
+                steps={g: int(steps.numpy()) for g, steps in self._steps.items()},
+                slots={g: o.slots.numpy() for g, o in self._optimizers.items()},
+                slot_names={g: o.slot_names for g, o in self._optimizers.items()},
+            )
+
+    def import_optimizers(self, state: OptimizerState) -> None:
+        """Goes on from there: with the same values the next update is the same, bit for bit.
+
+        Raises:
+          InvalidInputError: slots of other groups or optimizers; nothing has changed.
+        """
+        for group, optimizer in self._optimizers.items():
+            slots = state.slots.get(group)
+            came = None if slots is None else (str(slots.dtype), slots.shape)
+            names = tuple(state.slot_names.get(group, ()))
+            expected = ("float32", tuple(optimizer.slots.shape))
+            if names != optimizer.slot_names or came != expected:
+                raise InvalidInputError(
+                    f"slots of group {group}: {list(names)}, {came}, expected "
+                    f"{list(optimizer.slot_names)}, {expected}; configure the optimizer and the "
+                    "model that they come from",
+                    group,
+                )
+        with self._lock:
+            for group, optimizer in self._optimizers.items():
+                optimizer.slots.assign(state.slots[group])
+                self._steps[group].assign(state.steps[group])
+            self._updates.assign(state.updates)
+
+    def _compile_update(self, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
+        names = _Names()
+
+        def flat(
+            global_t: tf.Tensor, settings: tf.Tensor, *tensors: tf.Tensor
+        ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+            with Traced(self._algorithm, self._settings, settings, global_t) as traced:
+                prepared = self._prepare(unflatten(batch, tensors), traced, self._updates + 1)
+            step = self._make_step(prepared, names)
+            vector, _, rows = step(global_t, settings, *flatten(prepared))
+            return vector, rows
+
+        concrete = self._compile_function(flat, [*self._common_specs, *specs], xla)
+
+        def call(tensors: list[tf.Tensor]) -> UpdateResult:
+            vector, rows = concrete(*tensors)
+            return names.describe(vector.numpy(), 1, rows)
+
+        return call
+
+    def _compile_epochs(
+        self,
+        batch: Parts,
+        specs: Sequence[tf.TensorSpec],
+        xla: bool,
+        leading_axes: int,
+        minibatch_of: Unit,
+        minibatch: int,
+    ) -> Any:
+        names = _Names()
+        began = time.perf_counter()
+
+        # Traced before the loops that call them: those must know how many metrics there are.
+        def flat_prepare(global_t: tf.Tensor, settings: tf.Tensor, *tensors: tf.Tensor) -> Parts:
+            with Traced(self._algorithm, self._settings, settings, global_t) as traced:
+                return self._prepare(unflatten(batch, tensors), traced, self._updates + 1)
+
+        common = self._common_specs
+        prepare = self._trace(flat_prepare, [*common, *specs]).get_concrete_function()
+        whole_batch = prepare.structured_outputs
+        cut = _plan_cut(whole_batch, leading_axes, minibatch_of)
+        shapes = [
+            cut.shape_of_minibatch(tf.TensorSpec(tensor.shape, tensor.dtype), i, minibatch)
+            for i, tensor in enumerate(flatten(whole_batch))
+        ]
+        make_step = self._make_step(whole_batch, names)
+        step = self._trace(make_step, [*common, *shapes]).get_concrete_function()
+
+        def flat(
+            global_t: tf.Tensor,
+            settings: tf.Tensor,
+            epochs: tf.Tensor,
+            seed: tf.Tensor,
+            count: tf.Tensor,
+            *tensors: tf.Tensor,
+        ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+            whole = cut.flatten(flatten(prepare(global_t, settings, *tensors)))
+            sums, updates, rows = _trace_epochs(
+                lambda chosen: step(global_t, settings, *cut.take(whole, chosen)),
+                names,
+                cut,
+                whole,
+                tf.cast(count, tf.int32),
+                epochs,
+                minibatch,
+                seed,
+            )
+            leading = tf.shape(tensors[0])[:leading_axes]
+            return sums, updates, [tf.reshape(row, leading) for row in rows]
+
+        signature = [*common, *[tf.TensorSpec([], tf.int64)] * 3, *specs]
+        concrete = self._compile_function(flat, signature, xla)
+        if xla and not self._has_compiled:  # by the first call
+            self._has_compiled = True
+            seconds = 1 + _COMPILING_TO_TRACING * (time.perf_counter() - began)
+            how = "compiling the update (once, about"
+            if get_compile_cache() is not None:
+                how = "compiling the update, or loading it (once, at most about"
+            logger.info("%s %.0f s)", how, seconds)
+
+        def call(tensors: list[tf.Tensor]) -> UpdateResult:
+            sums, updates, rows = concrete(*tensors)
+            return names.describe(sums.numpy(), int(updates.numpy()), rows)
+
+        return call
+
+    def _make_step(self, batch: Parts, names: "_Names") -> Step:
+        """Returns one update, to be traced; that fills `names`."""
+
+        def step(
+            global_t: tf.Tensor, settings: tf.Tensor, *tensors: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+            algorithm = self._algorithm
+            number = self._updates.read_value() + 1
+            with Traced(algorithm, self._settings, settings, global_t) as traced:
+                made = make_batch(unflatten(batch, tensors), traced.discount)
+                numbers, rows, finite = self._trace_phases(made, traced, number, global_t, names)
+                self._updates.assign_add(tf.cast(finite, tf.int64))
+                stop = algorithm.stop(numbers)
+            names.numbers, names.rows = list(numbers), list(rows)
+            vector = tf.stack(
+                [tf.cast(n, tf.float32) for n in (*numbers.values(), tf.logical_not(finite))]
+            )
+            return vector, tf.logical_or(stop, tf.logical_not(finite)), list(rows.values())
+
+        return step
+
+    def _trace_phases(
+        self,
+        batch: Any,
+        traced: Traced,
+        number: tf.Tensor,
+        global_t: tf.Tensor,
+        names: "_Names",
+    ) -> tuple[dict[str, tf.Tensor], Tensors, tf.Tensor]:
+        """Steps the groups of each phase that is due, as long as gradients are finite.
+
+        Returns:
+          Costs and metrics: each group's cost at the values that it met, all others at those that
+          the first phase met; the results of each row, of the first phase; and whether all
+          gradients were finite, `[] bool`.
+        """
+        numbers: dict[str, tf.Tensor] = {}
+        rows: Tensors = {}
+        finite = tf.constant(True)
+        for index, phase in enumerate(self._phases):
+            traced.draw_for("+".join(phase.groups), number)
+
+            def run(phase: Phase = phase, finite: tf.Tensor = finite) -> Any:
+                return self._run_phase(batch, phase, global_t, finite)
+
+            if phase.every == 1:
+                own, results, finite = run()
+            else:
+                own, results, finite = self._run_if_due(run, number, phase, finite)
+                names.every.update(dict.fromkeys(own, phase.every))
+            if index == 0:
+                numbers, rows = own, results
+            else:
+                wanted = {*phase.groups, *(name for name in own if name not in numbers)}
+                numbers.update({name: y for name, y in own.items() if name in wanted})
+        return numbers, rows, finite
+
+    def _run_phase(
+        self, batch: Any, phase: Phase, global_t: tf.Tensor, finite: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], Tensors, tf.Tensor]:
+        gradients, losses = self._trace_gradients(batch, phase.groups)
+        finite = tf.logical_and(finite, _is_finite(gradients))
+        rest = iter(gradients)
+        for group in phase.groups:
+            own = [next(rest) for _ in self._group_variables()[group]]
+            steps = self._steps[group]
+            step = steps.read_value() + 1
+            self._optimizers[group].apply(own, step, global_t, finite)
+            steps.assign(tf.where(finite, step, step - 1))
+            for mixer in self._mixers:
+                if mixer.group == group:
+                    mixer.mix(step, finite)
+        costs = {group: losses.costs[group] for group in phase.groups}
+        numbers = {**{g: c for g, c in losses.costs.items() if g not in costs}, **losses.metrics}
+        return {**costs, **numbers}, losses.rows, finite
+
+    def _run_if_due(
+        self, run: Callable[[], Any], number: tf.Tensor, phase: Phase, finite: tf.Tensor
+    ) -> Any:
+        """Runs a phase in every n-th update; in the others its numbers are zeros."""
+        seen: list[Any] = []
+
+        def due() -> list[tf.Tensor]:
+            own, results, still_finite = run()
+            seen[:] = [list(own), results]
+            return [*[tf.cast(own[name], tf.float32) for name in own], still_finite]
+
+        # What comes out is known when it is traced: the other branch gives as many zeros.
+        graph = tf.function(due, autograph=False).get_concrete_function()
+        size = len(seen[0])
+        out = tf.cond(
+            tf.equal(number % phase.every, 0),
+            lambda: list(graph()),
+            lambda: [*[tf.constant(0.0)] * size, finite],
+        )
+        return dict(zip(seen[0], out[:size], strict=True)), {}, out[size]
+
+
+class _Names:
+    """What the flat results of a compiled update are called.
+
+    Attributes:
+      numbers: costs and metrics.
+      rows: results of each row.
+      every: those numbers that are there in every n-th update alone -> n.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: list[str] = []
+        self.rows: list[str] = []
+        self.every: dict[str, int] = {}
+
+    def describe(self, sums: np.ndarray, updates: int, rows: Sequence[tf.Tensor]) -> UpdateResult:
+        """Returns means by name.
+
+        Raises:
+          NotFiniteError: the last number, how many updates could not be made, is not 0.
+        """
+        counts = [max(updates // self.every.get(name, 1), 1) for name in self.numbers]
+        means = (sums[:-1] / np.array(counts, np.float32)).tolist() if counts else []
+        costs = dict(zip(self.numbers, means, strict=True))
+        if sums[-1]:
+            listed = ", ".join(f"{name} {value:g}" for name, value in costs.items())
+            raise NotFiniteError(
+                f"a gradient is not finite: {listed}; the update was not applied", costs
+            )
+        named = {name: row.numpy() for name, row in zip(self.rows, rows, strict=True)}
+        return UpdateResult(costs, updates, named)
+
+
+class _Mixer:
+    """Has a target follow its source."""
+
+    def __init__(self, target: Target[Any], group: str):
+        self.group = group
+        self._target = target
+        pairs = zip(target.copies, target.sources, strict=True)
+        self._pairs = [(as_tf_variable(copy), as_tf_variable(source)) for copy, source in pairs]
+
+    def mix(self, step: tf.Tensor, wanted: tf.Tensor) -> None:
+        """Copies or mixes after an optimizer step of the source's group."""
+        target = self._target
+        if target.every is not None:
+            wanted = tf.logical_and(wanted, tf.equal(step % target.every, 0))
+        for copy, source in self._pairs:
+            new = source.read_value()
+            if target.tau is not None:
+                new = target.tau * new + (1.0 - target.tau) * copy
+            copy.assign(tf.where(wanted, new, copy))
+
+
+def _find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
+    """Returns the phases of an update.
+
+    Raises:
+      ConfigError: they do not step each group that is trained once; names the line.
+    """
+    known = ", ".join(groups)
+    for group in algorithm.frozen:
+        if group not in groups:
+            place = describe_place(type(algorithm), "frozen")
+            raise ConfigError(
+                f"{place}: frozen: {group!r} is not a variable group{find_nearest(group, groups)}; "
+                f"the groups are {known}"
+            )
+    trained = algorithm.trained_groups
+    if not algorithm.phases:
+        return [Phase(*trained)]
+    place = describe_place(type(algorithm), "phases")
+    stepped = [group for phase in algorithm.phases for group in phase.groups]
+    for group in stepped:
+        if group not in trained:
+            raise ConfigError(
+                f"{place}: phases: {group!r} is not a variable group that is trained"
+                f"{find_nearest(group, trained)}; those are {', '.join(trained)}"
+            )
+    for group in trained:
+        if stepped.count(group) != 1:
+            raise ConfigError(
+                f"{place}: phases: the variable group {group!r} is in {stepped.count(group)} "
+                "phases, expected one; or list it in frozen"
+            )
+    if all(phase.every > 1 for phase in algorithm.phases):
+        raise ConfigError(f"{place}: phases: none runs in every update; give one of them every=1")
+    return algorithm.phases
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How minibatches are taken out of the flat list of a batch's tensors.
+
+    Attributes:
+      axes: of each tensor, along which it is cut.
+      rows: whether tensors `[T, k, ...]` are to be made `[T * k, ...]` before that.
+    """
+
+    axes: tuple[int, ...]
+    rows: bool
+
+    def flatten(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        if not self.rows:
+            return list(tensors)
+        return [merge_steps(tensor) for tensor in tensors]
+
+    def count(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.shape(tensors[0])[self.axes[0]]
+
+    def take(self, tensors: Sequence[tf.Tensor], chosen: tf.Tensor) -> list[tf.Tensor]:
+        if tensors[0].shape[self.axes[0]] == chosen.shape[0]:  # all: in whatever order
+            return list(tensors)
+        return [tf.gather(t, chosen, axis=a) for t, a in zip(tensors, self.axes, strict=True)]
+
+    def put(self, rows: tf.Tensor, chosen: tf.Tensor, results: tf.Tensor) -> tf.Tensor:
+        """Writes the results of a minibatch to their places."""
+        if self.axes[0] == 0:
+            return tf.tensor_scatter_nd_update(rows, chosen[:, None], results)
+        transposed = tf.transpose(results)
+        return tf.transpose(
+            tf.tensor_scatter_nd_update(tf.transpose(rows), chosen[:, None], transposed)
+        )
+
+    def shape_of_minibatch(self, spec: tf.TensorSpec, index: int, minibatch: int) -> tf.TensorSpec:
+        shape = spec.shape.as_list()[1 if self.rows else 0 :]
+        shape[self.axes[index]] = minibatch
+        return tf.TensorSpec(shape, spec.dtype)
+
+
+def _plan_cut(batch: Parts, leading_axes: int, minibatch_of: Unit) -> _Cut:
+    if minibatch_of == "rollouts" and leading_axes < 2:
+        raise InvalidInputError(
+            'minibatch_of: "rollouts", but the batch has no time axis; expected rollouts '
+            '[T, k, ...], or "steps"',
+            "minibatch_of",
+        )
+    if minibatch_of == "steps" and leading_axes > 1 and (batch["states"] or batch["next_states"]):
+        raise InvalidInputError(
+            'minibatch_of: "steps", but the memory of a rollout [T, k, ...] is only known at its '
+            'start; use "rollouts"',
+            "minibatch_of",
+        )
+    along = {"steps": 0, "rollouts": 1}[minibatch_of]
+    memory = ("states", "next_states")
+    axes = [0 if part in memory else along for part, tensors in batch.items() for _ in tensors]
+    return _Cut(tuple(axes), rows=minibatch_of == "steps" and leading_axes > 1)
+
+
+def _validate_lengths(batch: Parts, cut: _Cut, minibatch: int) -> int:
+    """Checks what a gather compiled by XLA would not notice; returns the rows or slots."""
+    names = [f"{part}[{name}]" for part, tensors in batch.items() for name in tensors]
+    sizes = [
+        tuple(tensor.shape[:2] if cut.rows else tensor.shape[axis : axis + 1])
+        for tensor, axis in zip(flatten(batch), cut.axes, strict=True)
+    ]
+    for name, size in zip(names, sizes, strict=True):
+        if size != sizes[0]:
+            what = "steps and slots" if cut.rows else "rows or slots"
+            raise InvalidInputError(
+                f"{name}: {list(size)} {what}, expected {list(sizes[0])} like {names[0]}", name
+            )
+    length = math.prod(sizes[0])
+    if not 1 <= minibatch <= length:
+        raise InvalidInputError(
+            f"minibatch: {minibatch}, expected 1 to {length} (the size of the batch)",
+            "minibatch",
+        )
+    return length
+
+
+def _trace_epochs(
+    step: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]],
+    names: _Names,
+    cut: _Cut,
+    whole: Sequence[tf.Tensor],
+    count: tf.Tensor,
+    epochs: tf.Tensor,
+    minibatch: int,
+    seed: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+    """Calls a step with the indices of each minibatch.
+
+    Returns:
+      The sum of its metrics `[m] float32`; how often it was called, `[] int64`; and the newest
+      results of each row, NaN where there are none.
+    """
+    length = cut.count(whole)
+    most, minibatches = length // minibatch, count // minibatch
+    shape = tf.shape(whole[0])[: 1 if cut.axes[0] == 0 else 2]
+
+    def run_epoch(epoch: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        order = shuffle(length, tf.stack([seed, epoch]), count)
+        order = tf.reshape(order[: most * minibatch], [most, minibatch])
+
+        def run_minibatch(i: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            sums, updates, *rows, stopped = carried
+            metrics, stop, results = step(order[i])
+            rows = [cut.put(old, order[i], new) for old, new in zip(rows, results, strict=True)]
+            return i + 1, sums + metrics, updates + 1, *rows, tf.logical_or(stopped, stop)
+
+        _, *carried = _loop(minibatches, run_minibatch, (0, *carried))
+        return epoch + 1, *carried
+
+    zero = tf.constant(0, tf.int64)
+    rows = [tf.fill(shape, float("nan")) for _ in names.rows]
+    start = (zero, tf.zeros([len(names.numbers) + 1]), zero, *rows, tf.constant(False))
+    _, sums, updates, *rows, _ = _loop(epochs, run_epoch, start)
+    return sums, updates, rows
+
+
+def _loop(times: tf.Tensor, body: Callable[..., Any], start: Sequence[Any]) -> Any:
+    """Counts the first variable up to `times`, or until the last one is true."""
+
+    def goes_on(i: tf.Tensor, *carried: tf.Tensor) -> tf.Tensor:
+        return tf.logical_and(i < times, tf.logical_not(carried[-1]))
+
+    # One after another: each update begins with what the one before it has left.
+    return tf.while_loop(goes_on, body, start, parallel_iterations=1)
+
+
+def shuffle(length: tf.Tensor, seed: tf.Tensor, count: tf.Tensor | None = None) -> tf.Tensor:
+    """Returns 0 .. length - 1 in an order that depends on the seed alone, `[length] int32`.
+
+    Sorted by random keys: XLA does not know TensorFlow's stateless shuffle.
+
+    Args:
+      length: how many.
+      seed: two numbers.
+      count: those below it come first; None: all are equal.
+    """
+    keys = tf.random.stateless_uniform([length], seed, None, None, tf.int32, alg="philox")
+    if count is not None:
+        # A real key as large as that stands before them, too: the sort is stable.
+        keys = tf.where(tf.range(length) < count, keys, tf.int32.max)
+    return tf.argsort(keys, stable=True)
+
+
+def _is_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    # A sum is finite only if all its terms are; one that overflows is as bad.
+    return tf.math.is_finite(tf.add_n([tf.reduce_sum(tf.abs(tensor)) for tensor in tensors]))
+
+
+def _validate_groups(field: str, named: Sequence[str] | Mapping[str, Any], groups: Any) -> None:
+    if sorted(named) != sorted(groups):
+        raise ConfigError(
+            f"{field}: {', '.join(named) or 'none'}, expected each variable group of the model "
+            f"once: {', '.join(groups)}"
+        )

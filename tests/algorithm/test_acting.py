@@ -1,0 +1,160 @@
+"""Acting: NumPy and compiled forms give the same numbers, alone and batched."""
+
+# covers F4, F8
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from relaax_like.algorithm.acting import CompiledActor, NumpyActor, make_actor
+from relaax_like.algorithm.model import Model, order_variables
+from relaax_like.config.network import NetworkConfig
+from relaax_like.nn.action_heads import (
+    make_action_spec,
+    make_distribution,
+    make_numpy_distribution,
+    num_parameters,
+)
+from relaax_like.nn.layers import Parameter
+from relaax_like.nn.networks import make_network
+from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+
+SPACES = {
+    "discrete": Discrete(n=3),
+    "multi discrete": MultiDiscrete(n=(2, 3), shape=(2,)),
+    "multi binary": MultiBinary(shape=(3,)),
+    "box": Box(dtype="float32", shape=(2,)),
+}
+
+
+class PolicyModel(Model):
+    """A small policy with a memory that counts."""
+
+    def __init__(self, space):
+        super().__init__(name="policy")
+        self.space = space
+        outputs = num_parameters(space, separate_log_std=True)
+        self.net = make_network("net", NetworkConfig(layers=(16, 16)), (4,), outputs, seed=1)
+        self.log_std = Parameter("log_std", np.array([-0.5, 0.3], np.float32))
+
+    def get_input_specs(self):
+        return [("observation", {"shape": [4]})]
+
+    def get_state_specs(self):
+        return [("count", {"shape": [1]})]
+
+    def get_action_specs(self):
+        return [("action", make_action_spec(self.space))]
+
+    def policy(self, inputs, states):
+        observation = inputs["observation"]
+        in_numpy = isinstance(observation, np.ndarray)
+        log_std = self.log_std(observation) if isinstance(self.space, Box) else None
+        make = make_numpy_distribution if in_numpy else make_distribution
+        parameters = self.net(observation, None)[0]
+        return {"action": make(self.space, parameters, log_std)}, {"count": states["count"] + 1.0}
+
+
+class RawModel(PolicyModel):
+    """The same with a call of TensorFlow in it, which NumPy cannot follow."""
+
+    def policy(self, inputs, states):
+        return super().policy({"observation": tf.identity(inputs["observation"])}, states)
+
+
+def make_values(model, seed=3):
+    random = np.random.default_rng(seed)
+    return [random.standard_normal(v.shape).astype(np.float32) for v in order_variables(model)]
+
+
+def make_inputs(rows, seed=0):
+    observations = np.random.default_rng(seed).standard_normal((rows, 4)).astype(np.float32)
+    return {"observation": observations}, {"count": np.arange(rows, dtype=np.float32)[:, None]}
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
+def test_both_forms_agree_on_the_best_action_and_its_log_probability(space):
+    model = PolicyModel(space)
+    actors = [NumpyActor(model, 0), CompiledActor(model, 0)]
+    predictions = []
+    for actor in actors:
+        actor.set_values(make_values(model), 7)
+        predictions.append(actor.act(*make_inputs(5), exploit=True))
+    one, other = predictions
+    np.testing.assert_allclose(one.actions["action"], other.actions["action"], atol=1e-5)
+    np.testing.assert_allclose(one.log_prob, other.log_prob, atol=1e-5)
+    np.testing.assert_array_equal(one.next_states["count"], other.next_states["count"])
+    assert one.version == other.version == 7
+    assert one.actions["action"].dtype == other.actions["action"].dtype
+
+
+@pytest.mark.parametrize("form", [NumpyActor, CompiledActor])
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
+def test_the_log_probability_is_that_of_the_drawn_action(form, space):
+    model = PolicyModel(space)
+    actor = form(model, 0)
+    values = make_values(model)
+    actor.set_values(values, 1)
+    inputs, states = make_inputs(6)
+    prediction = actor.act(inputs, states)
+    for variable, value in zip(order_variables(model), values, strict=True):
+        variable.assign(value)
+    tensors = {"observation": tf.constant(inputs["observation"])}
+    distributions, _ = model.policy(tensors, {"count": tf.constant(states["count"])})
+    want = distributions["action"].log_prob(tf.constant(prediction.actions["action"]))
+    np.testing.assert_allclose(prediction.log_prob, want, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", [NumpyActor, CompiledActor])
+def test_predictions_are_the_same_alone_and_batched(form):
+    actor = form(PolicyModel(SPACES["box"]), 0)
+    inputs, states = make_inputs(5)
+    together = actor.act(inputs, states, exploit=True)
+    for row in range(5):
+        part = slice(row, row + 1)
+        alone = actor.act(
+            {"observation": inputs["observation"][part]},
+            {"count": states["count"][part]},
+            exploit=True,
+        )
+        np.testing.assert_allclose(
+            alone.actions["action"][0], together.actions["action"][row], atol=1e-6
+        )
+        np.testing.assert_array_equal(alone.next_states["count"][0], [row + 1])
+
+
+def test_a_model_of_our_layers_acts_in_numpy_and_any_other_is_compiled():
+    assert isinstance(make_actor(PolicyModel(Discrete(n=2)), 0), NumpyActor)
+    assert isinstance(make_actor(RawModel(Discrete(n=2)), 0), CompiledActor)
+
+
+def test_new_values_are_taken_up_whole_at_the_next_call():
+    model = PolicyModel(SPACES["box"])
+    actor = NumpyActor(model, 0)
+    zeros = [np.zeros(v.shape, np.float32) for v in order_variables(model)]
+    actor.set_values(zeros, 5)
+    prediction = actor.act(*make_inputs(2), exploit=True)
+    np.testing.assert_array_equal(prediction.actions["action"], np.zeros((2, 2)))
+    assert prediction.version == 5
+
+
+def test_rows_gives_an_agent_its_part():
+    prediction = NumpyActor(PolicyModel(Discrete(n=3)), 0).act(*make_inputs(5))
+    part = prediction.rows(2, 4)
+    np.testing.assert_array_equal(part.actions["action"], prediction.actions["action"][2:4])
+    np.testing.assert_array_equal(part.next_states["count"], [[3], [4]])
+    np.testing.assert_array_equal(part.log_prob, prediction.log_prob[2:4])
+
+
+@pytest.mark.parametrize("form", [NumpyActor, CompiledActor])
+def test_draws_go_on_from_a_state(form):
+    first, second = (form(PolicyModel(SPACES["box"]), seed) for seed in (0, 1))
+    values, inputs = make_values(first.model), make_inputs(3)
+    for actor in (first, second):
+        actor.set_values(values, 1)
+        actor.act(*inputs)
+    second.set_state(first.get_state())
+    for _ in range(2):
+        one, other = first.act(*inputs), second.act(*inputs)
+        np.testing.assert_array_equal(one.actions["action"], other.actions["action"])
+        np.testing.assert_array_equal(one.log_prob, other.log_prob)

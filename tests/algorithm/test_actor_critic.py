@@ -1,0 +1,199 @@
+"""The actor-critic model: NumPy and TensorFlow, step by step, unrolled. covers F2, F4, F7"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.batch import make_algorithm, make_config
+
+from relaax_like.algorithm.acting import CompiledActor, NumpyActor, make_actor
+from relaax_like.algorithm.model import get_variables, order_variables
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete
+
+STEPS, SLOTS = 5, 3
+VARIANTS = {
+    "two networks": {},
+    "one trunk": {"shared_network": True},
+    "two lstms": {"layers": (8, {"lstm": 5})},
+    "one gru": {"layers": ({"gru": 5}, 8), "shared_network": True},
+    "normalised": {"normalize_observations": True},
+    "continuous": {"action_size": 2, "layers": ({"lstm": 4},)},
+    "several choices": {"num_actions": (3, 1, 2)},
+    "bounded": {"action_size": 2, "bounded": True, "action_low": -2.0, "action_high": (1.0, 3.0)},
+}
+
+
+def make_model(**settings):
+    model = make_algorithm(make_config(**{"layers": (8,), **settings})).model
+    random = np.random.default_rng(0)
+    for variable in model.trainable_variables:  # the policy begins nearly uniform
+        variable.assign(variable + 0.3 * random.standard_normal(variable.shape))
+    for normalizer in model.normalizers.values():
+        normalizer.count.assign(10.0)
+        normalizer.mean.assign(random.standard_normal(4))
+        normalizer.m2.assign(random.uniform(1, 40, 4))
+    return model
+
+
+def make_inputs(seed=1):
+    random = np.random.default_rng(seed)
+    return random.standard_normal((STEPS, SLOTS, 4)).astype(np.float32)
+
+
+def make_states(model):
+    random = np.random.default_rng(2)
+    return {
+        name: random.uniform(-1, 1, (SLOTS, *props["shape"])).astype(np.float32)
+        for name, props in model.get_state_specs()
+    }
+
+
+def to_tensors(arrays):
+    return {name: tf.constant(array) for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
+def test_numpy_and_tensorflow_choose_alike(settings):
+    model = make_model(**settings)
+    actor = NumpyActor(model, seed=0)
+    actor.set_values([v.numpy() for v in order_variables(model)], 3)
+    inputs, states = {"observation": make_inputs()[0]}, make_states(model)
+    prediction = actor.act(inputs, states)
+    distributions, next_states = model.policy(to_tensors(inputs), to_tensors(states))
+    log_prob = distributions["action"].log_prob(tf.constant(prediction.actions["action"]))
+    np.testing.assert_allclose(prediction.log_prob, log_prob, atol=1e-5)
+    assert prediction.next_states.keys() == next_states.keys() == states.keys()
+    for name, state in next_states.items():
+        np.testing.assert_allclose(prediction.next_states[name], state, atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
+def test_a_rollout_gives_what_single_steps_give(settings):
+    model = make_model(**settings)
+    x, states = make_inputs(), to_tensors(make_states(model))
+    begins = np.zeros((STEPS, SLOTS), bool)
+    begins[2, 1] = begins[4, 0] = True
+    seen = model.unroll({"observation": tf.constant(x)}, states, tf.constant(begins))
+    modes = tf.reshape(
+        seen.distribution.mode(), [STEPS, SLOTS, *seen.distribution.mode().shape[1:]]
+    )
+    for t in range(STEPS):
+        keep = 1.0 - begins[t].astype(np.float32)[:, None]
+        states = {name: state * keep for name, state in states.items()}
+        inputs = {"observation": tf.constant(x[t])}
+        np.testing.assert_allclose(seen.values[t], model.value(inputs, states), atol=1e-5)
+        distributions, states = model.policy(inputs, states)
+        np.testing.assert_allclose(modes[t], distributions["action"].mode(), atol=1e-5)
+        for name, state in states.items():
+            np.testing.assert_allclose(seen.states[name][t], state, atol=1e-5)
+
+
+def test_an_image_goes_through_convolutions_in_a_compiled_call():
+    config = make_config(layers=("a3c",), image=(84, 84, 1), observation_history=4)
+    algorithm = make_algorithm(config)
+    actor = make_actor(algorithm.model, seed=0)
+    assert isinstance(actor, CompiledActor)
+    images = np.random.default_rng(0).integers(256, size=(3, 84, 84, 4)).astype(np.uint8)
+    prediction = actor.act({"observation": images}, {}, exploit=True)
+    alone = [actor.act({"observation": image[None]}, {}, exploit=True) for image in images]
+    assert prediction.actions["action"].shape == (3,)
+    np.testing.assert_allclose(prediction.log_prob, [one.log_prob[0] for one in alone], atol=1e-5)
+
+
+def test_statistics_follow_the_parameters_and_are_none():
+    model = make_model(normalize_observations=True)
+    kinds = [variable.kind for variable in get_variables(model)]
+    assert kinds[-3:] == ["statistic"] * 3
+    assert set(kinds[:-3]) == {"trainable"}
+    names = [variable.name for variable in get_variables(model)]
+    assert names[-3:] == ["observation.count", "observation.mean", "observation.m2"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layers": ("nature",)}, "set image"),
+        ({"image": (84, 84, 4)}, "not a convolution"),
+        (
+            {"layers": ("nature",), "image": (84, 84, 4), "normalize_observations": True},
+            "no normalisation",
+        ),
+        (
+            {"num_actions": 1},
+            "expected a number of 2 or more, or a list of numbers of 1 or more .*, got 1",
+        ),
+        ({"num_actions": ()}, r"got \(\)"),
+        (
+            {"num_actions": (3, 1.5)},
+            r"expected a number of 2 or more, or a list .*, got \(3, 1.5\)",
+        ),
+        ({"action_size": 2, "action_low": -1.0}, "action_low has no effect without bounded"),
+        (
+            {"action_size": 2, "bounded": True, "action_low": -1.0},
+            "also needs action_size, action_low",
+        ),
+        ({"bounded": True, "action_low": -1.0, "action_high": 1.0}, "also needs action_size"),
+        (
+            {"action_size": 2, "bounded": True, "action_low": -1.0, "action_high": (1.0, -1.0)},
+            "action_low: .* expected less than action_high",
+        ),
+        (
+            {"action_size": 2, "bounded": True, "action_low": -1.0, "action_high": (1.0,) * 3},
+            "action_high: 3 numbers, expected one number, or 2 \\(one per component",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_config(**settings)
+
+
+def test_images_of_another_shape_or_type_are_refused_with_the_cure():
+    config = make_config(layers=("nature",), image=(84, 84, 4))
+    action = {"action": Discrete(n=2)}
+    fits = Box(dtype="uint8", shape=(84, 84, 4))
+    config.validate_spaces({"observation": fits}, action)
+    with pytest.raises(InvalidInputError, match=r"set it to the environment's"):
+        config.validate_spaces({"observation": Box(dtype="uint8", shape=(64, 64, 4))}, action)
+    with pytest.raises(InvalidInputError, match=r"uint8"):
+        config.validate_spaces({"observation": Box(dtype="float32", shape=(84, 84, 4))}, action)
+
+
+OBSERVATION = {"observation": Box(dtype="float32", shape=(4,))}
+
+
+def test_several_choices_fit_an_environment_with_as_many():
+    config = make_config(num_actions=(3, 2))
+    config.validate_spaces(OBSERVATION, {"action": MultiDiscrete(n=(3, 2), shape=(2,))})
+    with pytest.raises(InvalidInputError, match=r"set it to \[2, 3\]"):
+        config.validate_spaces(OBSERVATION, {"action": MultiDiscrete(n=(2, 3), shape=(2,))})
+    with pytest.raises(InvalidInputError, match="set num_actions to a number"):
+        config.validate_spaces(OBSERVATION, {"action": Discrete(n=3)})
+    with pytest.raises(
+        InvalidInputError, match=r"for MultiDiscrete, make algorithm\.num_actions a list"
+    ):
+        make_config().validate_spaces(OBSERVATION, {"action": MultiDiscrete(n=(2,), shape=(1,))})
+
+
+def test_bounds_are_those_of_the_environment():
+    config = make_config(action_size=2, bounded=True, action_low=-2.0, action_high=(0.4, 2.0))
+    high = np.array([0.4, 2.0], np.float32)
+    fits = Box(dtype="float32", shape=(2,), low=np.full(2, -2.0, np.float32), high=high)
+    config.validate_spaces(OBSERVATION, {"action": fits})
+    config.validate_spaces(OBSERVATION, {"action": Box(dtype="float32", shape=(2,))})
+    wider = Box(dtype="float32", shape=(2,), low=np.full(2, -3.0, np.float32), high=high)
+    with pytest.raises(InvalidInputError, match=r"low is \[-3.0, -3.0\].*action_low is"):
+        config.validate_spaces(OBSERVATION, {"action": wider})
+
+
+@pytest.mark.parametrize("explore", [False, True])
+def test_bounded_actions_stay_within_their_bounds(explore):
+    model = make_model(action_size=2, bounded=True, action_low=-2.0, action_high=(1.0, 3.0))
+    model.log_std.variable.assign([3.0, 3.0])
+    actor = make_actor(model, seed=0)
+    actor.set_values([v.numpy() for v in order_variables(model)], 0)
+    inputs = {"observation": 100 * np.random.default_rng(0).standard_normal((200, 4), np.float32)}
+    actions = actor.act(inputs, {}, exploit=not explore).actions["action"]
+    assert (actions >= -2).all()
+    assert (actions <= [1, 3]).all()
+    assert np.ptp(actions, axis=0) == pytest.approx([3, 5], abs=0.3)  # and fill them

@@ -1,0 +1,906 @@
+"""Updates inside one graph, on models small enough to work out by hand."""
+
+# covers F6, F9
+
+import logging
+import re
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.batch import make_algorithm, make_config
+
+from relaax_like.algorithm import Algorithm, Losses, Phase
+from relaax_like.algorithm.model import Model
+from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.config.plan import OnPolicy
+from relaax_like.config.schedule import Linear, Schedule, Tunable
+from relaax_like.core.manifest import make_manifest
+from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.updates import LearningTask, OptimizerState, shuffle
+from relaax_like.nn.distributions import Deterministic
+from relaax_like.nn.layers import Parameter
+from relaax_like.nn.module import Module
+from relaax_like.nn.target import Target
+from relaax_like.parameter_server.store import Store
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+
+XLA = pytest.mark.parametrize("xla", [False, True], ids=["plain", "xla"])
+ROWS, DECAY = 11, 0.1
+
+
+class Regressor(Model):
+    """The group actor predicts the reward from x, and the group critic its square."""
+
+    def __init__(self, xla=False):
+        super().__init__(name="regressor")
+        self.xla = xla
+        random = np.random.default_rng(1)
+        self.w = tf.Variable(random.normal(size=(3, 1)).astype(np.float32), name="w")
+        self.b = tf.Variable(0.5, name="b")
+        self.u = tf.Variable(random.normal(size=(3, 1)).astype(np.float32), name="u")
+
+    def get_input_specs(self):
+        return [("x", {"shape": [3]})]
+
+    def get_action_specs(self):
+        return [("action", {"shape": [1]})]
+
+    def policy(self, inputs, states):
+        return {"action": Deterministic(inputs["x"] @ self.w + self.b)}, states
+
+    def get_group(self, name):
+        return "critic" if name == "u" else "actor"
+
+
+class Regression(Algorithm):
+    """A cost for each group, both with a decay of the weights."""
+
+    def learn(self, batch):
+        x, y, model = batch.inputs["x"], batch.rewards["reward"], self.model
+        actor = tf.reduce_mean((x @ model.w + model.b - y) ** 2)
+        critic = tf.reduce_mean((x @ model.u - y**2) ** 2)
+        own = 0.5 * DECAY * (tf.reduce_sum(model.w**2) + model.b**2)
+        other = 0.5 * DECAY * tf.reduce_sum(model.u**2)
+        return Losses(
+            {"actor": actor + own, "critic": critic + other}, metrics={"decay": own + other}
+        )
+
+
+OPTIMIZERS = {
+    "actor": OptimizerConfig(learning_rate=0.05, epsilon=1e-3),
+    "critic": OptimizerConfig(learning_rate=0.02, adam_epsilon="inside"),
+}
+
+
+def make_batch(rows=ROWS, seed=0):
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(rows, 3)).astype(np.float32)
+    return as_batch({"x": x}, random.normal(size=(rows, 1)).astype(np.float32))
+
+
+def as_batch(inputs, rewards, **others):
+    leading = rewards.shape[:-1]
+    return {
+        "inputs": inputs,
+        "next_inputs": inputs,
+        "next_alive": {"alive": np.ones(leading, np.float32)},
+        "rewards": {"reward": rewards},
+        "actions": {"action": np.zeros(rewards.shape, np.float32)},
+        **others,
+    }
+
+
+def read(task):
+    return {variable.name: variable.value for variable in task.get_variables()}
+
+
+def order_of(seed, epoch, length, minibatch):
+    order = shuffle(tf.constant(length), tf.constant([seed, epoch], tf.int64)).numpy()
+    return [order[i : i + minibatch] for i in range(0, length - minibatch + 1, minibatch)]
+
+
+class SlowAdam:
+    """Kingma & Ba 2015, algorithm 1, in float64; epsilon as the configuration says."""
+
+    def __init__(self, config):
+        self.config, self.t, self.moments = config, 0, {}
+
+    def step(self, weights, gradients):
+        c = self.config
+        self.t += 1
+        for name, g in gradients.items():
+            m, v = self.moments.get(name, (0.0, 0.0))
+            m, v = c.beta1 * m + (1 - c.beta1) * g, c.beta2 * v + (1 - c.beta2) * g**2
+            self.moments[name] = m, v
+            root = np.sqrt(1 - c.beta2**self.t)
+            epsilon = c.epsilon if c.adam_epsilon == "inside" else c.epsilon / root
+            m_hat, v_hat = m / (1 - c.beta1**self.t), v / root**2
+            weights[name] = weights[name] - c.learning_rate * m_hat / (np.sqrt(v_hat) + epsilon)
+
+
+def run_slowly(task, batch, minibatches):
+    """The same updates with gradients by hand; returns weights and mean costs."""
+    weights = {name: value.astype(np.float64) for name, value in read(task).items()}
+    x, y = batch["inputs"]["x"].astype(np.float64), batch["rewards"]["reward"].astype(np.float64)
+    actor, critic = SlowAdam(OPTIMIZERS["actor"]), SlowAdam(OPTIMIZERS["critic"])
+    costs = []
+    for rows in minibatches:
+        w, b, u, n = weights["w"], weights["b"], weights["u"], len(rows)
+        error = x[rows] @ w + b - y[rows]
+        critic_error = x[rows] @ u - y[rows] ** 2
+        decay = DECAY / 2 * ((w**2).sum() + b**2 + (u**2).sum())
+        actor_decay = DECAY / 2 * ((w**2).sum() + b**2)
+        actor_cost = (error**2).mean() + actor_decay
+        costs.append([actor_cost, (critic_error**2).mean() + decay - actor_decay, decay])
+        gradients = {
+            "w": 2 / n * x[rows].T @ error + DECAY * w,
+            "b": 2 / n * error.sum() + DECAY * b,
+        }
+        actor.step(weights, gradients)
+        critic.step(weights, {"u": 2 / n * x[rows].T @ critic_error + DECAY * u})
+    return weights, dict(zip(("actor", "critic", "decay"), np.mean(costs, axis=0), strict=True))
+
+
+def assert_values(task, want, tolerance=1e-5):
+    for name, value in read(task).items():
+        np.testing.assert_allclose(value, want[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@XLA
+def test_epochs_of_minibatches_equal_a_slow_reference(xla, caplog):
+    caplog.set_level(logging.INFO)
+    task, batch = LearningTask(Regression(Regressor(xla)), OPTIMIZERS), make_batch()
+    minibatches = [rows for epoch in range(5) for rows in order_of(7, epoch, ROWS, 4)]
+    assert len(minibatches) == 10
+    want, want_costs = run_slowly(task, batch, minibatches)
+    learned = task.update_epochs(**batch, epochs=5, minibatch=4, seed=7)
+    assert learned.updates == 10
+    assert learned.costs == pytest.approx(want_costs, rel=1e-5)
+    assert_values(task, want)
+    assert task.export_optimizers().updates == 10
+    # Tracing is quick; what the line tells of comes with the first call, once.
+    lines = [r.message for r in caplog.records if r.name == "relaax_like.learn.updates"]
+    wanted = r"compiling the update \(once, about \d+ s\)"
+    assert [bool(re.fullmatch(wanted, line)) for line in lines] == [True] * xla
+
+
+@XLA
+def test_updates_of_a_whole_batch_equal_a_slow_reference(xla):
+    task, batch = LearningTask(Regression(Regressor(xla)), OPTIMIZERS), make_batch()
+    count = 25  # so that a form for this shape takes over midway
+    want, want_costs = run_slowly(task, batch, [np.arange(ROWS)] * count)
+    costs = [task.update(**batch).costs for _ in range(count)]
+    means = {name: np.mean([c[name] for c in costs]) for name in costs[0]}
+    assert means == pytest.approx(want_costs, rel=1e-5)
+    assert_values(task, want)
+
+
+class Clipped(Regression):
+    max_gradient_norm = 0.3
+
+
+@pytest.mark.parametrize("epochs", [False, True], ids=["update", "update_epochs"])
+def test_updates_are_those_of_gradients_and_the_servers_kernel(epochs):
+    optimizers = {
+        "actor": OptimizerConfig(
+            name="adamw", schedule="linear", learning_rate_end=0, schedule_env_steps=100
+        ),
+        "critic": OptimizerConfig(name="rmsprop", momentum=0.5),
+    }
+    task = LearningTask(Clipped(Regressor()), optimizers)
+    slow = ComputationTask(Clipped(Regressor()))
+    variables = slow.get_variables()
+    manifest = make_manifest(variables)
+    store = Store(manifest, manifest.pack([v.value for v in variables]), optimizers)
+    batch = make_batch()
+    x, y = batch["inputs"]["x"], batch["rewards"]["reward"]
+    if epochs:
+        store.apply(None, env_steps=40)
+        means = task.update_epochs(**batch, epochs=2, minibatch=3, seed=5, global_t=40).costs
+        parts = [rows for epoch in range(2) for rows in order_of(5, epoch, ROWS, 3)]
+    else:
+        parts = [np.arange(ROWS)] * 6
+    norms = []
+    for number, rows in enumerate(parts):
+        if not epochs:
+            task.update(**batch, global_t=20 * number)
+        gradients, costs = slow.compute_gradients(**as_batch({"x": x[rows]}, y[rows]))
+        store.apply(manifest.pack(gradients, gradient=True), env_steps=0 if epochs else 20)
+        slow.set_values(manifest.unpack(store.values.flat))
+        norms.append(costs["gradient norm"])
+    assert_values(task, read(slow), 1e-6)
+    assert max(norms) > 0.3  # clipped
+    if epochs:
+        assert means["gradient norm"] == pytest.approx(np.mean(norms), rel=1e-5)
+    # The slots lie as in the server's snapshots.
+    state, server = task.export_optimizers(), store.export_state()
+    assert state.slot_names == server.slot_names
+    assert state.steps == server.steps
+    for group, slots in state.slots.items():
+        np.testing.assert_allclose(slots, server.slots[group], rtol=1e-5, atol=1e-8)
+
+
+SGD = OptimizerConfig(name="sgd", learning_rate=0.5)
+
+
+class Scalars(Model):
+    """Two numbers in groups of their own."""
+
+    groups = {"critic": ("critic",), "actor": ("actor",)}  # noqa: RUF012
+
+    def __init__(self, xla=False):
+        super().__init__(name="scalars")
+        self.xla = xla
+        self.critic = tf.Variable(1.0, name="critic")
+        self.actor = tf.Variable(0.0, name="actor")
+
+    def get_input_specs(self):
+        return [("x", {"shape": []})]
+
+    def get_action_specs(self):
+        return [("action", {"shape": [1]})]
+
+    def policy(self, inputs, states):
+        raise NotImplementedError
+
+
+def make_scalars(algorithm, xla=False, optimizer=SGD):
+    return LearningTask(algorithm(Scalars(xla)), {"critic": optimizer, "actor": optimizer})
+
+
+def make_x(x):
+    x = np.array(x, np.float32)
+    return as_batch({"x": x}, np.zeros((*x.shape, 1), np.float32))
+
+
+class Chase(Algorithm):
+    """The critic goes to 3, the actor to where the critic is."""
+
+    def learn(self, batch):
+        critic, actor = self.model.critic, self.model.actor
+        costs = {"critic": 0.5 * (critic - 3.0) ** 2, "actor": 0.5 * (actor - critic) ** 2}
+        return Losses(costs, metrics={"sum": critic + actor})
+
+
+class CriticFirst(Chase):
+    phases = (Phase("critic"), Phase("actor"))
+
+
+class ActorFirst(Chase):
+    phases = (Phase("actor"), Phase("critic"))
+
+
+# critic: 1 - 0.5 (1 - 3) = 2, then 2.5. The actor goes half of the way to the critic, which is at 1
+# and 2 when it comes late, at 2 and 2.5 when it goes first.
+STEPS = [
+    (Chase, [(2, 0.5), (2.5, 1.25)], {"critic": 2.0, "actor": 0.5, "sum": 1.0}),
+    (ActorFirst, [(2, 0.5), (2.5, 1.25)], {"critic": 2.0, "actor": 0.5, "sum": 1.0}),
+    (CriticFirst, [(2, 1), (2.5, 1.75)], {"critic": 2.0, "actor": 2.0, "sum": 1.0}),
+]
+
+
+@XLA
+@pytest.mark.parametrize(("algorithm", "steps", "costs"), STEPS, ids=["at once", "late", "first"])
+def test_phases_see_the_values_that_earlier_ones_left(algorithm, steps, costs, xla):
+    task = make_scalars(algorithm, xla)
+    for number, (critic, actor) in enumerate(steps):
+        learned = task.update_epochs(**make_x([0.0]), epochs=1, minibatch=1, seed=0)
+        assert learned.updates == 1
+        if number == 0:
+            assert learned.costs == pytest.approx(costs)
+        assert read(task) == pytest.approx({"critic": critic, "actor": actor})
+    other = make_scalars(algorithm, xla)
+    assert other.update(**make_x([0.0])).costs == pytest.approx(costs)
+
+
+@XLA
+@pytest.mark.parametrize("epochs", [False, True], ids=["update", "update_epochs"])
+def test_a_phase_can_run_in_every_third_update_and_counts_its_own_steps(epochs, xla):
+    class Delayed(Chase):
+        phases = (Phase("critic"), Phase("actor", every=3))
+
+    task = make_scalars(Delayed, xla)
+    if epochs:
+        learned = task.update_epochs(**make_x(np.zeros(7)), epochs=1, minibatch=1, seed=0)
+        # Before the updates 3 and 6 the critic was at 3 - 2 / 2^3 and 3 - 2 / 2^6, the actor at 0
+        # and half of that.
+        first, second = 3 - 2 / 2**3, 3 - 2 / 2**6
+        wanted = (0.5 * first**2 + 0.5 * (first / 2 - second) ** 2) / 2
+        assert learned.costs["actor"] == pytest.approx(wanted)
+    else:
+        actors = []
+        for _ in range(7):
+            task.update(**make_x([0.0]))
+            actors.append(float(read(task)["actor"]))
+        first = (3 - 2 / 2**3) / 2
+        assert actors[:5] == pytest.approx([0, 0, first, first, first])
+    assert task.export_optimizers().steps == {"critic": 7, "actor": 2}
+    resumed = make_scalars(Delayed, xla)
+    resumed.set_values(task.get_values())
+    resumed.import_optimizers(task.export_optimizers())
+    for one in (task, resumed):
+        one.update(**make_x([0.0]))
+        one.update(**make_x([0.0]))
+    assert read(resumed) == read(task)
+    assert resumed.export_optimizers().steps == {"critic": 9, "actor": 3}
+
+
+def test_in_phases_each_group_is_clipped_alone():
+    class Far(CriticFirst):
+        @property
+        def max_gradient_norm(self):
+            return {"critic": 1.0, "actor": 1.0}
+
+    task = make_scalars(Far)
+    task.set_values([np.float32(0.0), np.float32(7.0)])  # actor, critic
+    costs = task.update(**make_x([0.0])).costs
+    # Gradients are 4 and then, the critic being at 6.5, -6.5.
+    assert read(task) == pytest.approx({"critic": 6.5, "actor": 0.5})
+    assert costs["gradient norm critic"] == pytest.approx(4)
+    assert costs["gradient norm actor"] == pytest.approx(6.5)
+
+
+def test_a_cost_leaves_other_groups_alone_and_a_metric_all_of_them():
+    class OnlyActor(Chase):
+        def learn(self, batch):
+            losses = super().learn(batch)
+            return Losses({"critic": tf.constant(0.0), "actor": losses.costs["actor"]})
+
+    class WithMetric(OnlyActor):
+        def learn(self, batch):
+            losses = super().learn(batch)
+            wrong = 100.0 * self.model.critic**2 + self.model.actor
+            return Losses(losses.costs, metrics={"wrong": wrong})
+
+    for algorithm in (OnlyActor, WithMetric):
+        task = make_scalars(algorithm)
+        task.update(**make_x([0.0]))
+        assert read(task) == {"critic": 1.0, "actor": 0.5}, algorithm
+
+
+@XLA
+def test_frozen_groups_keep_their_values_and_their_steps(xla):
+    class Frozen(Chase):
+        frozen = ("critic",)
+
+        def learn(self, batch):
+            return Losses({"actor": super().learn(batch).costs["actor"]})
+
+    task = make_scalars(Frozen, xla, OptimizerConfig(name="adamw", learning_rate=0.5))
+    task.update(**make_x([0.0]))
+    assert read(task)["critic"] == 1.0
+    assert read(task)["actor"] != 0.0
+    assert task.export_optimizers().steps == {"critic": 0, "actor": 1}
+
+
+class Climb(Algorithm):
+    """The actor climbs by 1 per update, up to a height of 4."""
+
+    def learn(self, batch):
+        actor = self.model.actor
+        return Losses(
+            {"actor": -2.0 * actor, "critic": 0.0 * self.model.critic}, metrics={"height": actor}
+        )
+
+    def stop(self, metrics):
+        return metrics["height"] >= 4.0
+
+
+# covers P10
+@XLA
+def test_stop_ends_all_epochs_after_the_update_that_asked_for_it(xla):
+    task = make_scalars(Climb, xla)
+    arguments = dict(make_x(np.zeros(6)), epochs=4, minibatch=2, seed=0)
+    learned = task.update_epochs(**arguments)
+    # Heights before the updates: 0, 1, 2, 3, 4. Three minibatches are an epoch.
+    assert learned.updates == 5
+    assert read(task)["actor"] == 5
+    assert learned.costs["height"] == pytest.approx(2)
+    learned = task.update_epochs(**arguments)
+    assert (learned.updates, learned.costs["height"], read(task)["actor"]) == (1, 5, 6)
+
+
+class Number(Module):
+    """A variable that a target can follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.x = Parameter("actor", np.float32(0.0))
+
+    def __call__(self, like):
+        return self.x(like)
+
+
+class Followed(Scalars):
+    how: ClassVar = {"every": 3}
+
+    def __init__(self, xla=False):
+        super().__init__(xla)
+        self.actor = Number()
+        self.follower = Target(self.actor, **self.how)
+
+
+class Mixed(Followed):
+    how: ClassVar = {"tau": 0.25}
+
+
+class Rise(Algorithm):
+    """The actor climbs by 1 per update."""
+
+    def learn(self, batch):
+        actor = self.model.actor(batch.returns)
+        return Losses({"actor": -2.0 * actor, "critic": 0.0 * self.model.critic})
+
+
+@XLA
+@pytest.mark.parametrize(
+    ("model", "wanted"),
+    [
+        (Followed, [0, 0, 3, 3, 3, 6, 6, 6, 9]),
+        (Mixed, np.cumsum([0.25 * sum(0.75**j for j in range(i)) for i in range(1, 10)])),
+    ],
+    ids=["every", "tau"],
+)
+def test_a_target_follows_its_source_also_after_a_resume(model, wanted, xla):
+    def make():
+        return LearningTask(Rise(model(xla)), {"critic": SGD, "actor": SGD})
+
+    def read_target(one):
+        return float({v.name: v.value for v in one.get_variables()}["target/actor"])
+
+    task, seen = make(), []
+    for _ in range(4):
+        task.update(**make_x([0.0]))
+        seen.append(read_target(task))
+    resumed = make()
+    resumed.set_values(task.get_values())
+    resumed.import_optimizers(task.export_optimizers())
+    for _ in range(2):
+        resumed.update(**make_x([0.0]))
+        seen.append(read_target(resumed))
+    resumed.update_epochs(**make_x(np.zeros(3)), epochs=1, minibatch=1, seed=0)
+    seen.append(read_target(resumed))
+    assert seen == pytest.approx([*wanted[:6], wanted[8]], rel=1e-5)
+    assert read(resumed)["actor"] == 9
+
+
+def test_a_target_s_source_is_of_one_variable_group():
+    class Both(Module):
+        def __init__(self, *parts):
+            super().__init__()
+            self.parts = parts
+
+    class Spread(Scalars):
+        def __init__(self):
+            super().__init__()
+            self.follower = Target(Both(self.actor, self.critic), tau=0.5)
+
+    with pytest.raises(ConfigError, match=r"Target of .*actor.*critic.*expected one"):
+        make_scalars(lambda _: Chase(Spread()))
+
+
+@XLA
+def test_draws_depend_on_seed_group_and_step_alone(xla):
+    class Noise(Chase):
+        phases = (Phase("critic"), Phase("actor"))
+
+        def learn(self, batch):
+            noise = [self.random.normal([]), self.random.uniform([])]
+            losses = super().learn(batch)
+            return Losses(losses.costs, metrics={"normal": noise[0], "uniform": noise[1]})
+
+    def draw(seed, count, start=0):
+        task = LearningTask(Noise(Scalars(xla), seed=seed), {"critic": SGD, "actor": SGD})
+        state = task.export_optimizers()
+        task.import_optimizers(replace(state, steps=dict.fromkeys(state.steps, start)))
+        costs = [task.update(**make_x([0.0])).costs for _ in range(count)]
+        return [(c["normal"], c["uniform"]) for c in costs]
+
+    first = draw(3, 4)
+    assert len({x for pair in first for x in pair}) == 8
+    assert draw(3, 2, start=2) == first[2:]
+    assert not {*first} & {*draw(4, 4)}
+
+
+class ScheduleConfig(AlgorithmConfig):
+    weight: Tunable = 2.0
+    bound: Tunable | None = 0.5
+    off: Tunable | None = None
+    rate: Schedule = Linear(1.0, 0.0, steps=100)
+    plan: OnPolicy = OnPolicy(rollout_steps=1, discount=0.5)
+
+
+@XLA
+def test_settings_schedules_and_global_t_are_inputs_of_one_compiled_function(xla):
+    class Settled(Chase):
+        traces = 0
+
+        def learn(self, batch):
+            type(self).traces += 1
+            numbers = {
+                "weight": self.config.weight,
+                "bound": self.config.bound + 0.0 * tf.cast(self.config.off is None, tf.float32),
+                "rate": self.config.rate,
+                "discount": batch.discount[0],
+                "global_t": tf.cast(self.global_t, tf.float32),
+            }
+            return Losses(super().learn(batch).costs, metrics=numbers)
+
+    algorithm = Settled(Scalars(xla), ScheduleConfig())
+    task = LearningTask(algorithm, {"critic": SGD, "actor": SGD})
+    wanted = {"weight": 2.0, "discount": 0.5, "bound": 0.5}
+    assert len(task._settings.values) == 3
+    for global_t, rate in ((0, 1.0), (25, 0.75), (1000, 0.0)):
+        got = task.update(**make_x([0.0]), global_t=global_t).costs
+        assert {k: got[k] for k in (*wanted, "rate", "global_t")} == pytest.approx(
+            {**wanted, "rate": rate, "global_t": global_t}
+        )
+    assert Settled.traces == 1
+    assert algorithm.config.weight == 2.0  # outside of a trace they are numbers
+
+
+class RowResults(Algorithm):
+    def learn(self, batch):
+        zero = 0.0 * (self.model.actor + self.model.critic)
+        return Losses({"actor": zero, "critic": zero}, rows={"double": 2.0 * batch.inputs["x"]})
+
+
+# covers J5
+@XLA
+def test_results_of_rows_come_back_at_their_places(xla):
+    task = make_scalars(RowResults, xla)
+    x = np.arange(12, dtype=np.float32)
+    got = task.update_epochs(**make_x(x), epochs=2, minibatch=4, seed=0)
+    np.testing.assert_array_equal(got.rows["double"], 2 * x)
+    rollouts = x.reshape(3, 4)
+    batch = as_batch({"x": rollouts}, rollouts[..., None])
+    for of in ("steps", "rollouts"):
+        got = task.update_epochs(**batch, epochs=1, minibatch=2, seed=0, minibatch_of=of)
+        np.testing.assert_array_equal(got.rows["double"], 2 * rollouts)
+    # Rows that were in no minibatch have none.
+    got = task.update_epochs(**make_x(x), epochs=1, minibatch=5, seed=0)
+    assert np.isnan(got.rows["double"]).sum() == 2
+    np.testing.assert_array_equal(task.update(**make_x(x)).rows["double"], 2 * x)
+
+
+class Seen(Algorithm):
+    """Tells which rows it saw: row i is 2^i. What was seen in one update adds to the actor."""
+
+    def learn(self, batch):
+        costs = {"actor": -self.model.actor, "critic": 0.0 * self.model.critic}
+        return Losses(costs, metrics={"rows": tf.reduce_sum(batch.inputs["x"])})
+
+
+def count_rows(learned):
+    return round(learned.costs["rows"] * learned.updates)
+
+
+@XLA
+def test_an_epoch_goes_through_every_row_once_and_leaves_the_rest_out(xla):
+    task = make_scalars(Seen, xla)
+    rows = make_x(2.0 ** np.arange(12))
+    learned = task.update_epochs(**rows, epochs=3, minibatch=4, seed=1)
+    assert (learned.updates, count_rows(learned)) == (9, 3 * (2**12 - 1))
+    left_out = set()
+    for seed in range(6):
+        learned = task.update_epochs(**rows, epochs=1, minibatch=5, seed=seed)
+        seen = count_rows(learned)
+        assert (learned.updates, seen.bit_count()) == (2, 10)
+        left_out.add(2**12 - 1 - seen)
+    assert len(left_out) > 3
+
+
+@XLA
+def test_only_the_rows_that_count_are_gone_through(xla):
+    task = make_scalars(Seen, xla)
+    rows = make_x(2.0 ** np.arange(12))
+    for count, updates, each in ((9, 3, 9), (8, 2, 6), (3, 1, 3), (12, 4, 12)):
+        learned = task.update_epochs(**rows, epochs=1, minibatch=3, seed=count, count=count)
+        seen = count_rows(learned)
+        assert (learned.updates, seen.bit_count()) == (updates, each)
+        assert seen < 2**count
+    with pytest.raises(InvalidInputError, match=r"count: 13, expected 3 .* to 12"):
+        task.update_epochs(**rows, epochs=1, minibatch=3, seed=0, count=13)
+
+
+@XLA
+def test_the_same_seed_gives_the_same_result(xla):
+    task, batch = LearningTask(Regression(Regressor(xla)), OPTIMIZERS), make_batch()
+    values, state = task.get_values(), task.export_optimizers()
+
+    def run(seed):
+        task.set_values(values)
+        task.import_optimizers(state)
+        result = task.update_epochs(**batch, epochs=2, minibatch=3, seed=seed)
+        return result.costs, np.concatenate([value.ravel() for value in task.get_values()])
+
+    (first, one), (again, two), (other, three) = run(3), run(3), run(2**63 + 4)
+    assert first == again
+    assert first != other
+    np.testing.assert_array_equal(one, two)
+    assert (one != three).all()
+
+
+def test_orders_are_permutations_that_differ_by_seed_and_epoch():
+    orders = [np.concatenate(order_of(s, e, 50, 1)) for s in range(20) for e in range(20)]
+    assert len({order.tobytes() for order in orders}) == 400
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    # Each place is equally likely; five standard deviations of a mean of 400 draws.
+    deviation = np.sqrt((50**2 - 1) / 12 / 400)
+    np.testing.assert_allclose(np.mean(orders, axis=0), 24.5, atol=5 * deviation)
+
+
+class Sequences(Model):
+    """Slot i is 2^i in its memory and in all of its observations; beside it stands the step."""
+
+    def __init__(self, xla):
+        super().__init__(name="sequences")
+        self.xla = xla
+        self.w = tf.Variable(0.0, name="w")
+
+    def get_input_specs(self):
+        return [("x", {"shape": [2]})]
+
+    def get_state_specs(self):
+        return [("memory", {"shape": [1]})]
+
+    def get_action_specs(self):
+        return [("action", {"shape": [1]})]
+
+    def policy(self, inputs, states):
+        raise NotImplementedError
+
+
+class WholeRollouts(Algorithm):
+    def learn(self, batch):
+        slots, steps = batch.inputs["x"][..., 0], batch.inputs["x"][..., 1]  # [T, m]
+        wrong = [
+            slots - batch.memory["memory"][:, 0],
+            steps - tf.range(5.0)[:, None],
+            batch.continues - 1.0,
+            tf.cast(batch.begins, tf.float32),
+            batch.actions["action"][..., 0] - slots,
+            batch.returns - slots,
+        ]
+        return Losses(
+            {"default": 0.0 * self.model.w},
+            metrics={
+                "slots": tf.reduce_sum(slots[0]),
+                "wrong": tf.add_n([tf.reduce_max(tf.abs(part)) for part in wrong]),
+                "length": tf.cast(tf.size(slots), tf.float32),
+            },
+        )
+
+
+def make_rollout(steps=5, slots=6):
+    names = np.broadcast_to(2.0 ** np.arange(slots, dtype=np.float32), (steps, slots))
+    x = np.stack([names, np.broadcast_to(np.arange(steps)[:, None], names.shape)], -1)
+    return {
+        "inputs": {"x": x},
+        "next_inputs": {"x": x},
+        "next_alive": {"alive": np.ones_like(names)},
+        "rewards": {"reward": names[..., None]},
+        "actions": {"action": names[..., None]},
+        "states": {"memory": names[0][:, None]},
+    }
+
+
+@XLA
+def test_rollouts_cut_by_slots_keep_their_steps_and_their_memory(xla):
+    task = LearningTask(WholeRollouts(Sequences(xla)), {"default": SGD})
+    learned = task.update_epochs(
+        **make_rollout(), epochs=2, minibatch=2, seed=0, minibatch_of="rollouts"
+    )
+    assert learned.updates == 6
+    wanted = {"default": 0, "slots": 2 * (2**6 - 1) / 6, "wrong": 0, "length": 10}
+    assert learned.costs == pytest.approx(wanted)
+
+
+@XLA
+def test_rollouts_cut_by_rows_are_taken_apart(xla):
+    class Rows(Seen):
+        def learn(self, batch):
+            assert batch.begins is None
+            difference = batch.inputs["x"] - batch.returns + batch.continues - 1.0
+            losses = super().learn(batch)
+            wrong = tf.reduce_max(tf.abs(difference))
+            return Losses(losses.costs, metrics={**losses.metrics, "wrong": wrong})
+
+    task = make_scalars(Rows, xla)
+    rows = 2.0 ** np.arange(12, dtype=np.float32).reshape(3, 4)
+    batch = as_batch({"x": rows}, rows[..., None])
+    learned = task.update_epochs(**batch, epochs=1, minibatch=6, seed=1)
+    assert (learned.updates, count_rows(learned), learned.costs["wrong"]) == (2, 2**12 - 1, 0)
+
+
+@XLA
+def test_whole_rollouts_of_an_actor_critic_equal_its_gradients_on_a_server(xla):
+    """a2c has loops over the steps of a rollout, whose gradients are taken inside of our loops."""
+    config = make_config(layers=({"gru": 5},), learning_rate=1e-2, max_gradient_norm=0.1)
+    random = np.random.default_rng(0)
+    steps, slots = 4, 6
+    x = random.normal(size=(steps, slots, 4)).astype(np.float32)
+    algorithm, slow_algorithm = make_algorithm(config), make_algorithm(config)
+    algorithm.model.xla, slow_algorithm.model.xla = xla, False
+    task, slow = LearningTask(algorithm, config.optimizers), ComputationTask(slow_algorithm)
+    memory = {
+        name: random.normal(size=(slots, *shape)).astype(np.float32)
+        for name, shape in slow.state_shapes.items()
+    }
+    assert memory
+    batch = {
+        "inputs": {"observation": x},
+        "next_inputs": {"observation": x[::-1]},
+        "next_alive": {"alive": random.choice([1.0, 0.0, -1.0], (steps, slots))},
+        "rewards": {"reward": random.normal(size=(steps, slots, 1))},
+        "actions": {
+            "action": random.integers(2, size=(steps, slots)),
+            "log_prob": np.log(random.uniform(0.3, 0.7, (steps, slots))),
+        },
+        "states": memory,
+    }
+    task.update_epochs(**batch, epochs=2, minibatch=2, seed=9, minibatch_of="rollouts")
+
+    variables = slow.get_variables()
+    manifest = make_manifest(variables)
+    store = Store(manifest, manifest.pack([v.value for v in variables]), config.optimizers)
+    for chosen in [part for epoch in range(2) for part in order_of(9, epoch, slots, 2)]:
+        cut = {
+            part: {
+                name: array[chosen] if part == "states" else array[:, chosen]
+                for name, array in arrays.items()
+            }
+            for part, arrays in batch.items()
+        }
+        gradients, _ = slow.compute_gradients(**cut)
+        store.apply(manifest.pack(gradients, gradient=True))
+        slow.set_values(manifest.unpack(store.values.flat))
+    assert_values(task, read(slow), 2e-5)
+    assert any(
+        (value != v.value).any() for value, v in zip(task.get_values(), variables, strict=True)
+    )
+
+
+@XLA
+def test_imported_optimizers_go_on_bit_for_bit(xla):
+    batch = make_batch()
+
+    def go_on(task):
+        task.update(**batch)
+        task.update_epochs(**batch, epochs=1, minibatch=4, seed=1)
+        return task.get_values()
+
+    task = LearningTask(Regression(Regressor(xla)), OPTIMIZERS)
+    empty = task.export_optimizers()
+    go_on(task)
+    values, state = task.get_values(), task.export_optimizers()
+    want = go_on(task)
+    resumed = LearningTask(Regression(Regressor(xla)), OPTIMIZERS)
+    resumed.set_values(values)
+    resumed.import_optimizers(state)
+    for got, value, old in zip(go_on(resumed), want, values, strict=True):
+        np.testing.assert_array_equal(got, value)
+        assert (got != old).any()
+    # The slots matter, and what was exported is a copy that later updates leave alone.
+    resumed.set_values(values)
+    resumed.import_optimizers(empty)
+    for got, value in zip(go_on(resumed), want, strict=True):
+        assert (got != value).any()
+    assert (empty.updates, {float(np.abs(s).max()) for s in empty.slots.values()}) == (0, {0.0})
+    assert state.updates == 3
+    assert all(slots.dtype == np.float32 for slots in state.slots.values())
+
+
+def test_slots_of_another_optimizer_are_refused_and_change_nothing():
+    task = LearningTask(Regression(Regressor()), OPTIMIZERS)
+    task.update(**make_batch())
+    before = task.export_optimizers()
+    sgd = LearningTask(Regression(Regressor()), {**OPTIMIZERS, "critic": SGD})
+    short = {**before.slots, "critic": before.slots["critic"][:, :1]}
+    for state in (
+        sgd.export_optimizers(),
+        OptimizerState({"actor": 1, "critic": 1}, short, before.slot_names),
+        OptimizerState({}, {}, {}),
+    ):
+        with pytest.raises(InvalidInputError, match="slots of group"):
+            task.import_optimizers(state)
+    after = task.export_optimizers()
+    assert after.updates == 1
+    for group, slots in before.slots.items():
+        np.testing.assert_array_equal(after.slots[group], slots)
+
+
+MISTAKES = {
+    "no cost": ({"actor": 0.0}, {}, r"no cost for the variable group 'critic'.*frozen"),
+    "misspelt": (
+        {"actor": 0.0, "critc": 0.0},
+        {},
+        r"'critc', which is not a variable group \(did you mean 'critic'\?\)",
+    ),
+    "both": (
+        {"actor": 0.0, "critic": 0.0},
+        {"actor": 0.0},
+        "'actor' is a cost and a metric; rename the metric",
+    ),
+}
+
+
+@pytest.mark.parametrize(("costs", "metrics", "words"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_in_losses_names_file_and_line(costs, metrics, words):
+    class Wrong(Regression):
+        def learn(self, batch):
+            return Losses(
+                {k: tf.constant(v) for k, v in costs.items()},
+                metrics={k: tf.constant(v) for k, v in metrics.items()},
+            )
+
+    line = Wrong.learn.__code__.co_firstlineno
+    with pytest.raises(ValueError, match=rf"test_updates.py:{line}: .*{words}"):
+        LearningTask(Wrong(Regressor()), OPTIMIZERS).update(**make_batch())
+
+
+def test_groups_that_do_not_fit_the_model_are_refused():
+    with pytest.raises(ConfigError, match=r"optimizers: actor, expected .*: actor, critic"):
+        LearningTask(Regression(Regressor()), {"actor": SGD})
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ({"phases": (Phase("actor"),)}, "'critic' is in 0 phases, expected one"),
+        ({"phases": (Phase("actor", "critic"), Phase("actor"))}, "'actor' is in 2 phases"),
+        ({"phases": (Phase("actor"), Phase("citric"))}, r"did you mean 'critic'\?"),
+        ({"phases": (Phase("actor", "critic", every=2),)}, "none runs in every update"),
+        ({"frozen": ("citric",)}, r"'citric' is not a variable group \(did you mean 'critic'"),
+        ({"frozen": ("critic",), "phases": (Phase("critic"),)}, "not a variable group that is tr"),
+    ],
+)
+def test_phases_and_frozen_groups_that_do_not_fit_are_refused(attributes, words):
+    wrong = type("Wrong", (Regression,), attributes)
+    with pytest.raises(ConfigError, match=words):
+        LearningTask(wrong(Regressor()), OPTIMIZERS)
+
+
+def test_a_gradient_alone_is_refused_where_there_are_phases():
+    with pytest.raises(ConfigError, match=r"test_updates.py:\d+: phases: .*placement: server"):
+        ComputationTask(CriticFirst(Scalars())).compute_gradients(**make_x([0.0]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "message"),
+    [
+        ({"minibatch": 12}, "minibatch", "minibatch: 12, expected 1 to 11"),
+        ({"minibatch": 0}, "minibatch", "minibatch: 0, expected 1 to 11"),
+        ({"epochs": 0}, "epochs", "epochs: 0, expected 1 or more"),
+        ({"minibatch_of": "rollouts"}, "minibatch_of", "has no time axis"),
+        (
+            {"rewards": {"reward": np.zeros((12, 1))}},
+            "rewards[reward]",
+            r"rewards\[reward\]: \[12\] rows or slots, expected \[11\] like inputs\[x\]",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(changes, field, message):
+    task = LearningTask(Regression(Regressor()), OPTIMIZERS)
+    before = task.get_values()
+    with pytest.raises(InvalidInputError, match=message) as caught:
+        task.update_epochs(**{**make_batch(), "epochs": 1, "minibatch": 4, "seed": 0, **changes})
+    assert caught.value.field == field
+    for old, new in zip(before, task.get_values(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_rollouts_whose_axes_are_swapped_are_refused():
+    task = LearningTask(WholeRollouts(Sequences(False)), {"default": SGD})
+    batch = make_rollout()
+    with pytest.raises(InvalidInputError, match='minibatch_of: "steps", but the memory'):
+        task.update_epochs(**batch, epochs=1, minibatch=2, seed=0)
+    scalars = make_scalars(Seen)
+    x = np.zeros((3, 4), np.float32)
+    swapped = {**make_x(x), "next_alive": {"alive": np.ones((4, 3))}}
+    with pytest.raises(InvalidInputError, match=r"\[4, 3\] steps and slots, expected \[3, 4\]"):
+        scalars.update_epochs(**swapped, epochs=1, minibatch=2, seed=0)
