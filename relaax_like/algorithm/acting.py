@@ -11,12 +11,20 @@ from typing import Any
 import numpy as np
 
 from relaax_like.algorithm.exploration import Exploration
-from relaax_like.algorithm.model import Model, Specs, get_variables, order_variables
+from relaax_like.algorithm.model import (
+    Model,
+    Specs,
+    get_acting_names,
+    get_variables,
+    order_variables,
+)
+from relaax_like.config.places import describe_place
 from relaax_like.core.prediction import Prediction
 from relaax_like.nn.compiling import CompiledFunction
 from relaax_like.nn.layers import Layer
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import get_name
+from relaax_like.wire.errors import ConfigError
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -35,11 +43,13 @@ class NumpyActor:
       model: as the attribute.
       seed: of the draws.
       config: with schedules that the policy explores by; None: without any.
+      whole: all variables are needed, as by `value`, not only those of `Model.acting`.
     """
 
-    def __init__(self, model: Model, seed: int, config: Any = None):
+    def __init__(self, model: Model, seed: int, config: Any = None, whole: bool = False):
         self.model = model
         self.global_t = 0
+        self._subset = _Subset(model, whole)
         self._exploration = Exploration(model, config)
         self._random = np.random.default_rng(seed)
         self._layers = [module for module in model.submodules if isinstance(module, Layer)]
@@ -92,7 +102,9 @@ class NumpyActor:
                 action, part = distribution.sample_with_log_prob(self._random)
             actions[name] = action
             log_prob = log_prob + part
-        return Prediction(actions, next_states, log_prob, version)
+        prediction = Prediction(actions, next_states, log_prob, version)
+        self._subset.validate(prediction)
+        return prediction
 
     def value(self, inputs: Arrays, states: Arrays) -> np.ndarray:
         """Returns V, `[B] float32`, for `[B, ...]` inputs and the memory before them.
@@ -111,7 +123,7 @@ class NumpyActor:
         return given[1]
 
     def _bind(self, values: Sequence[np.ndarray]) -> None:
-        arrays = dict(zip(self._names, values, strict=True))
+        arrays = dict(zip(self._names, self._subset.mask(values), strict=True))
         for layer in self._layers:
             layer.arrays = {k: arrays[get_name(v)] for k, v in layer.get_variables().items()}
 
@@ -127,6 +139,7 @@ class CompiledActor:
 
         self.model = model
         self.global_t = 0
+        self._subset = _Subset(model)
         self._exploration = Exploration(model, config)
         self._generator = make_generator(seed)
         self._inputs = _to_tensor_specs(model.get_input_specs())
@@ -140,7 +153,7 @@ class CompiledActor:
     def set_values(self, values: Sequence[np.ndarray], version: int) -> None:
         """Sets the values of all variables, in manifest order."""
         with self._lock:
-            for variable, value in zip(self._variables, values, strict=True):
+            for variable, value in zip(self._variables, self._subset.mask(values), strict=True):
                 variable.assign(value)
             self._version = version
 
@@ -173,12 +186,14 @@ class CompiledActor:
             results = [t.numpy()[:rows] for t in self._get_function(exploit)(*tensors)]
             version = self._version
         actions, next_states = self._names
-        return Prediction(
+        prediction = Prediction(
             dict(zip(actions, results, strict=False)),
             dict(zip(next_states, results[len(actions) :], strict=False)),
             results[-1],
             version,
         )
+        self._subset.validate(prediction)
+        return prediction
 
     def _get_function(self, exploit: bool) -> Any:
         if exploit not in self._functions:
@@ -212,16 +227,61 @@ class CompiledActor:
         return [*actions.values(), *next_states.values(), log_prob]
 
 
+class _Subset:
+    """The variables that a policy may read: `Model.acting`. All others are NaN while it acts.
+
+    So a subset that lacks a variable fails at the first action, wherever the agents run, instead of
+    acting by values that nobody sent.
+    """
+
+    def __init__(self, model: Model, whole: bool = False):
+        self._model = model
+        names = None if whole else get_acting_names(model)
+        # In manifest order; None: the variable's own value.
+        self._masks: list[np.ndarray | None] = []
+        if names is not None:
+            self._masks = [
+                None if v.name in names else np.full(v.value.shape, np.nan, v.value.dtype)
+                for v in get_variables(model)
+            ]
+        self._is_valid = names is None
+
+    def mask(self, values: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Returns the values, with NaN for all that is not in the subset."""
+        if not self._masks:
+            return values
+        pairs = zip(values, self._masks, strict=True)
+        return [value if mask is None else mask for value, mask in pairs]
+
+    def validate(self, prediction: Prediction) -> None:
+        """Checks the first prediction.
+
+        Raises:
+          ConfigError: the policy has read a variable that is not in the subset.
+        """
+        if self._is_valid:
+            return
+        parts = [*prediction.actions.values(), *prediction.next_states.values()]
+        if any(np.isnan(np.asarray(part)).any() for part in (*parts, prediction.log_prob)):
+            model = type(self._model)
+            raise ConfigError(
+                f"{describe_place(model, 'acting')}: acting is {tuple(self._model.acting)}, but "
+                "policy reads variables of other attributes (the first action is NaN); add these "
+                "attributes to acting"
+            )
+        self._is_valid = True
+
+
 Actor = NumpyActor | CompiledActor
 
 
-def make_actor(model: Model, seed: int, config: Any = None) -> Actor:
+def make_actor(model: Model, seed: int, config: Any = None, whole: bool = False) -> Actor:
     """Returns the quickest form in which a model can act; arguments as of `NumpyActor`.
 
     A model whose `policy` gives NumPy results for arrays, because it is made of our layers alone,
     acts in NumPy; any other is compiled.
     """
-    actor = NumpyActor(model, seed, config)
+    actor = NumpyActor(model, seed, config, whole)
     try:
         inputs, states = model.get_input_specs(), model.get_state_specs()
         prediction = actor.act(_make_zeros(inputs), _make_zeros(states))

@@ -7,11 +7,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from relaax_like.config.places import describe_place
 from relaax_like.core.manifest import DEFAULT_GROUP, STATISTIC, TARGET, Follow, Variable
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import AnyVariable, Module, as_tf_variable, get_name
 from relaax_like.nn.normalization import Normalizer
 from relaax_like.nn.target import Target
+from relaax_like.wire.errors import ConfigError
 
 if TYPE_CHECKING:
     from relaax_like.nn.distributions import Distribution
@@ -36,7 +38,7 @@ class Model(Module, abc.ABC):
 
     # Whether XLA compiles it: on a processor it is quicker for all but convolutions.
     xla = True
-    # Attributes whose variables `policy` reads: what agents, workers and exports need. Empty: all.
+    # Attributes whose variables `policy` reads: those that agents pull. Empty: all.
     acting: Sequence[str] = ()
     # Variable group -> attributes whose variables it has. Variables of no attribute that is named
     # are in the group "default".
@@ -113,6 +115,26 @@ def get_groups(model: Model) -> tuple[str, ...]:
 def get_targets(model: Model) -> list[Target[Any]]:
     """Returns the targets."""
     return [module for module in model.submodules if isinstance(module, Target)]
+
+
+def get_acting_names(model: Model) -> frozenset[str] | None:
+    """Returns the names of the variables that `Model.acting` allows `policy` to read; None: all.
+
+    Raises:
+      ConfigError: the model has no such attribute; names the line.
+    """
+    if not model.acting:
+        return None
+    names: set[str] = set()
+    for attribute in model.acting:
+        found = _find_names(getattr(model, attribute, None))
+        if not found:
+            raise ConfigError(
+                f"{describe_place(type(model), 'acting')}: acting names {attribute!r}, but the "
+                "model has no attribute of that name with variables"
+            )
+        names |= found
+    return frozenset(names)
 
 
 def get_normalizers(model: Model) -> list[Normalizer]:

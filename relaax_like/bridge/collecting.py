@@ -3,7 +3,7 @@
 import itertools
 import queue
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,18 +56,34 @@ class CollectStream:
         # What gRPC's sending thread has still to take; None ends it.
         self._outbox: queue.SimpleQueue[frames.ExperienceRequest | None] = queue.SimpleQueue()
         self._call: Any = None
+        self._ranges: messages.Ranges = ()
 
-    def open(self, incarnation: int, have_version: int, have_epoch: int) -> None:
-        """Opens the stream, and asks for values newer than those at hand; epoch 0: there are none.
+    def open(
+        self,
+        incarnation: int,
+        have_version: int,
+        have_epoch: int,
+        names: Collection[str] | None = None,
+    ) -> None:
+        """Opens the stream, and requests values newer than those of the client.
+
+        Args:
+          incarnation: of the client.
+          have_version: of the client's values.
+          have_epoch: of the client's values; 0: it has none.
+          names: of the variables that are needed, all others arrive as NaN; None: all.
 
         Raises:
+          InvalidInputError: a name that is not in the manifest.
           ServerUnavailableError: the channel has been closed.
         """
+        self._ranges = () if names is None else self.manifest.find_ranges(names)
         header = experience_pb2.ExperienceHeader(
             client_id=self._client_id,
             incarnation=incarnation,
             have_version=have_version,
             have_epoch=have_epoch,
+            ranges=messages.ranges_to_messages(self._ranges),
         )
         self._outbox.put(experience_pb2.ExperienceRequest(header=header))
         try:
@@ -135,7 +151,7 @@ class CollectStream:
         progress = message.progress
         first = pb.PushPullReply(header=progress.header)
         reply = messages.messages_to_reply(
-            itertools.chain([first], self._call), self.manifest, self._pool
+            itertools.chain([first], self._call), self.manifest, self._pool, ranges=self._ranges
         )
         return Advance(StreamProgress(progress.received_through, progress.released_through), reply)
 

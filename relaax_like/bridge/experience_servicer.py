@@ -42,10 +42,11 @@ class ExperienceServicer:
             if not first.client_id:
                 raise InvalidInputError("client_id: empty, expected a name", "client_id")
             epoch = self._backend.pull(first.client_id).epoch  # refuses bad names
+            ranges = messages.messages_to_ranges(first.ranges, self._backend.manifest)
             stream = _Stream(sink, self._receiving, first, request_iterator, context)
             stream.start()
             have = first.have_version if first.have_epoch == epoch else None
-            yield from self._tell(sink, first, have, stream, context)
+            yield from self._tell(sink, first, have, ranges, stream, context)
         except Exception as error:
             if isinstance(error, InvalidInputError):
                 self._backend.count_refused("malformed")
@@ -56,6 +57,7 @@ class ExperienceServicer:
         sink: ExperienceSink,
         first: experience_pb2.ExperienceHeader,
         have: int | None,
+        ranges: messages.Ranges,
         stream: "_Stream",
         context: grpc.ServicerContext,
     ) -> Iterator[frames.ExperienceReply]:
@@ -74,7 +76,7 @@ class ExperienceServicer:
             # In this order: who acts on does so with values at least as new.
             progress = sink.wait(name, incarnation, seen, -1, 0.0)
             reply = self._backend.pull(name, have)
-            parts = messages.reply_to_messages(reply)
+            parts = messages.reply_to_messages(reply, ranges=ranges)
             header = next(parts).header  # type: ignore[union-attr]
             yield experience_pb2.ExperienceReply(
                 progress=experience_pb2.ExperienceProgress(

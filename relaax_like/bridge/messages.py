@@ -33,6 +33,9 @@ _OUTCOMES = {
 _OUTCOME_NAMES = {number: name for name, number in _OUTCOMES.items()}
 _DURABILITIES = {"snapshot": pb.SNAPSHOT, "journal": pb.JOURNAL}
 _DURABILITY_NAMES = {number: name for name, number in _DURABILITIES.items()}
+# Parts of the flat vector of values, in ascending order.
+Ranges = tuple[slice, ...]
+MAX_RANGES = 65_536
 # Memory of one episode, as a message and as a record.
 _EPISODE_BYTES = 256
 
@@ -249,12 +252,19 @@ def _get_chunk(message: frames.Request) -> bytes | memoryview:
     return message.chunk
 
 
-def reply_to_messages(reply: Reply, shared: SharedVectors | None = None) -> Iterator[frames.Reply]:
+def reply_to_messages(
+    reply: Reply, shared: SharedVectors | None = None, ranges: Ranges = ()
+) -> Iterator[frames.Reply]:
     """Yields the header and the chunks of one reply; the chunks are views of the values.
 
-    With memory that was agreed upon there are none: the values are copied there.
+    Args:
+      reply: what is sent.
+      shared: memory that was agreed upon; the values are then copied there, without chunks.
+      ranges: the parts of the values that are sent, one after another; empty: all.
     """
     values = reply.values
+    if values is not None and ranges:
+        values = replace(values, flat=np.concatenate([values.flat[part] for part in ranges]))
     in_memory = shared is not None and values is not None
     if shared is not None and values is not None:
         shared.values[...] = values.flat
@@ -283,6 +293,7 @@ def messages_to_reply(
     manifest: Manifest,
     pool: BufferPool,
     shared: SharedVectors | None = None,
+    ranges: Ranges = (),
 ) -> Reply:
     """Reads one reply, and no further.
 
@@ -291,6 +302,7 @@ def messages_to_reply(
       manifest: of the run.
       pool: of buffers of `total_bytes`, for the values.
       shared: the memory that was agreed upon; None: none.
+      ranges: the parts of the values that were asked for, the rest is NaN; empty: all.
 
     Raises:
       InvalidInputError: it does not follow the manifest.
@@ -305,6 +317,8 @@ def messages_to_reply(
         buffer = pool.take()
         if header.shared_values and shared is not None:
             buffer[...] = shared.values
+        elif ranges:
+            _fill_ranges(buffer, ranges, header, iterator)
         else:
             _fill(buffer, header, iterator)
         values = Values(version=header.values_version, flat=pool.publish(buffer))
@@ -318,6 +332,46 @@ def messages_to_reply(
         finished=header.finished,
         values=values,
     )
+
+
+def _fill_ranges(
+    buffer: np.ndarray, ranges: Ranges, header: pb.ReplyHeader, more: Iterator[frames.Reply]
+) -> None:
+    received = np.empty(sum(part.stop - part.start for part in ranges), np.uint8)
+    _fill(received, header, more)
+    buffer.fill(0xFF)  # NaN, as float32 and as float64
+    start = 0
+    for part in ranges:
+        end = start + part.stop - part.start
+        buffer[part] = received[start:end]
+        start = end
+
+
+def ranges_to_messages(ranges: Ranges) -> list[pb.ByteRange]:
+    """Packs parts of the values that a client needs."""
+    return [pb.ByteRange(offset=part.start, length=part.stop - part.start) for part in ranges]
+
+
+def messages_to_ranges(messages: Sequence[pb.ByteRange], manifest: Manifest) -> Ranges:
+    """Reads parts of the values that a client needs.
+
+    Raises:
+      InvalidInputError: too many, empty, not in ascending order, or beyond the values.
+    """
+    if len(messages) > MAX_RANGES:
+        raise InvalidInputError(f"ranges: {len(messages)}, at most {MAX_RANGES}", "ranges")
+    ranges, end = [], 0
+    for message in messages:
+        start, stop = message.offset, message.offset + message.length
+        if not end <= start < stop <= manifest.total_bytes:
+            raise InvalidInputError(
+                f"ranges: bytes {start} to {stop}, expected at least one byte between {end} and "
+                f"{manifest.total_bytes}; send ranges in ascending order, without overlap",
+                "ranges",
+            )
+        ranges.append(slice(start, stop))
+        end = stop
+    return tuple(ranges)
 
 
 def _fill(buffer: np.ndarray, header: pb.ReplyHeader, more: Iterator[frames.Reply]) -> None:

@@ -4,7 +4,7 @@ import functools
 import math
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -172,6 +172,29 @@ class Manifest:
         if len(names) < len(groups):
             raise InvalidInputError("groups: duplicate name; name each group once", "groups")
         return _select_groups(self, names)
+
+    def find_ranges(self, names: Collection[str]) -> tuple[slice, ...]:
+        """Returns the bytes of some variables in the flat vector, in ascending order.
+
+        Neighbours share a range, as do variables with nothing but padding between them.
+
+        Raises:
+          InvalidInputError: a name that is not in the manifest.
+        """
+        unknown = sorted(set(names) - {segment.name for segment in self.segments})
+        if unknown:
+            raise InvalidInputError(f"values: unknown variable {unknown[0][:60]!r}", "values")
+        ranges: list[slice] = []
+        is_last_wanted = False
+        for segment in self.segments:
+            end = segment.offset + segment.num_bytes
+            is_wanted = segment.name in names
+            if is_wanted and is_last_wanted:
+                ranges[-1] = slice(ranges[-1].start, end)
+            elif is_wanted and segment.num_bytes:
+                ranges.append(slice(segment.offset, end))
+            is_last_wanted = is_wanted and bool(ranges)
+        return tuple(ranges)
 
     def pack(
         self,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
 from relaax_like.agent.data_processor import ComputationDataProcessor
+from relaax_like.algorithm.model import get_acting_names
 from relaax_like.bridge.client import make_client_id
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment
@@ -109,13 +110,14 @@ def make_agent_host(
 
         return BatchHost(config, make_processors, agent_class)
     link = beside.link
-    if isinstance(link, RemoteLearner):
-        link.connect()
-    else:
+    if not isinstance(link, RemoteLearner):
         link.start()  # first: it takes the longest to come up
+    actors = _make_actors(experiment, client_id, agent_class)
+    if isinstance(link, RemoteLearner):
+        link.connect(get_acting_names(actors[TASK].model))
     processors = {
         task: ComputationDataProcessor(actor, link.learner(task), beside.metrics)
-        for task, actor in _make_actors(experiment, client_id, agent_class).items()
+        for task, actor in actors.items()
     }
     return BatchHost(config, lambda: processors, agent_class, beside.ahead)
 

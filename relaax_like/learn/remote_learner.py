@@ -6,7 +6,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,6 +110,7 @@ class RemoteLearner(Learner):
         self._numbers = itertools.count(1)
         # Bounded by the agents, of whom each has at most one or two works under way.
         self._queue: queue.SimpleQueue[LearnRequest | None] = queue.SimpleQueue()
+        self._names: Collection[str] | None = None
         self._lock = threading.Lock()  # guards what follows; held while something is sent
         self._stream: CollectStream | None = None
         self._under_way: dict[int, _UnderWay] = {}  # sequence -> work
@@ -125,8 +126,13 @@ class RemoteLearner(Learner):
         self._receiver = threading.Thread(target=self._run, name="learner", daemon=True)
         self._sender = threading.Thread(target=self._send_all, name="to learner", daemon=True)
 
-    def connect(self) -> None:
-        """Begins to connect; returns at once."""
+    def connect(self, names: Collection[str] | None = None) -> None:
+        """Begins to connect; returns at once.
+
+        Args:
+          names: of the variables whose values agents need, all others arrive as NaN; None: all.
+        """
+        self._names = names
         self._receiver.start()
         self._sender.start()
 
@@ -207,7 +213,7 @@ class RemoteLearner(Learner):
         with self._lock:
             if self._stopping.is_set():
                 raise ServerUnavailableError("this process is shutting down")
-            stream.open(self._incarnation, version, self._epoch)
+            stream.open(self._incarnation, version, self._epoch, self._names)
             for work in self._under_way.values():
                 if work.experience is not None:
                     stream.send(work.experience)

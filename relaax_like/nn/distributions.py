@@ -142,7 +142,8 @@ class EpsilonGreedy(Categorical):
         actions = values.shape[-1]
         epsilon = tf.convert_to_tensor(epsilon, tf.float32)[..., None]
         best = tf.one_hot(tf.argmax(values, axis=-1), actions)
-        super().__init__(tf.math.log(epsilon / actions + (1.0 - epsilon) * best))
+        # Values that are NaN are the best of none, but their log-probabilities are NaN.
+        super().__init__(tf.math.log(epsilon / actions + (1.0 - epsilon) * best) + 0.0 * values)
 
     def mode(self) -> tf.Tensor:
         """Returns the action of the largest value."""

@@ -162,7 +162,8 @@ class EpsilonGreedy(Categorical):
         best = values.argmax(axis=-1)[..., None] == np.arange(actions)
         with np.errstate(divide="ignore"):  # an action that cannot be taken
             logits = np.log(epsilon / actions + (1 - epsilon) * best)
-        super().__init__(logits.astype(np.float32))
+        # Values that are NaN are the best of none, but their log-probabilities are NaN.
+        super().__init__((logits + 0.0 * values).astype(np.float32))
 
     def mode(self) -> np.ndarray:
         """Returns the action of the largest value."""

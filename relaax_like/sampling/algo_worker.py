@@ -29,7 +29,7 @@ class AlgoWorker:
     """
 
     def __init__(self, model: Model, seed: int):
-        actor = make_actor(model, seed)
+        actor = make_actor(model, seed, whole=True)  # `value` reads the critic
         if not isinstance(actor, NumpyActor) or not hasattr(model, "value"):
             raise ConfigError(
                 f"learner.workers: {type(model).__name__} cannot sample, because it must act "

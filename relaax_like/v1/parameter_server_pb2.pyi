@@ -187,6 +187,14 @@ class ReplyHeader(_message.Message):
     shared_values: bool
     def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., durability: _Optional[_Union[Durability, str]] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ..., epoch: _Optional[int] = ..., values_bytes: _Optional[int] = ..., values_version: _Optional[int] = ..., finished: _Optional[str] = ..., first_chunk: _Optional[bytes] = ..., shared_values: bool = ...) -> None: ...
 
+class ByteRange(_message.Message):
+    __slots__ = ("offset", "length")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    length: int
+    def __init__(self, offset: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
+
 class PushPullReply(_message.Message):
     __slots__ = ("header", "chunk", "answer")
     HEADER_FIELD_NUMBER: _ClassVar[int]

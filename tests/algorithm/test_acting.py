@@ -7,16 +7,26 @@ import pytest
 import tensorflow as tf
 
 from relaax_like.algorithm.acting import CompiledActor, NumpyActor, make_actor
-from relaax_like.algorithm.model import Model, order_variables
+from relaax_like.algorithm.model import (
+    Model,
+    get_acting_names,
+    get_variables,
+    order_variables,
+)
 from relaax_like.config.network import NetworkConfig
+from relaax_like.core.manifest import make_manifest
 from relaax_like.nn.action_heads import (
     make_action_spec,
     make_distribution,
+    make_epsilon_greedy,
     make_numpy_distribution,
+    make_policy,
     num_parameters,
 )
 from relaax_like.nn.layers import Parameter
 from relaax_like.nn.networks import make_network
+from relaax_like.nn.normalization import Normalizer
+from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 SPACES = {
@@ -158,3 +168,85 @@ def test_draws_go_on_from_a_state(form):
         one, other = first.act(*inputs), second.act(*inputs)
         np.testing.assert_array_equal(one.actions["action"], other.actions["action"])
         np.testing.assert_array_equal(one.log_prob, other.log_prob)
+
+
+class FiveNetworks(Model):
+    """Five networks of one size, of which the first acts; or others, too, by mistake."""
+
+    acting = ("networks0", "normalizer")
+
+    def __init__(self, reads=(0,), greedy=False):
+        super().__init__()
+        self.reads, self.greedy = reads, greedy
+        self.normalizer = Normalizer("normalizer", (4,))
+        for i in range(5):
+            network = make_network(f"networks{i}", NetworkConfig(layers=(32,)), (4,), 3, seed=i)
+            setattr(self, f"networks{i}", network)
+
+    def get_input_specs(self):
+        return [("observation", {"shape": [4]})]
+
+    def get_action_specs(self):
+        return [("action", make_action_spec(Discrete(n=3)))]
+
+    def policy(self, inputs, memory):
+        x = self.normalizer(inputs["observation"])
+        outputs = sum(getattr(self, f"networks{i}")(x) for i in self.reads)
+        if self.greedy:
+            return {"action": make_epsilon_greedy(outputs, 0.1)}, memory
+        return {"action": make_policy(Discrete(n=3), outputs)}, memory
+
+
+class OwnLines(FiveNetworks):
+    acting = ("networks0", "network7")
+
+
+ACTORS = pytest.mark.parametrize("kind", [NumpyActor, CompiledActor])
+
+
+def test_the_acting_subset_of_five_networks_is_a_quarter_at_most():
+    model = FiveNetworks()
+    manifest = make_manifest(get_variables(model))
+    names = get_acting_names(model)
+    assert {name.split(".")[0] for name in names} == {"networks0", "normalizer"}
+    taken = sum(part.stop - part.start for part in manifest.find_ranges(names))
+    assert taken <= 0.25 * manifest.total_bytes
+
+
+@ACTORS
+@pytest.mark.parametrize("greedy", [False, True])
+def test_a_policy_acts_by_its_subset_alone(kind, greedy):
+    model, whole = FiveNetworks(greedy=greedy), FiveNetworks(greedy=greedy)
+    whole.acting = ()
+    inputs, _ = make_inputs(5)
+    values = [np.abs(value) for value in make_values(model)]  # also m2, a sum of squares
+    predictions = []
+    for one in (model, whole):
+        actor = kind(one, 0)
+        actor.set_values(values, 1)
+        predictions.append(actor.act(inputs, {}, exploit=True))
+    got, want = predictions
+    np.testing.assert_array_equal(got.actions["action"], want.actions["action"])
+    np.testing.assert_array_equal(got.log_prob, want.log_prob)
+    assert np.isfinite(got.log_prob).all()
+
+
+@ACTORS
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("exploit", [False, True])
+def test_a_subset_that_lacks_a_network_fails_at_the_first_action(kind, greedy, exploit):
+    actor = kind(FiveNetworks(reads=(0, 3), greedy=greedy), 0)
+    actor.set_values([np.abs(value) for value in make_values(actor.model)], 1)
+    wanted = r"test_acting\.py:\d+: acting is \('networks0', 'normalizer'\), but policy reads"
+    with pytest.raises(ConfigError, match=wanted):
+        actor.act(make_inputs(5)[0], {}, exploit=exploit)
+
+
+def test_a_subset_that_names_no_attribute_is_refused_with_its_line():
+    with pytest.raises(ConfigError, match=r"test_acting\.py:\d+: acting names 'network7', but"):
+        make_actor(OwnLines(), 0)
+
+
+def test_a_worker_s_critic_is_not_in_the_subset_but_has_its_values():
+    actor = make_actor(FiveNetworks(reads=(0, 3)), 0, whole=True)
+    assert np.isfinite(actor.act(make_inputs(5)[0], {}).log_prob).all()

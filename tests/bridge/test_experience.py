@@ -34,6 +34,7 @@ from support.threads import Caller, wait_until
 
 from relaax_like.bridge.collecting import Advance, CollectStream
 from relaax_like.bridge.control import BridgeControl, Link
+from relaax_like.bridge.messages import ranges_to_messages
 from relaax_like.core.manifest import Variable
 from relaax_like.core.records import Episode, StreamProgress
 from relaax_like.experience.rollout import Rollout
@@ -73,14 +74,19 @@ class Client:
     """
 
     def __init__(
-        self, link: Link, name: str = "client", incarnation: int = 1, have: tuple[int, int] = (0, 0)
+        self,
+        link: Link,
+        name: str = "client",
+        incarnation: int = 1,
+        have: tuple[int, int] = (0, 0),
+        names: Sequence[str] | None = None,
     ):
         self.newest: Advance | None = None
         self.versions: list[int] = []
         self.values: list[np.ndarray] = []
         self._name, self._incarnation = name, incarnation
         self._stream: CollectStream = link.collect_stream(name, 10.0)
-        self._stream.open(incarnation, *have)
+        self._stream.open(incarnation, *have, names)
         self._reader = Caller(self._read)
 
     def send(self, sequence: int, rollout: Rollout | None = None, **fields: Any) -> None:
@@ -195,6 +201,37 @@ def test_rollouts_go_up_progress_and_values_come_down(site: Site) -> None:
     assert client.versions == [0, 1]
     status = site.server.status()
     assert (status.episodes, status.mean_return, status.clients) == (2, 4.0, 1)
+
+
+NETWORKS = [Variable(f"network{i}", np.full((1000,), i, np.float32)) for i in range(5)]
+
+
+def test_a_client_gets_the_variables_that_it_names_alone(open_site: Callable[..., Site]) -> None:
+    site = open_site(server={"variables": NETWORKS})
+    client = site.connect(names=["network3", "network1"])
+    for version in range(2):
+        client.wait(version=version)
+        for i, value in enumerate(unpack(site.server)):
+            expected = value if i in (1, 3) else np.full((1000,), np.nan, np.float32)
+            assert_equal([client.values[i]], [expected])
+        client.send(version + 1, make_rewarded(4, 1.0))
+        client.wait(received=version + 1, released=version + 1)
+    site.wait_learned(2)
+
+
+@pytest.mark.parametrize("names", [[], ["network1"], ["network1", "network2", "network4"]])
+def test_only_the_bytes_of_these_variables_are_sent(
+    open_site: Callable[..., Site], names: list[str]
+) -> None:
+    site = open_site(server={"variables": NETWORKS})
+    ranges = ranges_to_messages(site.server.manifest.find_ranges(names))
+    assert len(ranges) == len({"network1", "network4"} & set(names))
+    with grpc.insecure_channel(site.address) as channel:
+        call = channel.stream_stream(COLLECT)(iter([header(ranges=ranges)]))
+        progress = experience_pb2.ExperienceReply.FromString(next(call)).progress
+        call.cancel()
+    assert progress.header.values_bytes == 4000 * (len(names) or 5)
+    assert len(progress.header.first_chunk) == progress.header.values_bytes
 
 
 def test_who_has_the_newest_values_gets_none(site: Site) -> None:
@@ -697,6 +734,17 @@ STREAMS: dict[str, tuple[Sequence[bytes], str]] = {
     "a name with a line's end": ([header(client_id="a\nb")], "client_id"),
     "an agent of 201": ([header(sequence=1, agent="a" * 201)], "agent"),
     "an agent with a zero": ([header(sequence=1, agent="a\0b")], "agent"),
+    "a range of nothing": ([header(ranges=[pb.ByteRange(offset=4)])], "at least one byte"),
+    "a range beyond the values": ([header(ranges=[pb.ByteRange(length=10_000)])], "and 36;"),
+    "an endless range": (
+        [header(ranges=[pb.ByteRange(offset=(1 << 64) - 1, length=(1 << 64) - 1)])],
+        "at least one byte between 0 and 36",
+    ),
+    "ranges that overlap": (
+        [header(ranges=[pb.ByteRange(length=8), pb.ByteRange(offset=4, length=8)])],
+        "bytes 4 to 12, expected at least one byte between 8 and 36",
+    ),
+    "65 537 ranges": ([header(ranges=[pb.ByteRange()] * 65_537)], "ranges: 65537, at most 65536"),
     "another client's name in the second header": (
         [header(), header(client_id="honest", incarnation=2, sequence=100)],
         "from client 'honest' on the stream of 'stranger'",

@@ -114,6 +114,27 @@ def test_gradient_is_laid_out_as_the_beginning_of_the_values(mixed: Manifest) ->
         np.testing.assert_array_equal(back, array, strict=True)
 
 
+@pytest.mark.parametrize("wanted", list(itertools.product([False, True], repeat=5)))
+def test_ranges_hold_the_bytes_of_the_named_variables_alone(
+    mixed: Manifest, wanted: tuple[bool, ...]
+) -> None:
+    segments = mixed.segments[:5]
+    names = [segment.name for segment, is_wanted in zip(segments, wanted, strict=True) if is_wanted]
+    taken = np.zeros(mixed.total_bytes, bool)
+    last = -1
+    for part in mixed.find_ranges(names):
+        assert last < part.start < part.stop  # neighbours are one range
+        taken[part], last = True, part.stop
+    for segment in mixed.segments:
+        own = taken[segment.offset : segment.offset + segment.num_bytes]
+        assert own.all() if segment.name in names else not own.any()
+
+
+def test_ranges_of_unknown_variables_are_refused(mixed: Manifest) -> None:
+    with pytest.raises(InvalidInputError, match="values: unknown variable 'actor/W9'"):
+        mixed.find_ranges(["actor/W1", "actor/W9"])
+
+
 def test_unpacked_arrays_are_views(mixed: Manifest) -> None:
     flat = np.zeros(mixed.total_bytes, np.uint8)
     mixed.unpack(flat)[-1][...] = 258
