@@ -96,6 +96,8 @@ def make_agent_host(
         return BatchHost(config, lambda: {TASK: processor}, agent_class)
     if beside is None:
         with without_native_stderr():
+            from relaax_like.nn import runtime  # noqa: F401 - quicker than TensorFlow alone
+
             load_algorithm_module(folder, "algorithm")
         actors = _make_actors(experiment, client_id, agent_class)
 

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.client.interactor import EnvironmentSlots, SlotEpisode
 from relaax_like.config.models import Experiment
+from relaax_like.core.manifest import Variable
 from relaax_like.core.records import Status
 from relaax_like.launch.backprop import set_backprop_workers
+from relaax_like.launch.initial_values_main import make_initial_values
 from relaax_like.launch.live import JsonProgress, NewestScalars, Progress, open_progress
 from relaax_like.launch.local import LocalAgents, make_local_agents
 from relaax_like.launch.modes import LogMode
@@ -86,7 +88,8 @@ class BaseTrainer(abc.ABC):
         with make_recorder(experiment, lambda: serving[0].global_t if serving else 0) as recorder:
             newest = NewestScalars(recorder)
             with shutdown.interrupting(), tracing.span(tracing.START):
-                server = make_parameter_server(experiment, self._overrides, newest)
+                build = self._build_values if self._loads_tensorflow else None
+                server = make_parameter_server(experiment, self._overrides, newest, build)
             serving.append(server)
             with server:
                 # Not before: now nobody else works in the folder.
@@ -99,6 +102,15 @@ class BaseTrainer(abc.ABC):
         print_summary(experiment, self.status, serves=False)
         logger.info("time        %s", self._describe_times())
         return 0 if server.finished else shutdown.exit_status
+
+    @property
+    def _loads_tensorflow(self) -> bool:
+        """Whether this process can load TensorFlow now: not before its threads are chosen."""
+        learner = self.experiment.learner
+        return learner.placement == "agent" or learner.backprop_workers == 1
+
+    def _build_values(self) -> list[Variable]:
+        return make_initial_values(self.experiment)
 
     @abc.abstractmethod
     def train(self, server: ParameterServer, stop: threading.Event, progress: Progress) -> None:

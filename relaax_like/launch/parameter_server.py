@@ -88,10 +88,24 @@ _CURVES_INTERVAL_SEC = 1.0
 _CALLS_SEC = 3.0
 
 
+# Builds the initial values of a run.
+BuildValues = Callable[[], list[Variable]]
+
+
 def make_parameter_server(
-    experiment: Experiment, overrides: Sequence[str], metrics: Metrics
+    experiment: Experiment,
+    overrides: Sequence[str],
+    metrics: Metrics,
+    build: BuildValues | None = None,
 ) -> ParameterServer:
     """Opens the run folder and restores its newest snapshot, or starts a fresh run.
+
+    Args:
+      experiment: what is trained.
+      overrides: that it was loaded with, for the process that builds the initial values.
+      metrics: the recorder.
+      build: builds the initial values in this process; None: in a process of its own, so that this
+        one does not load TensorFlow.
 
     Raises:
       ConfigError: the algorithm has no usable initial values.
@@ -107,7 +121,7 @@ def make_parameter_server(
             if fetched is not None:
                 logger.info("downloaded the newest snapshot from the mirror: %s", fetched)
             mirror = Mirror(settings.mirror_url, keep=keep, keep_best=keep_best)
-        manifest, flat, follows = _make_start(experiment, overrides)
+        manifest, flat, follows = _make_start(experiment, overrides, build)
         publishes = experiment.learner.placement == "server"
         target = None
         if experiment.learner.target_return is not None:
@@ -116,7 +130,13 @@ def make_parameter_server(
                 episodes=experiment.learner.target_episodes,
             )
         server = ParameterServer(
-            Store(manifest, flat, experiment.optimizers, follows),
+            Store(
+                manifest,
+                flat,
+                experiment.optimizers,
+                follows,
+                expects_gradients=not publishes,
+            ),
             snapshots=snapshots,
             journal=PushJournal(
                 settings.checkpoint_dir / "journal",
@@ -393,7 +413,7 @@ class _ReturnCurves:
 
 
 def _make_start(
-    experiment: Experiment, overrides: Sequence[str]
+    experiment: Experiment, overrides: Sequence[str], build: BuildValues | None
 ) -> tuple[Manifest, np.ndarray, dict[str, Follow]]:
     """Returns the layout of the values, values to start from, [total_bytes] uint8, and what targets
     follow.
@@ -408,7 +428,7 @@ def _make_start(
             manifest = unpack_layout(newest)
             follows = get_follows(unpack_optimizers(newest["optimizers"]))
             return manifest, np.zeros(manifest.total_bytes, np.uint8), follows
-    variables = _load_initial_values(experiment, overrides)
+    variables = _load_initial_values(experiment, overrides, build)
     manifest = make_manifest(variables)
     by_name = {variable.name: variable.value for variable in variables}
     flat = manifest.pack([by_name[segment.name] for segment in manifest.segments])
@@ -421,17 +441,21 @@ def _find_recipe(experiment: Experiment) -> str:
     return f"{zlib.crc32(recipe.encode()):08x}"
 
 
-def _load_initial_values(experiment: Experiment, overrides: Sequence[str]) -> list[Variable]:
+def _load_initial_values(
+    experiment: Experiment, overrides: Sequence[str], build: BuildValues | None
+) -> list[Variable]:
     """Builds them once per run and keeps them, so that a restart needs no TensorFlow."""
     settings = experiment.parameter_server
     if settings.initial_values is not None:
         return load_variables(settings.initial_values)
-    own = _compute_initial_values(experiment, overrides)
+    own = _compute_initial_values(experiment, overrides, build)
     previous = experiment.learner.previous
     return own if previous is None else load_previous(experiment, previous, own)
 
 
-def _compute_initial_values(experiment: Experiment, overrides: Sequence[str]) -> list[Variable]:
+def _compute_initial_values(
+    experiment: Experiment, overrides: Sequence[str], build: BuildValues | None
+) -> list[Variable]:
     settings = experiment.parameter_server
     kept = settings.checkpoint_dir / f"initial-{_find_recipe(experiment)}.npz"
     if kept.exists():
@@ -441,7 +465,7 @@ def _compute_initial_values(experiment: Experiment, overrides: Sequence[str]) ->
             _validate_rebuildable(kept)
             logger.warning("%s; building them again", error)
     logger.info("building the initial values of %s", experiment.algorithm_folder.name)
-    variables = _run_initial_values(experiment, overrides)
+    variables = _run_initial_values(experiment, overrides) if build is None else build()
     save_variables(kept, variables)
     return variables
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-import tensorflow as tf
 
 from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.batch import Batch, Losses
@@ -29,9 +28,9 @@ from relaax_like.algorithm.tracing import Settings, Traced
 from relaax_like.config.places import describe_place
 from relaax_like.core.manifest import Variable
 from relaax_like.core.prediction import LOG_PROB
-from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
 from relaax_like.nn.compiling import CompiledFunction
 from relaax_like.nn.module import get_name
+from relaax_like.nn.runtime import tf
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 Arrays = Mapping[str, np.ndarray]

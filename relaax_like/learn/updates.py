@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
-import tensorflow as tf
 
 from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.batch import Tensors
@@ -32,6 +31,7 @@ from relaax_like.nn.compiling import get_compile_cache
 from relaax_like.nn.layers import merge_steps
 from relaax_like.nn.module import as_tf_variable, get_name
 from relaax_like.nn.optimizers import Optimizer
+from relaax_like.nn.runtime import tf
 from relaax_like.nn.target import Target
 from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError
 

@@ -13,9 +13,7 @@ from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
-import tensorflow as tf
 
-from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
 from relaax_like.nn.numpy_distributions import (
     BOUND_MARGIN,
     LOG_2,
@@ -23,6 +21,7 @@ from relaax_like.nn.numpy_distributions import (
     QUADRATURE_POINTS,
     QUADRATURE_WEIGHTS,
 )
+from relaax_like.nn.runtime import tf
 
 
 class Distribution(abc.ABC):

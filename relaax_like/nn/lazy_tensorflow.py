@@ -8,7 +8,7 @@ module or class level, and leave annotations unevaluated:
 
     from relaax_like.nn.lazy_tensorflow import tf
 
-All others import `tensorflow` and `relaax_like.nn.runtime`.
+All others import `tf` from `relaax_like.nn.runtime`.
 """
 
 import types
@@ -21,9 +21,7 @@ class _LazyTensorFlow(types.ModuleType):
     """Looks up what it does not have yet in TensorFlow, and keeps it."""
 
     def __getattr__(self, name: str) -> Any:
-        import tensorflow
-
-        from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
+        from relaax_like.nn.runtime import tf as tensorflow
 
         value = getattr(tensorflow, name)
         setattr(self, name, value)

@@ -8,10 +8,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import tensorflow as tf
-
 from relaax_like.config.optimizer import OptimizerConfig
-from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
+from relaax_like.nn.runtime import tf
 
 # (config, weights [n], gradient [n], slots s times [n], learning rate [] float64, step [] float64)
 # -> (weights [n], slots s times [n])

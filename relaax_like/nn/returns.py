@@ -22,9 +22,7 @@ out compiles for 8 s at T = 128. Without XLA the loop takes 4 ms.
 
 from typing import NamedTuple
 
-import tensorflow as tf
-
-from relaax_like.nn import runtime  # noqa: F401 - settings, before anything is computed
+from relaax_like.nn.runtime import tf
 
 
 class VTrace(NamedTuple):

@@ -1,13 +1,28 @@
-"""TensorFlow's settings for this process; our modules that use TensorFlow import it first.
+"""TensorFlow with this process's settings; our modules that need it at import time take `tf` from
+here.
 
 Importing it gives TensorFlow one thread per call, before anything has been computed, or as many as
 `nn.threads` says: small networks lose more to the hand-over between threads than they gain, and
 many agents run side by side anyway.
 """
 
-import tensorflow as tf
+import sys
 
 from relaax_like.nn.threads import get_threads
+
+# At its end, TensorFlow imports Keras, unless that fails, which takes up to a third of the time. It
+# fails while this entry is None. An algorithm that uses `tf.keras` imports Keras then.
+_KERAS = "keras.src.optimizers"
+_is_held_back = "tensorflow" not in sys.modules and _KERAS not in sys.modules
+if _is_held_back:
+    sys.modules[_KERAS] = None  # type: ignore[assignment]
+try:
+    import tensorflow as tf
+finally:
+    if _is_held_back:
+        del sys.modules[_KERAS]
+
+__all__ = ["tf"]
 
 try:
     tf.config.threading.set_intra_op_parallelism_threads(get_threads())

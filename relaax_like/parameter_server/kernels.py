@@ -330,6 +330,19 @@ def make_step(name: str, form: str | None = None) -> Step:
         return blocked
 
 
+def make_late_step(name: str) -> Step:
+    """Builds the callable form of a kernel when it is first called; see `make_step`."""
+
+    @functools.cache
+    def make() -> Step:
+        return make_step(name)
+
+    def step(*arrays: np.ndarray) -> None:
+        make()(*arrays)
+
+    return step
+
+
 def default_form() -> str:
     """Returns "numba" where it is installed, else "numpy". Does not import it."""
     return "numba" if importlib.util.find_spec("numba") else "numpy"

@@ -21,6 +21,7 @@ from relaax_like.parameter_server.kernels import (
     Step,
     compute_coefficients,
     kernel_name,
+    make_late_step,
     make_step,
     slot_names,
 )
@@ -113,6 +114,7 @@ class Store:
         initial_flat: np.ndarray,
         optimizers: Mapping[str, OptimizerConfig],
         follows: Mapping[str, Follow] | None = None,
+        expects_gradients: bool = True,
     ):
         """Starts at version 0.
 
@@ -122,6 +124,7 @@ class Store:
           optimizers: one for each group of the manifest. For the group TASK/NAME of a task it may
             also be that of NAME, or else "default", which then serves several groups.
           follows: target variable -> what it follows; of others only publications move.
+          expects_gradients: False: kernels are compiled at the first gradient, if there is one.
 
         Raises:
           ConfigError: nothing is trainable, a group without an optimizer, an optimizer without a
@@ -132,7 +135,7 @@ class Store:
         self.manifest = manifest
         chosen = _assign_optimizers(manifest, optimizers)
         steps = make_group_steps(manifest, chosen, follows or {})
-        self._groups = _make_groups(manifest, steps)
+        self._groups = _make_groups(manifest, steps, expects_gradients)
         self._segments = {segment.name: segment for segment in manifest.segments}
         self._unfollowed = find_unfollowed(manifest, steps)
         self._optimizers = {group.name: group.config for group in self._groups}
@@ -464,11 +467,14 @@ def find_not_finite(flat: np.ndarray, manifest: Manifest) -> str:
     return ""
 
 
-def _make_groups(manifest: Manifest, optimizers: Mapping[str, GroupStep]) -> tuple[_Group, ...]:
+def _make_groups(
+    manifest: Manifest, optimizers: Mapping[str, GroupStep], expects_gradients: bool
+) -> tuple[_Group, ...]:
     groups, first_slot = [], 0
+    make = make_step if expects_gradients else make_late_step
     for name, elements in manifest.groups().items():
         config = optimizers[name]
-        step, slots = make_step(kernel_name(config)), slot_names(config)
+        step, slots = make(kernel_name(config)), slot_names(config)
         groups.append(_Group(name, elements, config, step, slots, first_slot))
         first_slot += len(slots) * groups[-1].size
     return tuple(groups)

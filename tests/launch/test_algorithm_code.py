@@ -42,7 +42,7 @@ def test_our_own_errors_come_through_as_they_are(tmp_path: Path) -> None:
 def test_a_constructor_that_fails_is_one_short_error(
     tmp_path: Path, name: str, file: str, function: str
 ) -> None:
-    """A model is built in the process of the initial values first, an algorithm in this one."""
+    """The model is built for the initial values first, then the algorithm."""
     folder = tmp_path / "mine"
     shutil.copytree(
         ROOT / "algorithms" / name, folder, ignore=shutil.ignore_patterns("__pycache__")

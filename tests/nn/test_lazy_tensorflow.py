@@ -163,3 +163,16 @@ Own()
 @pytest.mark.parametrize("first", FIRST.values(), ids=FIRST.keys())
 def test_the_settings_are_made_whatever_comes_first(first: str) -> None:
     run(SETTINGS.format(first))
+
+
+def test_keras_is_imported_only_by_an_algorithm_that_uses_it() -> None:
+    program = """
+    import sys
+    import relaax_like.learn.updates
+    from relaax_like.nn.lazy_tensorflow import tf
+    assert tf.constant(1.0).numpy() == 1.0
+    assert "tensorflow" in sys.modules
+    assert not [name for name in sys.modules if name.startswith("keras")]
+    assert tf.keras.optimizers.Adam(0.5).learning_rate.numpy() == 0.5
+    """
+    run(program)

@@ -32,12 +32,17 @@ def make_variables() -> list[Variable]:
     ]
 
 
-def make_store(variables: list[Variable] | None = None, **optimizers: OptimizerConfig) -> Store:
+def make_store(
+    variables: list[Variable] | None = None,
+    expects_gradients: bool = True,
+    **optimizers: OptimizerConfig,
+) -> Store:
     variables = make_variables() if variables is None else variables
     manifest = make_manifest(variables)
     by_name = {variable.name: variable.value for variable in variables}
     flat = manifest.pack([by_name[segment.name] for segment in manifest.segments])
-    return Store(manifest, flat, optimizers or {"actor": SGD, "critic": ADAM})
+    optimizers = optimizers or {"actor": SGD, "critic": ADAM}
+    return Store(manifest, flat, optimizers, expects_gradients=expects_gradients)
 
 
 def make_gradient(manifest: Manifest, value: float = 1.0) -> np.ndarray:
@@ -70,6 +75,20 @@ def test_each_group_has_its_own_optimizer_and_the_rest_is_carried_along(
     np.testing.assert_array_equal(got["mean"], [0.5, 0.5])
     assert got["count"] == 7
     assert (store.version, store.global_t) == (1, 5)
+
+
+def test_kernels_that_are_compiled_late_make_the_same_steps() -> None:
+    states = []
+    for expects_gradients in (True, False):
+        store = make_store(expects_gradients=expects_gradients)
+        for value in (1.0, -2.0):
+            store.apply(make_gradient(store.manifest, value), env_steps=1)
+        states.append(store.export_state())
+    one, other = states
+    assert one.values.tobytes() == other.values.tobytes()
+    assert {group: slots.tobytes() for group, slots in one.slots.items()} == {
+        group: slots.tobytes() for group, slots in other.slots.items()
+    }
 
 
 def test_steps_alone_make_no_version() -> None:
