@@ -1,7 +1,7 @@
 """`python -m ...`: builds an algorithm's initial values and writes them to an .npz.
 
-A process of its own, so that a parameter server need not import TensorFlow. A training in one process
-calls `make_initial_values` itself.
+A process of its own, so that a parameter server need not import TensorFlow. A training in one
+process calls `make_initial_values` itself.
 """
 
 import argparse
