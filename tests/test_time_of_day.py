@@ -10,7 +10,7 @@ READERS = {
     "bridge/client.py": "the life of a client, whose name nobody else ever has",
     "config/run_folder.py": "the name of a folder",
     "launch/run_folder.py": "shown",
-    "learner/remote_learner.py": "the life of a client, whose name nobody else ever has",
+    "learn/remote_learner.py": "the life of a client, whose name nobody else ever has",
     "metrics/buffered.py": "the time of a point on a curve",
     "metrics/recorder.py": "the time of a point on a curve, the name of a file",
     "parameter_server/parameter_server.py": "the epoch of a server without a folder",

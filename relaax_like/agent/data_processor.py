@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from relaax_like.algorithm.model import get_reward_columns
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.records import Episode, LearnerUpdate, LearnRequest
@@ -67,6 +68,11 @@ class ComputationDataProcessor:
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the model's memory, without the batch axis; float32."""
         return {name: tuple(p["shape"]) for name, p in self._actor.model.get_state_specs()}
+
+    @property
+    def reward_columns(self) -> dict[str, slice]:
+        """Where the rewards of each name are in `[k, r]` rewards."""
+        return get_reward_columns(self._actor.model)
 
     def metrics(self) -> Metrics:
         """Returns the recorder."""

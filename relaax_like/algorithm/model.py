@@ -62,7 +62,11 @@ class Model(Module, abc.ABC):
         """Names and shapes of the actions."""
 
     def get_reward_specs(self) -> Specs:
-        """Names and shapes of the rewards; one scalar named `reward` by default."""
+        """Names and shapes of the rewards; one number named `reward` by default.
+
+        The environment sends `[r]` rewards for each action: those of the first name, then those of
+        the second, and so on. Each shape is `[n]`, and r is the sum.
+        """
         return [("reward", {"shape": [1]})]
 
     @abc.abstractmethod
@@ -100,6 +104,25 @@ def _find_names(part: Any) -> set[str]:
     holder = Module()
     holder.part = part  # type: ignore[attr-defined]
     return {get_name(variable) for variable in holder.find_variables()}
+
+
+def get_reward_columns(model: Model) -> dict[str, slice]:
+    """Returns where the rewards of each name are in `[..., r]` rewards.
+
+    Raises:
+      ConfigError: a shape is not `[n]`; names the line.
+    """
+    columns, start = {}, 0
+    for name, properties in model.get_reward_specs():
+        shape = tuple(properties["shape"])
+        if len(shape) != 1 or shape[0] < 1:
+            raise ConfigError(
+                f"{describe_place(type(model), 'get_reward_specs')}: reward {name!r} has shape "
+                f"{list(shape)}, expected [n] with n of 1 or more"
+            )
+        columns[name] = slice(start, start + shape[0])
+        start += shape[0]
+    return columns
 
 
 def get_trainable_variables(model: Model) -> list[tf.Variable]:

@@ -18,6 +18,7 @@ from relaax_like.algorithm.model import (
     Specs,
     Tensors,
     get_normalizers,
+    get_reward_columns,
     get_trainable_variables,
     get_variables,
     order_variables,
@@ -122,6 +123,26 @@ class ComputationTask:
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the model's inputs, without the batch axis."""
         return {name: tuple(spec.shape[1:]) for name, spec in self._input_specs.items()}
+
+    def split_rewards(self, rewards: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the rewards of each name, `[..., n]`, of `[..., r]` rewards; views."""
+        columns = get_reward_columns(self._algorithm.model)
+        return {name: rewards[..., part] for name, part in columns.items()}
+
+    def validate_one_reward(self, need: str) -> None:
+        """Checks that the model has one reward of one number.
+
+        Args:
+          need: what needs that.
+
+        Raises:
+          ConfigError: it has more; names the line.
+        """
+        model = self._algorithm.model
+        columns = get_reward_columns(model)
+        if max(part.stop for part in columns.values()) > 1:
+            place = describe_place(type(model), "get_reward_specs")
+            raise ConfigError(f"{place}: the rewards are {', '.join(columns)}, but {need}")
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:

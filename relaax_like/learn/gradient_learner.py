@@ -180,7 +180,7 @@ class GradientLearner(Learner):
             inputs=rollout.inputs,
             next_inputs=rollout.next_inputs,
             next_alive={"alive": rollout.next_alive},
-            rewards={"reward": rollout.rewards},
+            rewards=self._task.split_rewards(rollout.rewards),
             # With the probability under the policy that acted, which may be an older one.
             actions={**rollout.actions, LOG_PROB: rollout.log_prob},
             states=rollout.states,

@@ -64,6 +64,8 @@ class LearningPolicy:
         self._reward_scale = (
             None if plan.reward_discount is None else RewardScale(plan.reward_discount)
         )
+        if self._reward_scale is not None:
+            task.validate_one_reward("plan.reward_discount scales one reward")
         self._prenormalizes = self._must_prenormalize()
 
     def load(self, lease: Lease) -> None:
@@ -91,14 +93,14 @@ class LearningPolicy:
             "inputs": rollout.inputs,
             "next_inputs": rollout.next_inputs,
             "next_alive": {"alive": rollout.next_alive},
-            "rewards": {"reward": rollout.rewards},
+            "rewards": self._task.split_rewards(rollout.rewards),
             # With the probability under the policy that acted, which may be an older one.
             "actions": {**rollout.actions, LOG_PROB: rollout.log_prob},
             "states": rollout.states,
         }
         self._validate_finite(arguments)
         rewards = self._scale_rewards(rollout.rewards, rollout.next_alive, data.keys)
-        return {**arguments, "rewards": {"reward": rewards}}
+        return {**arguments, "rewards": self._task.split_rewards(rewards)}
 
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Makes the updates of one iteration; returns the means of costs and metrics.

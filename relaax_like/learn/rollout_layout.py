@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from relaax_like.algorithm.model import Model, Specs
+from relaax_like.algorithm.model import Model, Specs, get_reward_columns
 from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, Arrays, Rollout
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import is_finite
@@ -34,7 +34,7 @@ class RolloutLayout:
         self._inputs = _read_specs(model.get_input_specs())
         self._states = _read_specs(model.get_state_specs())
         self._actions = _read_specs(model.get_action_specs())
-        (self._reward_shape, _), *_ = _read_specs(model.get_reward_specs()).values()
+        self._rewards = max(part.stop for part in get_reward_columns(model).values())
         self._action_spaces = action_spaces or {}
 
     def conform(self, rollout: Rollout) -> Rollout:
@@ -62,7 +62,7 @@ class RolloutLayout:
             inputs=_select("inputs", rollout.inputs, self._inputs, both),
             next_inputs=_select("next_inputs", rollout.next_inputs, self._inputs, both),
             next_alive=_conform_alive(alive),
-            rewards=_conform("rewards", rollout.rewards, (*both, *self._reward_shape), _FLOAT32),
+            rewards=_conform("rewards", rollout.rewards, (*both, self._rewards), _FLOAT32),
             actions=actions,
             log_prob=_conform("log_prob", rollout.log_prob, both, _FLOAT32),
             states=_select("states", rollout.states, self._states, (slots,)),

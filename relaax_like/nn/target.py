@@ -10,7 +10,6 @@ from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import LayerVariable, Module, get_name
 from relaax_like.nn.normalization import Normalizer
 
-_PREFIX = "target/"
 Source = TypeVar("Source", bound=Module)
 
 
@@ -38,11 +37,19 @@ class Target(Module, Generic[Source]):
       source: what is copied.
       every: see above; exactly one of the two.
       tau: see above.
+      name: first part of the variables' names; a second target of one source needs its own.
     """
 
     module: Source
 
-    def __init__(self, source: Source, *, every: int | None = None, tau: float | None = None):
+    def __init__(
+        self,
+        source: Source,
+        *,
+        every: int | None = None,
+        tau: float | None = None,
+        name: str = "target",
+    ):
         super().__init__()
         if (every is None) == (tau is None):
             raise ValueError("Target: set exactly one of every (copy) and tau (mix)")
@@ -55,7 +62,7 @@ class Target(Module, Generic[Source]):
         shared = [m for m in source.submodules if isinstance(m, Normalizer)]
         normalized = {id(v) for module in shared for v in module.find_variables()}
         self._sources = [v for v in source.find_variables() if id(v) not in normalized]
-        self.copies = [_copy(variable) for variable in self._sources]
+        self.copies = [_copy(variable, name) for variable in self._sources]
         memo: dict[int, Any] = {id(module): module for module in shared}
         memo.update({id(v): c for v, c in zip(self._sources, self.copies, strict=True)})
         self.module = copy.deepcopy(source, memo)
@@ -70,8 +77,8 @@ class Target(Module, Generic[Source]):
         return {"module": self.module}
 
 
-def _copy(variable: Any) -> Any:
-    name = f"{_PREFIX}{get_name(variable)}"
+def _copy(variable: Any, prefix: str) -> Any:
+    name = f"{prefix}/{get_name(variable)}"
     if isinstance(variable, LayerVariable):
         return LayerVariable(name, variable.numpy(), trainable=False)
     return tf.Variable(variable.numpy(), trainable=False, name=name)

@@ -50,6 +50,7 @@ class BatchSlots(BatchAgents):
         self._exploit = exploit
         self._goes_on = False
         self._history = history
+        self._rewards = max(part.stop for part in processor.reward_columns.values())
         self._all_begin = False
 
     @property
@@ -62,9 +63,10 @@ class BatchSlots(BatchAgents):
         self._goes_on = transition.observations is not None
         if transition.rewards is None:
             self._all_begin = True
-        elif transition.rewards.shape[1] != 1:
+        elif transition.rewards.shape[1] != self._rewards:
             raise InvalidInputError(
-                f"rewards: {transition.rewards.shape[1]} per slot, but this algorithm supports one",
+                f"rewards: {transition.rewards.shape[1]} per slot, but the model has "
+                f"{self._rewards} ({', '.join(self._processor.reward_columns)})",
                 "rewards",
             )
         # First, as the next episodes' observations drive out what came before these.

@@ -52,6 +52,7 @@ class PPOOptim(LearningPolicy):
         run_dir: Path | None = None,
     ):
         super().__init__(task, plan, seed, run_dir)
+        task.validate_one_reward("complete trajectories (learner.workers) have one")
         self._plan: OnPolicy = plan
         self._max_traj_len = max_traj_len
         self._state_shapes = task.state_shapes

@@ -25,6 +25,7 @@ class RecordingProcessor:
         self.reported = []
         self.refreshes = 0
         self.state_shapes = state_shapes or {}
+        self.reward_columns = {"reward": slice(0, 1)}
 
     def submit(self, rollout, episodes, on_done, env_steps, agent=""):
         self.submitted.append((rollout, list(episodes), on_done))

@@ -223,7 +223,7 @@ def test_an_algorithm_that_plays_as_well_may_leave_the_files_out(
     changed = text.replace("-> Offline:", "-> OnPolicy:").replace(
         "return Offline(", "return OnPolicy(rollout_steps=4, rollouts=4, offline=True,"
     )
-    changed = changed.replace("import Offline", "import OnPolicy")
+    changed = changed.replace(" Offline, ", " OnPolicy, ")
     assert changed != text
     config.write_text(changed)
     sets = ("algorithm.name=null", f"algorithm.path={tmp_path / 'both'}")

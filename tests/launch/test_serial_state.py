@@ -20,6 +20,7 @@ from support.serial import (
     PPO,
     STOP_AT,
     STOPPED,
+    TARGETS,
     read_run,
     train,
     write_experiment,
@@ -69,6 +70,20 @@ def test_single_slots_with_leftover_rollouts_a_history_and_running_statistics(tm
     assert train(stopped, *sets, "algorithm.max_global_step=512") == 0
     assert train(stopped, *sets, "algorithm.max_global_step=768") == 0
     assert_same(tmp_path / "a", tmp_path / "b")
+
+
+def test_targets_phases_schedules_and_draws_go_on(tmp_path):
+    """Stopped behind one and four iterations, of which each is eight updates."""
+    budget = "algorithm.max_global_step=768"
+    straight, stopped = (write_experiment(tmp_path / name, **TARGETS) for name in ("a", "b"))
+    assert train(straight, budget) == 0
+    assert train(stopped, budget, stop_at=45) == STOPPED
+    first = read_run(tmp_path / "b" / "run")
+    assert first["steps"] == {"actor": 4, "critic": 8}  # so the copy is two steps old
+    assert train(stopped, budget, stop_at=100) == STOPPED
+    assert train(stopped, budget) == 0
+    assert_same(tmp_path / "a", tmp_path / "b")
+    assert read_run(tmp_path / "b" / "run")["steps"] == {"actor": 24, "critic": 48}
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])

@@ -21,6 +21,11 @@ PPO = {
     "algorithm": "{name: ppo, state_size: 4, num_actions: 2, network: {layers: [8]}, "
     "num_steps: 128, rollout_steps: 16, batch_size: 32, epochs: 2}",
 }
+# The same, with phases, schedules, random draws in updates, and targets in two forms.
+TARGETS = {
+    "placement": "server",
+    "algorithm": f"{{path: '{ROOT / 'tests' / 'support' / 'targets'}'}}",
+}
 
 
 def write_experiment(folder: Path, placement: str, algorithm: str) -> Path:

@@ -1,0 +1,55 @@
+"""`python -m support.feeding FILE DUMPS [before|after N]`: a learner that is fed recorded rollouts.
+
+It publishes to a parameter server in its process, and writes the policy's state to DUMPS: when it
+has been loaded, and after each publication. It kills itself before or after publication N.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from relaax_like.config.loader import load_experiment
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.launch.initial_values_main import make_initial_values
+from relaax_like.launch.learners import make_iteration_learner
+from relaax_like.launch.parameter_server import make_parameter_server, make_run_dir
+from support.rollouts import make_rollout
+
+ITERATIONS = 4
+
+
+def main() -> None:
+    file, dumps, *kill = sys.argv[1:]
+    experiment = load_experiment(file)
+    make_run_dir(experiment)
+    server = make_parameter_server(
+        experiment, (), NullMetrics(), lambda: make_initial_values(experiment)
+    )
+    publish = server.publish
+
+    def publish_or_die(publication):  # type: ignore[no-untyped-def]
+        if kill == ["before", str(publication.number)]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        reply = publish(publication)
+        if kill == ["after", str(publication.number)]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return reply
+
+    server.publish = publish_or_die  # type: ignore[method-assign]
+    learner = make_iteration_learner(experiment, server)
+    learner.load()
+    first = learner.iteration
+    for number in range(first, ITERATIONS + 1):
+        if number > first:
+            learner.add(make_rollout(8, seed=number, steps=16), ())
+            assert learner.learn() is not None
+        name = f"loaded-{number}" if number == first else f"published-{number}"
+        np.savez(Path(dumps) / f"{name}.npz", **learner._policy.state_dict())
+    server.close(save=True)
+
+
+if __name__ == "__main__":
+    main()
