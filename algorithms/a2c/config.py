@@ -2,14 +2,8 @@
 
 from pydantic import Field
 
-from relaax_like.config import (
-    ActorCriticConfig,
-    OnPolicy,
-    OptimizerConfig,
-    Tunable,
-    hyper,
-    make_adam,
-)
+from relaax_like.config import ActorCriticConfig, OnPolicy, Tunable, hyper
+from relaax_like.config.optimizer import OptimizerConfig, make_adam
 
 
 class Config(ActorCriticConfig):

@@ -4,16 +4,9 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from relaax_like.config import (
-    ActorCriticConfig,
-    Mirror,
-    OnPolicy,
-    OptimizerConfig,
-    Tunable,
-    hyper,
-    make_adam,
-    parse_mirror,
-)
+from relaax_like.config import ActorCriticConfig, OnPolicy, Tunable, hyper
+from relaax_like.config.mirror import Mirror, parse_mirror
+from relaax_like.config.optimizer import OptimizerConfig, make_adam
 from relaax_like.wire import Box, Discrete, MultiDiscrete
 
 ACTOR, CRITIC, SHARED = "actor", "critic", "default"
