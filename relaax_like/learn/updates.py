@@ -502,7 +502,7 @@ class _Names:
 
 
 class _Mixer:
-    """Has a target follow its source."""
+    """Copies or mixes targets after a step of their source's group."""
 
     def __init__(self, target: Target[Any], group: str):
         self.group = group

@@ -24,10 +24,10 @@ _FLAGS = "TF_XLA_FLAGS"
 _FOLDER = "--tf_xla_persistent_cache_directory"
 _DEVICES = "--tf_xla_persistent_cache_device_types"
 _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu")
-# Errors of the cache have no type of their own. All errors of these types that a call raises while
-# it compiles are the cache's; those of an invalid argument are only with one of these texts.
-_TYPES = ("OutOfRangeError", "FailedPreconditionError", "PermissionDeniedError", "DataLossError")
-_TEXTS = re.compile(r"Serialized|cache", re.IGNORECASE)
+# Errors of the cache have no type of their own. One that concerns writing names the folder; a file
+# that is cut off is out of range; one that was changed has this text.
+_CUT_OFF = "OutOfRangeError"
+_CHANGED = re.compile(r"Serialized .* does not match")
 
 _lock = threading.Lock()
 _seconds = 0.0
@@ -124,18 +124,19 @@ def _add_seconds(seconds: float) -> None:
 
 def _raise_cache_error(error: Exception) -> None:
     folder = get_compile_cache()
-    if folder is None or not _comes_from_cache(error):
+    if folder is None or not _comes_from_cache(error, folder):
         return
     reason = str(error).splitlines()[0].removesuffix(".")
     raise ConfigError(
-        f"compile_cache: TensorFlow cannot use a file in {folder}: {reason}; remove this folder, "
-        "after which functions are compiled again"
+        f"compile_cache: TensorFlow cannot use a file in {folder}: {reason}; make room if the disk "
+        "is full, or remove this folder, after which functions are compiled again"
     ) from error
 
 
-def _comes_from_cache(error: Exception) -> bool:
-    name = type(error).__name__
-    return name in _TYPES or (name == "InvalidArgumentError" and bool(_TEXTS.search(str(error))))
+def _comes_from_cache(error: Exception, folder: Path) -> bool:
+    text = str(error)
+    is_cut_off = type(error).__name__ == _CUT_OFF
+    return is_cut_off or str(folder) in text or bool(_CHANGED.search(text))
 
 
 def _describe_platform() -> str:

@@ -212,7 +212,7 @@ def test_flares_form_gets_the_memory_of_each_step_of_a_rollout():
         states={"steps": np.float32([[10.0], [20.0]])},
     )
     before = [costs[f"before{i}"] for i in range(8)]
-    # Slot 0 begins anew after t = 1 and t = 2; rows are step by step.
+    # Slot 0 restarts after t = 1 and t = 2; rows are in order of time.
     assert before == [10, 20, 11, 21, 0, 22, 0, 23]
     assert [costs[f"after{i}"] for i in range(8)] == [b + 1 for b in before]
     assert [costs[f"alive{i}"] for i in range(8)] == ALIVE.ravel().tolist()

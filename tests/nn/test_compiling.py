@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,5 +107,63 @@ def test_a_second_run_loads_what_the_first_one_compiled(tmp_path):
     done, _ = train(tmp_path, cache)
     assert done.returncode == 2
     problem = rf"compile_cache: TensorFlow cannot use a file in {kept.parent}: .*"
-    assert re.search(f"{problem}; remove this folder", done.stdout + done.stderr)
+    assert re.search(
+        f"{problem}; make room if the disk is full, or remove this folder",
+        done.stdout + done.stderr,
+    )
     assert "Traceback" not in done.stdout + done.stderr
+
+
+CALL = """
+import sys
+from pathlib import Path
+from relaax_like.nn.compiling import CompiledFunction, use_compile_cache
+from relaax_like.wire.errors import ConfigError
+
+use_compile_cache(Path(sys.argv[1]))
+from relaax_like.nn.runtime import tf
+
+function = tf.function(lambda x: tf.tanh(x) + 1, jit_compile=True)
+call = CompiledFunction(lambda: function.get_concrete_function(tf.TensorSpec([4])))
+try:
+    print(call(tf.zeros(4)).numpy().sum())
+except ConfigError as error:
+    print(error)
+"""
+
+
+def call(cache):
+    argv = [sys.executable, "-c", CALL, cache]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_changed_file_is_an_error_with_its_cure(tmp_path):
+    assert call(tmp_path) == "4.0"
+    (kept,) = tmp_path.glob("*/*")
+    content = bytearray(kept.read_bytes())
+    content[200] ^= 0xFF
+    kept.write_bytes(content)
+    wanted = rf"compile_cache: TensorFlow cannot use a file in {kept.parent}: .*remove this folder"
+    assert re.match(wanted, call(tmp_path))
+
+
+def test_a_full_disk_is_an_error_with_its_cure(small_disk):
+    wanted = r"compile_cache: .*No space left on device.*; make room if the disk is full, or"
+    assert re.match(wanted, call(small_disk))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    try:
+        command = ["mount", "-t", "tmpfs", "-o", "size=4k", "none", str(disk)]
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount")
+    if done.returncode:
+        pytest.skip(f"no file system may be mounted here: {done.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
