@@ -8,6 +8,7 @@ store applies, whole iterations of a learner in the server, files.
 """
 
 import argparse
+import importlib
 import os
 import queue
 import tempfile
@@ -22,8 +23,6 @@ from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
-from relaax_like.core.manifest import make_manifest
-from relaax_like.core.metrics import NullMetrics
 from relaax_like.experience.rollout import Rollout
 from relaax_like.experience.trajectory_files import TrajectoryWriter, find_trajectories
 from relaax_like.launch.initial_values_main import make_initial_values
@@ -32,6 +31,15 @@ from relaax_like.parameter_server.snapshots import Snapshots, read_latest
 from relaax_like.parameter_server.store import Store
 
 BATCHES = Path(__file__).parent / "batches"
+# Newest place first: these runs are also made with the packages of older commits.
+_MAKE_MANIFEST = ("core.manifest:make_manifest", "bridge.manifest:make_manifest")
+_NULL_METRICS = ("core.metrics:NullMetrics", "bridge.service:NullMetrics")
+_REQUEST = ("core.records:LearnRequest", "computation.learning:Work")
+_LOG_PROB = ("core.prediction:LOG_PROB", "computation.prediction:LOG_PROB")
+_TASK = (
+    "learn.computation_task:ComputationTask",
+    "computation.computation_task:ComputationTask",
+)
 # Updates, or iterations of several, after which the state is looked at.
 CHECKPOINTS = (1, 10)
 SEEDS = (0, 1)
@@ -59,11 +67,21 @@ class Case:
     seeds: tuple[int, ...] = SEEDS
 
 
+def _find(*places: str) -> Any:
+    """Returns what is at the first of some places, MODULE:NAME, whose module exists."""
+    for place in places:
+        name, _, attribute = place.partition(":")
+        try:
+            return getattr(importlib.import_module(f"relaax_like.{name}"), attribute)
+        except ModuleNotFoundError:
+            continue
+    raise ImportError(f"none of {', '.join(places)}")
+
+
 def learn_by_gradients(
     experiment: Experiment, server: ParameterServer, rollouts: list[Rollout]
 ) -> Iterator[None]:
     """As a learner beside its agents does."""
-    from relaax_like.core.records import LearnRequest
     from relaax_like.launch.learners import make_learners
 
     learners = make_learners(experiment, lambda name: InProcessClient(server, name), "golden")
@@ -73,7 +91,7 @@ def learn_by_gradients(
     try:
         answers.get(timeout=60)
         for number, rollout in enumerate(rollouts):
-            learner.submit(LearnRequest(number, rollout, env_steps=rollout.env_steps))
+            learner.submit(_find(*_REQUEST)(number, rollout, env_steps=rollout.env_steps))
             answers.get(timeout=60)
             yield
     finally:
@@ -243,14 +261,14 @@ def read_rollouts(name: str) -> list[Rollout]:
 
 def _make_server(experiment: Experiment, folder: Path) -> ParameterServer:
     variables = make_initial_values(experiment)
-    manifest = make_manifest(variables)
+    manifest = _find(*_MAKE_MANIFEST)(variables)
     by_name = {variable.name: variable.value for variable in variables}
     flat = manifest.pack([by_name[segment.name] for segment in manifest.segments])
     store = Store(manifest, flat, experiment.optimizers)
     return ParameterServer(
         store,
         snapshots=Snapshots(folder),
-        metrics=NullMetrics(),
+        metrics=_find(*_NULL_METRICS)(),
         max_global_step=experiment.algorithm.max_global_step,
     )
 
@@ -286,21 +304,19 @@ def _read_state(server: ParameterServer, folder: Path, prefix: str) -> Result:
 
 def _compute_gradients(experiment: Experiment, rollout: Rollout) -> Result:
     """Returns costs and gradients of one batch at the initial values; {} for plain agents."""
-    from relaax_like.core.prediction import LOG_PROB
     from relaax_like.launch.learners import load_model_module, make_model
-    from relaax_like.learn.computation_task import ComputationTask
 
     if load_model_module(experiment) is None:
         return {}
     module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
     algorithm = module.make_algorithm(experiment.algorithm, make_model(experiment), 0)
-    task = ComputationTask(algorithm)
+    task = _find(*_TASK)(algorithm)
     gradients, costs = task.compute_gradients(
         inputs=rollout.inputs,
         next_inputs=rollout.next_inputs,
         next_alive={"alive": rollout.next_alive},
         rewards={"reward": rollout.rewards},
-        actions={**rollout.actions, LOG_PROB: rollout.log_prob},
+        actions={**rollout.actions, _find(*_LOG_PROB): rollout.log_prob},
         states=rollout.states,
     )
     names = [v.name for v in task.get_variables()]

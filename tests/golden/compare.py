@@ -22,12 +22,20 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support.compare import compare  # noqa: E402
 
+# An installation in place of this tree must not fill in for modules that the other tree lacks.
+_RUN = """
+import runpy, sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
 
 def run(tree: Path, folder: Path, cases: list[str]) -> None:
     """Runs cases with the package of a tree."""
     program = tree / "tests" / "golden" / "cases.py"
     environment = {**os.environ, "PYTHONPATH": str(tree), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, str(program), str(folder), *cases]
+    command = [sys.executable, "-c", _RUN, str(program), str(folder), *cases]
     subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
