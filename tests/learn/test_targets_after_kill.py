@@ -31,7 +31,7 @@ def feed(folder: Path, *kill: object) -> int:
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path) as file:
+    with np.load(path, allow_pickle=False) as file:
         return dict(file)
 
 
