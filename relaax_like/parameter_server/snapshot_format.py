@@ -220,9 +220,21 @@ def unpack_manifest(content: bytes, name: str) -> dict[str, Any]:
 
 
 def unpack_layout(body: Mapping[str, Any]) -> Manifest:
-    """Returns the layout of the values, of the body of a snapshot's manifest."""
-    segments = (Segment(**{**s, "shape": tuple(s["shape"])}) for s in body["segments"])
-    return Manifest(tuple(segments))
+    """Returns the layout of the values, of the body of a snapshot's manifest.
+
+    Raises:
+      ValueError: an array has no shape or place in it.
+    """
+    return Manifest(tuple(map(_unpack_segment, body["segments"])))
+
+
+def _unpack_segment(entry: Mapping[str, Any]) -> Segment:
+    """Returns one segment; its size may be computed, whatever the file said."""
+    numbers = [entry["offset"], *entry["shape"]]
+    # A text or a list would be repeated as often as the next axis says.
+    if any(type(number) is not int or number < 0 for number in numbers):
+        raise ValueError(f"segment {entry['name']!r}: offset and shape are {numbers}")
+    return Segment(**{**entry, "shape": tuple(entry["shape"])})
 
 
 def _unpack_state(directory: Path, body: dict[str, Any]) -> State:

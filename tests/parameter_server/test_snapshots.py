@@ -13,6 +13,7 @@ import time
 import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -177,6 +178,20 @@ def test_snapshot_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
         with pytest.raises(SnapshotError, match=message):
             snapshots.restore_latest(make_layout())
     assert path.exists()
+
+
+@pytest.mark.parametrize("shape", [["ab", 2**50], [[0, 0], 2**50], [2, -3], [2.0], [True]])
+def test_shape_that_is_none_is_noticed_before_anything_is_computed(
+    shape: list[Any], tmp_path: Path
+) -> None:
+    with Snapshots(tmp_path) as snapshots:
+        path = snapshots.save(make_state(), None) / "manifest.json"
+    content = path.read_bytes()
+    path.write_bytes(change_manifest(content, lambda body: body["segments"][0].update(shape=shape)))
+    damaged: set[str] = set()
+    with pytest.raises(SnapshotError):
+        read_latest(tmp_path, damaged)
+    assert damaged == {path.parent.name}
 
 
 def test_saving_the_same_state_again_replaces_it(tmp_path: Path) -> None:
