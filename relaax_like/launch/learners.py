@@ -124,16 +124,23 @@ def make_trajectory_learner(experiment: Experiment, publisher: Publisher) -> "Pu
     """
     plan = require_plan(experiment)
     with without_native_stderr():
+        from relaax_like.algorithm.exploration import takes_explore
         from relaax_like.learn.publishing_learner import PublishingLearner
         from relaax_like.sampling.ppo_optim import PPOOptim
 
-    if _make_data_handler(experiment) is not None:
+    module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
+    if hasattr(module, "make_data_handler"):
         raise ConfigError(
-            f"learner.workers: {experiment.learner.workers}, but the algorithm "
-            f"{experiment.algorithm_folder.name} has a data handler, which only supports "
-            "rollouts of fixed length; set workers: 0"
+            f"{describe_function(module.make_data_handler)}: make_data_handler changes rollouts "
+            f"of one length, but workers (learner.workers: {experiment.learner.workers}) sample "
+            "whole trajectories; set workers: 0"
         )
-    task, _ = make_learning_task(experiment)
+    task, model = make_learning_task(experiment)
+    if takes_explore(model):
+        raise ConfigError(
+            f"{describe_place(type(model), 'policy')}: policy takes `explore`, which workers "
+            f"(learner.workers: {experiment.learner.workers}) do not compute; set workers: 0"
+        )
     seed = derive_seed(experiment.algorithm.seed, "learn")
     max_traj_len = experiment.learner.max_traj_len
     assert isinstance(plan, OnPolicy), "an experiment with workers has one"

@@ -462,12 +462,6 @@ class ComputationTask:
                 parts = self._prepare(unflatten(batch, tensors), traced, number)
                 traced.draw_for("gradient", number)
                 gradients, losses = self._trace_gradients(make_batch(parts, traced.discount))
-            if losses.rows:
-                place = describe_place(type(self._algorithm), "learn")
-                raise ValueError(
-                    f"{place}: learn returned rows ({', '.join(losses.rows)}), but beside agents "
-                    "there is no data handler to take them; use learner.placement: server"
-                )
             numbers = {**losses.costs, **losses.metrics}
             names[:] = numbers
             vector = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)

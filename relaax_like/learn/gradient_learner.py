@@ -99,6 +99,8 @@ class GradientLearner(Learner):
         self._queue.put(None)
         if self._thread.is_alive():
             self._thread.join(_STOP_SEC)
+        if not self._thread.is_alive():
+            self._means.record()
         self._task.close()
         self._parameter_server.close()
 

@@ -579,18 +579,24 @@ class _Cut:
         return tf.shape(tensors[0])[self.axes[0]]
 
     def take(self, tensors: Sequence[tf.Tensor], chosen: tf.Tensor) -> list[tf.Tensor]:
-        if tensors[0].shape[self.axes[0]] == chosen.shape[0]:  # all: in whatever order
+        if self._is_all(tensors[0], chosen):
             return list(tensors)
         return [tf.gather(t, chosen, axis=a) for t, a in zip(tensors, self.axes, strict=True)]
 
     def put(self, rows: tf.Tensor, chosen: tf.Tensor, results: tf.Tensor) -> tf.Tensor:
         """Writes the results of a minibatch to their places."""
+        if self._is_all(rows, chosen):
+            return results
         if self.axes[0] == 0:
             return tf.tensor_scatter_nd_update(rows, chosen[:, None], results)
         transposed = tf.transpose(results)
         return tf.transpose(
             tf.tensor_scatter_nd_update(tf.transpose(rows), chosen[:, None], transposed)
         )
+
+    def _is_all(self, tensor: tf.Tensor, chosen: tf.Tensor) -> bool:
+        """Returns whether a minibatch has all rows; then they stay in order."""
+        return tensor.shape[self.axes[0]] == chosen.shape[0]
 
     def shape_of_minibatch(self, spec: tf.TensorSpec, index: int, minibatch: int) -> tf.TensorSpec:
         shape = spec.shape.as_list()[1 if self.rows else 0 :]
@@ -657,7 +663,7 @@ def _trace_epochs(
     """
     length = cut.count(whole)
     most, minibatches = length // minibatch, count // minibatch
-    shape = tf.shape(whole[0])[: 1 if cut.axes[0] == 0 else 2]
+    axes = 1 if cut.axes[0] == 0 else 2
 
     def run_epoch(epoch: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
         order = shuffle(length, tf.stack([seed, epoch]), count)
@@ -673,7 +679,8 @@ def _trace_epochs(
         return epoch + 1, *carried
 
     zero = tf.constant(0, tf.int64)
-    rows = [tf.fill(shape, float("nan")) for _ in names.rows]
+    nothing = tf.fill(tf.shape(whole[0])[:axes], float("nan"))
+    rows = [tf.ensure_shape(nothing, whole[0].shape[:axes]) for _ in names.rows]
     start = (zero, tf.zeros([len(names.numbers) + 1]), zero, *rows, tf.constant(False))
     _, sums, updates, *rows, _ = _loop(epochs, run_epoch, start)
     return sums, updates, rows

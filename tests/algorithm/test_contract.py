@@ -270,25 +270,6 @@ def test_a_data_handler_beside_agents_is_refused_with_file_and_line():
     _refuse_beside_agents(Plain(PlainValues()), SimpleNamespace())
 
 
-def test_rows_that_nobody_takes_are_refused_with_file_and_line():
-    class Rows(Algorithm):
-        def learn(self, batch):
-            cost = 0.0 * tf.reduce_sum(self.model.layer(batch.inputs["x"]))
-            return Losses({"default": cost}, rows={"td_error": batch.returns})
-
-    task = ComputationTask(Rows(PlainValues()))
-    x = np.zeros((3, 2), np.float32)
-    with pytest.raises(ValueError, match=rf"test_contract.py:{find_line(Rows.learn)}: .*td_error"):
-        task.compute_gradients(
-            inputs={"x": x},
-            next_inputs={"x": x},
-            next_alive={"alive": np.ones(3)},
-            rewards={"reward": np.zeros((3, 1))},
-            actions={"action": np.zeros(3, np.int64)},
-            states={"steps": np.zeros((3, 1))},
-        )
-
-
 def test_an_overridden_predict_is_refused_where_agents_act_by_the_policy():
     line = find_line(SimpleQ.predict)
     with pytest.raises(ConfigError, match=rf"test_contract.py:{line}: predict is overridden"):

@@ -554,12 +554,13 @@ class RowResults(Algorithm):
 def test_results_of_rows_come_back_at_their_places(xla):
     task = make_scalars(RowResults, xla)
     x = np.arange(12, dtype=np.float32)
-    got = task.update_epochs(**make_x(x), epochs=2, minibatch=4, seed=0)
-    np.testing.assert_array_equal(got.rows["double"], 2 * x)
+    for minibatch in (4, 12):
+        got = task.update_epochs(**make_x(x), epochs=2, minibatch=minibatch, seed=0)
+        np.testing.assert_array_equal(got.rows["double"], 2 * x)
     rollouts = x.reshape(3, 4)
     batch = as_batch({"x": rollouts}, rollouts[..., None])
-    for of in ("steps", "rollouts"):
-        got = task.update_epochs(**batch, epochs=1, minibatch=2, seed=0, minibatch_of=of)
+    for of, minibatch in (("steps", 2), ("steps", 12), ("rollouts", 2), ("rollouts", 4)):
+        got = task.update_epochs(**batch, epochs=1, minibatch=minibatch, seed=0, minibatch_of=of)
         np.testing.assert_array_equal(got.rows["double"], 2 * rollouts)
     # Rows that were in no minibatch have none.
     got = task.update_epochs(**make_x(x), epochs=1, minibatch=5, seed=0)

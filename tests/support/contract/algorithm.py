@@ -1,0 +1,67 @@
+"""Costs and metrics that tell which parts of the contract were honoured."""
+
+import numpy as np
+import tensorflow as tf
+
+from relaax_like.algorithm import Algorithm, Batch, Losses, Phase
+
+from .config import Config
+from .model import ContractModel
+
+
+class Contract(Algorithm):
+    phases = (Phase("critic"), Phase("actor", every=2))  # if phases
+    frozen = ("fixed",)  # if frozen
+
+    def prepare(self, batch: Batch) -> dict[str, tf.Tensor]:  # if prepare
+        return {"twice": 2.0 * batch.inputs["observation"][..., 0]}  # if prepare
+
+    def learn(self, batch: Batch) -> Losses:
+        model, x = self.model, batch.inputs["observation"]
+        value, action = model.critic(x)[..., 0], batch.actions["action"]
+        costs = {
+            "critic": batch.mean((value - 1.0) ** 2),
+            "actor": batch.mean(tf.reduce_sum(model.actor(x) ** 2, -1)),
+            "fixed": batch.mean(model.fixed(tf.ones_like(x))[..., 0] ** 2),
+        }
+        metrics = {"critic seen": batch.mean(tf.cast(action // 2, tf.float32))}
+        metrics["acts"] = batch.mean(tf.cast(action, tf.float32))
+        metrics["explores"] = batch.mean(tf.cast(action % 2, tf.float32))  # if exploration
+        metrics["prepared"] = batch.mean(batch.extras["twice"])  # if prepare
+        after = tf.cast(batch.next_actions["action"], tf.float32)  # if next actions
+        metrics["after"] = batch.mean(after)  # if next actions
+        metrics["costs"] = batch.mean(batch.rewards["costs"][..., 1])  # if several rewards
+        metrics["draw"] = self.random.normal(())  # if random
+        metrics["steps"] = tf.cast(self.global_t, tf.float32)  # if settings
+        metrics["epsilon"] = self.config.epsilon  # if settings
+        metrics["inputs"] = tf.cast(tf.is_tensor(self.config.factor), tf.float32)  # if settings
+        rows = {}
+        rows["td_error"] = 3.0 * batch.inputs["observation"][..., 0]  # if rows
+        return Losses(costs, rows, metrics)
+
+    def stop(self, metrics):  # if stop
+        return True  # if stop
+
+    def predict(self, inputs, states):  # if predict
+        raise NotImplementedError  # if predict
+
+
+class Rows:  # if data handler
+    def __init__(self, config):  # if data handler
+        self.file = config.rows_file  # if data handler
+
+    def after_interact(self, rollout):  # if data handler
+        return rollout  # if data handler
+
+    def after_learn(self, training_data, policy_data):  # if data handler
+        found = policy_data.get("td_error", 0.0)  # if data handler
+        x = training_data.rollout.inputs["observation"][..., 0]  # if data handler
+        np.savez(self.file, expected=3.0 * x, found=found)  # if data handler
+
+
+def make_data_handler(config):  # if data handler
+    return Rows(config)  # if data handler
+
+
+def make_algorithm(config: Config, model: ContractModel, seed: int) -> Contract:
+    return Contract(model, config, seed)

@@ -1,0 +1,39 @@
+"""Settings; the schedule says whether an action explores."""
+
+from pathlib import Path
+from typing import Any
+
+from relaax_like.algorithm import (
+    AlgorithmConfig,
+    Episodes,
+    Linear,
+    OnPolicy,
+    Replay,
+    Schedule,
+    Tunable,
+)
+from relaax_like.config import OptimizerConfig, make_adam
+
+
+class Config(AlgorithmConfig):
+    alone: bool = False
+    factor: Tunable = 2.0
+    epsilon: Schedule = Linear(1.0, 0.0, steps=256)
+    learning_rate: float = 1e-2
+    rows_file: Path | None = None
+
+    @property
+    def optimizers(self) -> dict[str, OptimizerConfig]:
+        return dict.fromkeys(("actor", "critic", "fixed"), make_adam(self.learning_rate, 1e-8))
+
+    @property
+    def plan(self) -> Any:
+        return Replay(capacity=10, minibatch_size=2)  # if replay
+        return Episodes()  # if episodes
+        return OnPolicy(
+            rollout_steps=8,
+            rollouts=None if self.alone else 4,
+            epochs=1 if self.alone else 3,
+            next_actions=True,  # if next actions
+            offline=not self.alone,
+        )

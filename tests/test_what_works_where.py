@@ -1,0 +1,280 @@
+"""The table "What works where" of docs/algorithms.md: each cell is tried.
+
+One run per column has every feature that the column honours; a feature that it refuses is refused
+in a run of its own, with file and line.
+"""
+
+# covers F2, F9
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.cluster import ROOT, TRACE, Cluster
+from support.contract import find_line, write_folder
+from support.contract.slots import CountingSlots
+
+import relaax_like
+from relaax_like.client import Interactor, RlxClient
+from relaax_like.experience.trajectory_files import TRAJECTORY_FOLDER
+from relaax_like.metrics.scalars_reader import read_scalars
+from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.parameter_server.snapshots import read_latest
+from relaax_like.wire.errors import ConfigError
+
+# Rows of the table, in its order; which line a refusal names, and what it says.
+FEATURES = {
+    "prepare": ("", ""),
+    "stop": ("def stop", "stop ends the epochs of an iteration"),
+    "phases": ("phases =", "phases are several optimizer steps per batch"),
+    "frozen": ("frozen =", "frozen groups get no optimizer steps"),
+    "target": ("", ""),
+    "settings": ("", ""),
+    "random": ("", ""),
+    "exploration": ("def policy", "policy takes `explore`"),
+    "rows": ("", ""),
+    "several rewards": ("def get_reward_specs", "the rewards are speed, costs"),
+    "acting": ("", ""),
+    "next actions": ("def plan", "plan asks for next_actions"),
+    "data handler": ("def make_data_handler", "make_data_handler"),
+    "predict": ("def predict", "predict is overridden"),
+    "replay": ("def plan", "plan is Replay"),
+    "episodes": ("def plan", "plan is Episodes"),
+}
+PREFIX = "Optimizer/"  # of what `learn` returns
+COLUMNS = ("agent", "server", "serial", "workers", "offline")
+
+
+def read_table() -> dict[tuple[str, str], str]:
+    """Returns the cells by column and feature."""
+    text = (ROOT / "docs" / "algorithms.md").read_text().partition("## What works where")[2]
+    lines = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    assert tuple(head[1:]) == COLUMNS
+    return {
+        (column, feature): cell
+        for feature, row in zip(FEATURES, rows, strict=True)
+        for column, cell in zip(COLUMNS, row[1:], strict=True)
+    }
+
+
+TABLE = read_table()
+
+
+def select(word: str) -> list[tuple[str, str]]:
+    return [place for place, cell in TABLE.items() if cell == word]
+
+
+@dataclass
+class Trained:
+    """What a run has left.
+
+    Attributes:
+      curves: of what `learn` returned: the first call's, and means of some seconds.
+      state: of the parameter server.
+      values: of the variables, by name.
+      folder: of the run's folder and the rows.
+    """
+
+    curves: dict[str, list[float]]
+    state: State
+    values: dict[str, np.ndarray]
+    folder: Path
+
+
+def get_options(column: str, folder: Path) -> list[str]:
+    run = [f"run_dir={folder / 'run'}"]
+    match column:
+        case "agent":
+            return [*run, "learner.placement=agent", "algorithm.alone=true"]
+        case "server" | "serial":
+            return [*run, "learner.placement=server", "learner.collect_traj=true"]
+        case "workers":
+            return [*run, "learner.placement=server", "learner.workers=1"]
+    return [*run, "learner.placement=server"]
+
+
+def write_experiment(folder: Path, features: set[str]) -> Path:
+    """Writes the folder of an algorithm with these features, and an experiment beside it."""
+    folder.mkdir(exist_ok=True)
+    write_folder(folder / "contract", features)
+    file = folder / "experiment.yaml"
+    file.write_text(
+        f"algorithm: {{path: ./contract, max_global_step: 512, rows_file: {folder / 'rows.npz'}}}\n"
+        "environment: {path: ./contract, slots: 4}\n"
+    )
+    return file
+
+
+def load_rows(run: Trained) -> dict[str, np.ndarray]:
+    with np.load(run.folder / "rows.npz", allow_pickle=False) as file:
+        return dict(file)
+
+
+def read_run(folder: Path) -> Trained:
+    state = read_latest(folder / "run" / "checkpoints")
+    assert state is not None
+    curves: dict[str, list[float]] = {}
+    for metrics in (folder / "run").glob("metrics*"):
+        for name, points in read_scalars(metrics).items():
+            if name.startswith(PREFIX):
+                curves[name.removeprefix(PREFIX)] = [y for _, y in points]
+    segments = state.manifest.segments
+    arrays = state.manifest.unpack(state.values)
+    values = {segment.name: y for segment, y in zip(segments, arrays, strict=True)}
+    return Trained(curves, state, values, folder)
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
+    """Returns the run of a column, which is made when it is first asked for."""
+    done: dict[str, Trained] = {}
+
+    def make(column: str) -> Trained:
+        if column not in done:
+            folder = tmp_path_factory.mktemp(column)
+            features = {feature for place, feature in select("yes") if place == column}
+            if column == "server":
+                serve(folder, features)
+            else:
+                options = get_options(column, folder)
+                if column == "offline":
+                    recorded = make("serial").folder / "run" / TRAJECTORY_FOLDER
+                    options.append(f"learner.offline={recorded}")
+                relaax_like.train(write_experiment(folder, features), options)
+            done[column] = read_run(folder)
+        return done[column]
+
+    return make
+
+
+def serve(folder: Path, features: set[str]) -> None:
+    """Has the parameter server learn, from a client over the network."""
+    write_folder(folder / "contract", features)
+    settings = (
+        "learner.placement=server",
+        "algorithm.max_global_step=512",
+        f"algorithm.rows_file={folder / 'rows.npz'}",
+    )
+    with Cluster(folder, folder / "contract", *settings) as cluster:
+        ps, rlx = cluster.start_both_servers()
+        slots = CountingSlots()
+        spaces = (slots.observation_space, slots.action_space)
+        with RlxClient(f"localhost:{cluster.rlx_port}", *spaces, slots=4) as client:
+            Interactor(slots, client).run()
+        assert ps.wait() == 0
+        rlx.stop()
+        assert TRACE not in ps.output + rlx.output
+
+
+# What each feature leaves behind; see support/contract.
+
+
+def check_prepare(run: Trained) -> None:
+    assert 0 < run.curves["prepared"][-1] < 18
+
+
+def check_stop(run: Trained) -> None:
+    assert run.state.steps["critic"] == run.state.version  # of three epochs each
+
+
+def check_phases(run: Trained) -> None:
+    assert run.state.steps["actor"] == run.state.steps["critic"] // 2 > 0
+
+
+def check_frozen(run: Trained) -> None:
+    assert run.state.steps.get("fixed", 0) == 0
+    assert 0 < run.curves["fixed"][0] == run.curves["fixed"][-1]  # of the same input
+
+
+def check_target(run: Trained) -> None:
+    for name in ("critic.out.W", "critic.out.b"):
+        assert run.values[f"target/{name}"].tobytes() == run.values[name].tobytes()
+    assert run.values["critic.out.b"] != 0
+
+
+def check_settings(run: Trained) -> None:
+    assert run.curves["steps"][0] < run.curves["steps"][-1] <= run.state.global_t
+    assert run.curves["epsilon"][0] == 1.0 - run.curves["steps"][0] / 256
+    assert run.curves["epsilon"][-1] < 0.5
+    assert set(run.curves["inputs"]) == {1.0}
+
+
+def check_random(run: Trained) -> None:
+    draws = run.curves["draw"]
+    assert len(set(draws)) == len(draws) > 1
+
+
+def check_exploration(run: Trained) -> None:
+    assert run.curves["explores"][0] == 1.0
+    assert run.curves["explores"][-1] < 0.5
+
+
+def check_rows(run: Trained) -> None:
+    arrays = load_rows(run)
+    assert arrays["found"].max() == 21  # three times the last step of a rollout
+    np.testing.assert_array_equal(arrays["found"], arrays["expected"])
+
+
+def check_rewards(run: Trained) -> None:
+    assert set(run.curves["costs"]) == {0.25}
+
+
+def check_acting(run: Trained) -> None:
+    assert set(run.curves["critic seen"]) == {0.0}
+
+
+def check_next_actions(run: Trained) -> None:
+    assert run.curves["after"][0] == run.curves["acts"][0]
+
+
+def check_data_handler(run: Trained) -> None:
+    assert load_rows(run)["expected"].max() == 21
+
+
+CHECKS: dict[str, Callable[[Trained], None]] = {
+    "prepare": check_prepare,
+    "stop": check_stop,
+    "phases": check_phases,
+    "frozen": check_frozen,
+    "target": check_target,
+    "settings": check_settings,
+    "random": check_random,
+    "exploration": check_exploration,
+    "rows": check_rows,
+    "several rewards": check_rewards,
+    "acting": check_acting,
+    "next actions": check_next_actions,
+    "data handler": check_data_handler,
+}
+
+
+@pytest.mark.parametrize(("column", "feature"), select("yes"))
+def test_what_works_works(column: str, feature: str, train: Callable[[str], Trained]) -> None:
+    CHECKS[feature](train(column))
+
+
+@pytest.mark.parametrize(("column", "feature"), select("refused"))
+def test_what_does_not_work_is_refused_with_file_and_line(
+    column: str, feature: str, tmp_path: Path, train: Callable[[str], Trained]
+) -> None:
+    # Recordings have what the rewards of their run had.
+    recorded = {"several rewards"} if column == "offline" else set()
+    file = write_experiment(tmp_path, {feature, *recorded})
+    code, words = FEATURES[feature]
+    wanted = f"{re.escape(find_line(tmp_path / 'contract', code))}: .*{words}"
+    options = get_options(column, tmp_path)
+    if column == "offline":
+        options.append(f"learner.offline={train('serial').folder / 'run' / TRAJECTORY_FOLDER}")
+    if column == "server":
+        with Cluster(tmp_path, tmp_path / "contract", "learner.placement=server") as cluster:
+            server = cluster.start_parameter_server()
+            assert server.wait() == 2
+            assert re.search(wanted, server.output), server.output
+            assert TRACE not in server.output
+        return
+    with pytest.raises(ConfigError, match=wanted):
+        relaax_like.train(file, options)
