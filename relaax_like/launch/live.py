@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import sys
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -142,19 +143,24 @@ class TableProgress(Progress):
         self._newest = newest
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True)
+        # Of whoever writes: a line above the table must know how tall it is when it is written.
+        self._lock = threading.RLock()
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "TableProgress":
         self._stack.enter_context(self._live)
-        self._stack.enter_context(_logging_to(self._console))
+        self._stack.enter_context(_logging_to(self._console, self._lock))
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._stack.close()
+        with self._lock:
+            self._stack.close()
 
     def show(self, status: Status) -> None:
         """Draws the table."""
-        self._live.update(self.make_panel(status), refresh=True)
+        panel = self.make_panel(status)
+        with self._lock:
+            self._live.update(panel, refresh=True)
 
     def make_panel(self, status: Status) -> RenderableType:
         """Lays the numbers out."""
@@ -253,11 +259,11 @@ def _write_raw(data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _logging_to(console: Console) -> Iterator[None]:
+def _logging_to(console: Console, lock: threading.RLock) -> Iterator[None]:
     """Sends the log to a console that draws something in place, in the same form as before."""
     root = logging.getLogger()
     before = root.handlers[:]
-    handler = _ConsoleHandler(console)
+    handler = _ConsoleHandler(console, lock)
     if before:
         handler.setFormatter(before[0].formatter)
     root.handlers[:] = [handler]
@@ -268,12 +274,15 @@ def _logging_to(console: Console) -> Iterator[None]:
 
 
 class _ConsoleHandler(logging.Handler):
-    def __init__(self, console: Console):
+    def __init__(self, console: Console, lock: threading.RLock):
         super().__init__()
         self._console = console
+        self._lock = lock
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._console.print(Text(self.format(record)), soft_wrap=True)
+        line = Text(self.format(record))
+        with self._lock:
+            self._console.print(line, soft_wrap=True)
 
 
 def _make_grid(rows: dict[str, str]) -> Table:

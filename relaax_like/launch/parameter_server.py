@@ -389,7 +389,7 @@ def watch_progress(
         if status.global_t != shown or (status.clients and has_begun):
             show(status)
         shown = status.global_t
-    curves.record(server.global_t)
+    curves.record(server.global_t, last=True)
 
 
 class _ReturnCurves:
@@ -399,13 +399,18 @@ class _ReturnCurves:
         self._server = server
         self._metrics = server.metrics()
         self._recorded = 0  # episodes
+        self._newest_x = -1
 
-    def record(self, global_t: int) -> None:
-        """Adds a point to each curve, if an episode has ended since the last one."""
+    def record(self, global_t: int, last: bool = False) -> None:
+        """Adds a point to each curve, if an episode has ended since the one before.
+
+        The last point is at the end of the training, whenever an episode has ended.
+        """
         means = self._server.episode_means
-        if means.mean_return is None or means.episodes == self._recorded:
+        is_new = means.episodes != self._recorded or (last and global_t != self._newest_x)
+        if means.mean_return is None or not is_new:
             return
-        self._recorded = means.episodes
+        self._recorded, self._newest_x = means.episodes, global_t
         self._metrics.scalar(MEAN_RETURN, means.mean_return, global_t)
         if means.mean_length is not None:  # snapshots of earlier days have returns only
             self._metrics.scalar(EPISODE_LENGTH, means.mean_length, global_t)

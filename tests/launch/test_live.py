@@ -22,7 +22,7 @@ from support.cluster import ROOT, TRACE, Cluster, find_command, wait_until
 from support.terminal import Screen, Terminal
 
 from relaax_like.config.loader import load_experiment
-from relaax_like.core.records import Status
+from relaax_like.core.records import Episode, Push, Status
 from relaax_like.launch.live import JsonProgress, NewestScalars, TableProgress
 from relaax_like.launch.parameter_server import format_progress, watch_progress
 from relaax_like.metrics.curves import read_curves
@@ -180,6 +180,27 @@ def test_nothing_is_shown_before_the_first_step(monkeypatch: pytest.MonkeyPatch)
     assert began == [110]
 
 
+def test_the_last_point_of_the_returns_is_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutdown: Any = SimpleNamespace(requested=threading.Event())
+    with TensorBoardRecorder(tmp_path) as recorder, make_backend(metrics=recorder) as server:
+        looks = itertools.count()
+
+        def wait_finished(timeout_sec: float) -> bool:
+            if next(looks) == 0:
+                server.push(Push(client_id="one", env_steps=10, episodes=(Episode(3.0, 10),)))
+                return False
+            server.increment_global_t(5)  # of an episode that does not end
+            return True
+
+        monkeypatch.setattr(server, "wait_finished", wait_finished)
+        watch_progress(server, shutdown, interval_sec=100.0)
+    returns = read_curves(tmp_path)["Train/Return"]
+    assert returns.steps.tolist() == [10, 15]
+    assert returns.values.tolist() == [3.0, 3.0]
+
+
 def test_only_so_many_curves_fit(cluster: Cluster, newest: NewestScalars) -> None:
     for index in range(20):
         newest.scalar(f"Optimizer/curve {index}", index)
@@ -281,6 +302,39 @@ def test_a_table_in_a_terminal_and_nothing_of_it_after_ctrl_c(cluster: Cluster) 
     # The summary, in the form of the lines before.
     assert any(line.endswith(" stopped") for line in left.lines)
     assert TRACE not in left.text
+
+
+def see(output: io.StringIO) -> Screen:
+    """Returns what a terminal would show, whose lines begin at the left."""
+    return Screen(output.getvalue().replace("\n", "\r\n"))
+
+
+def test_a_table_that_grows_while_others_log_leaves_nothing_behind(
+    cluster: Cluster, newest: NewestScalars
+) -> None:
+    experiment, output = load_experiment(cluster.config), io.StringIO()
+    console = Console(file=output, width=100, force_terminal=True)
+    with TableProgress(experiment, newest, console) as table:
+        ended = threading.Event()
+
+        def log() -> None:
+            while not ended.is_set():
+                logging.getLogger("slot").warning("score")
+
+        threads = [threading.Thread(target=log) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for number in range(400):
+            # Taller by a line each time, and then low again.
+            newest._values = {f"Optimizer/{n}": 1.0 for n in range(number % 12)}
+            table.show(STATUS)
+        ended.set()
+        for thread in threads:
+            thread.join()
+        table.show(STATUS)
+        assert shows_table(see(output))
+    left = see(output).lines
+    assert not [line for line in left if line.startswith(("╭", "│", "╰"))]
 
 
 def test_a_second_ctrl_c_shows_the_cursor_again(cluster: Cluster) -> None:

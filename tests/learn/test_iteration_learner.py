@@ -187,7 +187,9 @@ def test_a_data_handler_of_the_algorithms_folder_changes_what_is_learned_from(
     experiment = make_experiment(tmp_path, *mine, "learner.workers=2")
     with (
         make_server(experiment) as server,
-        pytest.raises(ConfigError, match="workers: 2, but the algorithm mine has a data handler"),
+        pytest.raises(
+            ConfigError, match="make_data_handler changes rollouts of one length, but workers"
+        ),
     ):
         make_trajectory_learner(experiment, server)
 
