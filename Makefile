@@ -82,11 +82,14 @@ protos-current: $(PROTOC_VENV)/.installed
 	done
 
 # What is too long for CI.
-evidence:  ## Measure what is too long for CI: PART=speed (an hour) or PART=learning (a day).
+evidence:  ## Measure what is too long for CI: PART=speed (an hour; AGAINST=COMMIT) or PART=learning (a day).
 	@case '$(PART)' in speed|learning) ;; *) echo "PART='$(PART)', expected speed or learning"; exit 2;; esac
 	$(MAKE) evidence-$(PART)
 
+# A commit that the speed of hot paths is compared with.
+AGAINST ?= HEAD~1
 evidence-speed: bench
+	$(BIN)/python -m benchmarks.against $(AGAINST)
 	$(BIN)/python -m benchmarks.hostile
 	$(BIN)/python -m benchmarks.hostile --rlx
 	$(BIN)/python -m benchmarks.recovery

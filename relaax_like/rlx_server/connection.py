@@ -105,7 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         _keep_alive(self._transport)
         session, server = self.session, self._server
         session.log = ClientLog(logger, server.log_budget, self.address)
-        session.shared_points = server.points
+        session.points.shared = server.points
         session.admit = lambda: server.admission.admit(self)
         server.connections.add(self)
         if self._handshake is not None:
@@ -359,14 +359,26 @@ class Connection(asyncio.BufferedProtocol):
         if answer is PENDING:
             self._server.predict_soon(self)
             return
-        self._busy = False
         if isinstance(answer, bytes):
+            self._busy = False
             self.send_answer(answer)
         else:
-            self._go_on(self._get_rest(time.perf_counter() - began))
+            self._store_points(time.perf_counter() - began)
+
+    def _store_points(self, took_sec: float) -> None:
+        """Stores points of the newest message, some in each turn of the loop."""
+        if self._closing:
+            return  # the session's end stores the rest
+        began = time.perf_counter()
+        more = self.session.points.store()
+        took_sec += time.perf_counter() - began
+        if more:
+            self._server.loop.call_soon(self._store_points, took_sec)
+        else:
+            self._go_on(self._get_rest(took_sec))
 
     def _get_rest(self, took_sec: float) -> float:
-        if not self.session.dropped_points:
+        if not self.session.points.dropped:
             return 0.0
         return max(took_sec * _REST_FACTOR, _MIN_REST_SEC)
 
@@ -397,6 +409,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             with tracing.span("agent step"):
                 answer = self.session.receive(body)
+                while self.session.points.store():
+                    pass
         except ProtocolError as error:
             loop.call_soon_threadsafe(self.fail, error)
             return

@@ -1,13 +1,22 @@
-"""How many points of curves are taken from clients."""
+"""Points of curves that clients send: how many are taken, and their way to the recorder."""
 
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from relaax_like.core.metrics import Metrics
+from relaax_like.metrics.buffered import select_valid
+from relaax_like.rlx_server.client_log import ClientLog
+from relaax_like.v1 import metrics_pb2
 
 # A client sends one point per second by itself, and a few per episode.
 POINTS_PER_SECOND = 2_000
 POINTS_AT_ONCE = 10_000
 POINTS_PER_SECOND_TOGETHER = 20_000
+# Most points of one message; how many of them reach the recorder in one turn of the event loop.
+MAX_POINTS = 10_000
+POINTS_PER_TURN = 500
 
 
 class PointBudget:
@@ -47,3 +56,119 @@ class PointBudget:
 def make_shared_budget() -> PointBudget:
     """Makes the bucket of all clients together."""
     return PointBudget(POINTS_PER_SECOND_TOGETHER, POINTS_PER_SECOND_TOGETHER)
+
+
+class SumMetric:
+    """Sends the sum of what was added, about once a second and at the end."""
+
+    def __init__(self, metrics: Metrics, name: str, interval_sec: float = 1.0):
+        self._metrics = metrics
+        self._name = name
+        self._interval_sec = interval_sec
+        self._sum = 0.0
+        self._next = time.monotonic() + interval_sec
+
+    def add(self, value: float) -> None:
+        """Adds to the sum."""
+        self._sum += value
+        if time.monotonic() >= self._next:
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends the sum, unless it is 0, and begins again."""
+        if self._sum:
+            self._metrics.scalar(self._name, self._sum)
+        self._sum = 0.0
+        self._next = time.monotonic() + self._interval_sec
+
+
+class ClientPoints:
+    """Hands the points of one client to the recorder, as many as the budgets allow.
+
+        points.take(message.scalars.scalars, "walker")
+        while points.store():
+            ...                     # others have their turn
+
+    Attributes:
+      shared: the budget of all clients together; None: there is none.
+      dropped: points that were above the budgets, in the newest message.
+
+    Args:
+      metrics: the recorder.
+    """
+
+    def __init__(self, metrics: Metrics):
+        self.shared: PointBudget | None = None
+        self.dropped = 0
+        self._metrics = metrics
+        self._budget = PointBudget()
+        self._drops = SumMetric(metrics, "dropped points")
+        self._client_name = ""
+        self._log = ClientLog(logging.getLogger(__name__))
+        self._scalars: Sequence[metrics_pb2.Scalar] = ()
+        # Of these: how many are to be stored, have been looked at, and were right.
+        self._taken = self._done = self._stored = 0
+        self._mistake: Exception | None = None
+
+    def ignore(self, scalars: Sequence[metrics_pb2.Scalar]) -> None:
+        """Takes a message of which nothing is stored, but which costs as much to read."""
+        self.dropped = len(scalars) - self._budget.take(min(len(scalars), MAX_POINTS))
+
+    def take(self, scalars: Sequence[metrics_pb2.Scalar], client_name: str, log: ClientLog) -> None:
+        """Takes a message, of which `store` then stores what the budgets allow.
+
+        Args:
+          scalars: the points.
+          client_name: for the log.
+          log: told about points that are dropped.
+        """
+        taken = self._budget.take(min(len(scalars), MAX_POINTS))
+        if self.shared is not None:
+            taken = self.shared.take(taken)
+        self.dropped = len(scalars) - taken
+        self._scalars, self._taken, self._done, self._stored = scalars, taken, 0, 0
+        self._mistake, self._client_name, self._log = None, client_name, log
+
+    def store(self) -> bool:
+        """Stores some points of the newest message; returns whether some are left.
+
+        What is wrong with one costs that one.
+        """
+        if not self._scalars:
+            return False
+        start, self._done = self._done, min(self._done + POINTS_PER_TURN, self._taken)
+        valid, mistake = select_valid(
+            [
+                (s.name, s.y, s.x if s.HasField("x") else None)
+                for s in self._scalars[start : self._done]
+            ],
+            "scalars",
+        )
+        self._metrics.scalars(valid)
+        self._stored += len(valid)
+        self._mistake = self._mistake or mistake
+        if self._done < self._taken:
+            return True
+        self._tell_dropped()
+        self._scalars = ()
+        return False
+
+    def close(self) -> None:
+        """Stores what is left, and tells how many points were dropped."""
+        while self.store():
+            pass
+        self._drops.flush()
+
+    def _tell_dropped(self) -> None:
+        dropped = len(self._scalars) - self._stored
+        if not dropped:
+            return
+        self._drops.add(dropped)
+        self._log.write(
+            logging.WARNING,
+            "%s: dropped %d of %d curve points: %s",
+            self._client_name,
+            dropped,
+            len(self._scalars),
+            self._mistake or "the limit of points per second was exceeded",
+        )

@@ -16,7 +16,7 @@ from relaax_like.rlx_server.admission import Admission, Newcomer
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, LogBudget, shorten
 from relaax_like.rlx_server.connection import Connection
 from relaax_like.rlx_server.handshakes import Handshake
-from relaax_like.rlx_server.point_budget import make_shared_budget
+from relaax_like.rlx_server.points import make_shared_budget
 from relaax_like.rlx_server.session import Session
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ProtocolError, RelaaxError

@@ -15,14 +15,13 @@ from google.protobuf.message import DecodeError
 
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import Prediction, Request
-from relaax_like.metrics.buffered import select_valid
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, shorten
 from relaax_like.rlx_server.episodes import EpisodeMeter, SlotEpisode
-from relaax_like.rlx_server.point_budget import PointBudget
+from relaax_like.rlx_server.points import MAX_POINTS, ClientPoints
 from relaax_like.rlx_server.slot_agents import BatchAgents, Decision, SlotAgents
 from relaax_like.rlx_server.step_reader import StepReader
 from relaax_like.rlx_server.transition import Arrays, Transition, read_step
-from relaax_like.v1 import metrics_pb2, rlx_pb2
+from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import (
     InvalidInputError,
     ProtocolError,
@@ -52,9 +51,8 @@ _TOKEN = rlx_pb2.Hello.DESCRIPTOR.fields_by_name["token"].number
 _MAX_PARTS = 4
 # Fields of a hello or a step beside its leaves.
 _OTHER_FIELDS = _MAX_FEATURES + 16
-_MAX_POINTS = 10_000
 # Of so many points, with the longest names.
-_MAX_SCALARS_BYTES = _MAX_POINTS * 225
+_MAX_SCALARS_BYTES = MAX_POINTS * 225
 # The first byte of each point and of its name: fewer of them are no more points than that.
 _POINT_BYTE = b"\x0a"
 # A longer hello or step is looked at in all its depth: beside the data of its arrays, each of its
@@ -168,8 +166,7 @@ class Session:
       admit: called when the hello is right, before agents are made; may raise ProtocolError. Set by
         the owner, like the next two, before the first message.
       log: takes the lines about the client.
-      shared_points: how many points of curves are taken from all clients together.
-      dropped_points: points of curves that were not taken, in the newest message.
+      points: of curves, of the newest message; the owner has them stored, by and by.
       report: called with an event and the client's name when it has joined, made its first step, or
         left.
 
@@ -195,8 +192,7 @@ class Session:
         self.max_message_bytes = 0
         self.admit: Callable[[], None] = lambda: None
         self.log = ClientLog(logger)
-        self.shared_points: PointBudget | None = None
-        self.dropped_points = 0
+        self.points = ClientPoints(metrics)
         self.report: Callable[[Event, str], None] = lambda event, client: None
         self._has_stepped = False
         self._make_agents = make_agents
@@ -214,8 +210,6 @@ class Session:
         self._meter = EpisodeMeter(0)
         self._latency = MeanMetric(metrics, "server latency")
         self._success = MeanMetric(metrics, "success")
-        self._points = PointBudget()
-        self._drops = SumMetric(metrics, "dropped points")
         self._transition: Transition | None = None
         self._received_at = 0.0
 
@@ -247,12 +241,12 @@ class Session:
     def receive(self, body: bytes | memoryview) -> bytes | Pending | None:
         """Takes one message; returns the answer, PENDING, or None when there is no answer to it."""
         self._received_at = time.perf_counter()
-        self.dropped_points = 0
         try:
             if self._reader is not None and self._running:
                 transition = self._reader.read(body)
                 if transition is not None:
                     return self._take(transition)
+            self.points.dropped = 0
             self._validate_outline(body)
             if self._tokens is not None and self._greeting is None:
                 self._validate_token(body)
@@ -267,7 +261,10 @@ class Session:
             if kind == "step":
                 return self._step(message.step, body)
             if kind == "scalars":
-                self._store_scalars(message.scalars.scalars)
+                if self._greeting.exploit:
+                    self.points.ignore(message.scalars.scalars)
+                else:
+                    self.points.take(message.scalars.scalars, self.client_name, self.log)
             elif PING not in self._greeting.features:
                 raise ProtocolError(
                     "received ping, but Ready.features does not list it", "OUT_OF_ORDER", "ping"
@@ -323,7 +320,7 @@ class Session:
             self._metrics.scalar("discarded episodes", unfinished)
         else:
             self.log.write(logging.INFO, "%s: left", self.client_name)
-        self._drops.flush()
+        self.points.close()
         agents.close()
 
     def _translate(self, error: Exception) -> ProtocolError:
@@ -500,31 +497,6 @@ class Session:
                     f"data; expected at most about {most} bytes of names, shapes and the like"
                 )
 
-    def _store_scalars(self, scalars: Sequence[metrics_pb2.Scalar]) -> None:
-        """Takes as many points as the budgets allow; what is wrong with one costs that one."""
-        assert self._greeting is not None
-        taken = self._points.take(min(len(scalars), _MAX_POINTS))
-        if self._greeting.exploit:  # ignored, but as many of them cost as much to read
-            self.dropped_points = len(scalars) - taken
-            return
-        if self.shared_points is not None:
-            taken = self.shared_points.take(taken)
-        points, mistake = select_valid(
-            [(s.name, s.y, s.x if s.HasField("x") else None) for s in scalars[:taken]], "scalars"
-        )
-        self._metrics.scalars(points)
-        self.dropped_points = len(scalars) - taken
-        if len(points) < len(scalars):
-            self._drops.add(len(scalars) - len(points))
-            self.log.write(
-                logging.WARNING,
-                "%s: dropped %d of %d curve points: %s",
-                self.client_name,
-                len(scalars) - len(points),
-                len(scalars),
-                mistake or "the limit of points per second was exceeded",
-            )
-
 
 class MeanMetric:
     """Sends the mean of many measurements about once a second: a point per step is too much."""
@@ -545,30 +517,6 @@ class MeanMetric:
             self._metrics.scalar(self._name, self._sum / self._count)
             self._sum, self._count = 0.0, 0
             self._next = time.monotonic() + self._interval_sec
-
-
-class SumMetric:
-    """Sends the sum of what was added, about once a second and at the end."""
-
-    def __init__(self, metrics: Metrics, name: str, interval_sec: float = 1.0):
-        self._metrics = metrics
-        self._name = name
-        self._interval_sec = interval_sec
-        self._sum = 0.0
-        self._next = time.monotonic() + interval_sec
-
-    def add(self, value: float) -> None:
-        """Adds to the sum."""
-        self._sum += value
-        if time.monotonic() >= self._next:
-            self.flush()
-
-    def flush(self) -> None:
-        """Sends the sum, unless it is 0, and begins again."""
-        if self._sum:
-            self._metrics.scalar(self._name, self._sum)
-        self._sum = 0.0
-        self._next = time.monotonic() + self._interval_sec
 
 
 def error_to_bytes(error: ProtocolError) -> bytes:
@@ -603,14 +551,14 @@ def _validate_points(body: bytes | memoryview, start: int, stop: int) -> None:
     if stop - start > _MAX_SCALARS_BYTES:
         came = f"{stop - start} bytes, expected at most {_MAX_SCALARS_BYTES}"
     # Counted by a glance first: right messages are nearly always done with it.
-    elif bytes(body[start:stop]).count(_POINT_BYTE) > 4 * _MAX_POINTS and has_more_fields(
-        body, start, stop, 2 * _MAX_POINTS
+    elif bytes(body[start:stop]).count(_POINT_BYTE) > 4 * MAX_POINTS and has_more_fields(
+        body, start, stop, 2 * MAX_POINTS
     ):
-        came = f"more than {2 * _MAX_POINTS} points"
+        came = f"more than {2 * MAX_POINTS} points"
     else:
         return
     raise InvalidInputError(
-        f"scalars: {came}; send at most {_MAX_POINTS} points per message", "scalars"
+        f"scalars: {came}; send at most {MAX_POINTS} points per message", "scalars"
     )
 
 

@@ -163,7 +163,7 @@ class LaterCalls:
 def test_a_client_whose_points_are_dropped_rests_before_its_next_message():
     async def play():
         session = Listener()
-        session.dropped_points = 1
+        session.points.dropped = 1
         connection, _ = make_connection(session)
         loop = connection._server.loop = LaterCalls()
         feed(connection, pack_frame(b"a") + pack_frame(b"b"))

@@ -1,12 +1,22 @@
 """Points of curves: a budget for each client and for all, and a bad point costs itself alone."""
 
+import asyncio
+import functools
+import logging
+
 import pytest
 from support.cluster import wait_until
+from support.connections import Listener, feed, make_connection
 from support.rlx import RawClient, make_next, make_start, serve_rlx
 
 from relaax_like.core.metrics import Metrics
-from relaax_like.rlx_server.point_budget import PointBudget
+from relaax_like.rlx_server import points
+from relaax_like.rlx_server.client_log import ClientLog
+from relaax_like.rlx_server.points import POINTS_PER_TURN, PointBudget
 from relaax_like.v1 import metrics_pb2, rlx_pb2
+from relaax_like.wire.framing import pack_frame
+
+logger = logging.getLogger(__name__)
 
 
 class Recorder(Metrics):
@@ -62,9 +72,10 @@ def test_a_budget_is_spent_and_grows_again():
 
 
 def test_what_is_above_the_budget_is_dropped_and_counted(backend, recorder, monkeypatch):
-    from relaax_like.rlx_server import session
-
-    monkeypatch.setattr(session, "PointBudget", lambda: PointBudget(0.0, 30))
+    few = functools.partial(PointBudget, 0.0, 30)
+    monkeypatch.setattr(
+        points, "PointBudget", lambda *given: PointBudget(*given) if given else few()
+    )
     with serve_rlx(backend, metrics=recorder) as port, RawClient(port) as client:
         client.greet()
         for _ in range(3):
@@ -86,7 +97,7 @@ def test_an_exploit_client_has_a_budget_too_though_its_points_are_ignored(backen
 
 
 def dropped(server):
-    return sum(connection.session.dropped_points for connection in server.connections)
+    return sum(connection.session.points.dropped for connection in server.connections)
 
 
 def test_all_clients_together_have_a_budget(backend, recorder):
@@ -102,11 +113,37 @@ def test_all_clients_together_have_a_budget(backend, recorder):
     assert len(recorder.get("curve")) == 50
 
 
-def test_a_message_of_points_reaches_the_recorder_in_one_call(client, recorder):
-    client.send(make_points(500))
+def test_points_reach_the_recorder_in_bulk_and_in_order(client, recorder):
+    client.send(make_points(2 * POINTS_PER_TURN + 1))
     client.ask(make_start())
-    assert recorder.calls == 1
-    assert len(recorder.get("curve")) == 500
+    assert recorder.calls == 3
+    assert recorder.get("curve") == [*map(float, range(2 * POINTS_PER_TURN + 1))]
+
+
+def test_between_two_parts_of_a_message_others_have_their_turn():
+    async def play():
+        recorder, seen = Recorder(), []
+        session = Listener()
+        session.points = points.ClientPoints(recorder)
+        session.receive = lambda body: session.points.take(
+            make_points(3 * POINTS_PER_TURN).scalars.scalars, "one", ClientLog(logger)
+        )
+        connection, _ = make_connection(session)
+        feed(connection, pack_frame(b"points"))
+        for _ in range(4):
+            seen.append(recorder.calls)
+            await asyncio.sleep(0)
+        assert seen == [1, 2, 3, 3]
+
+    asyncio.run(play())
+
+
+def test_points_of_a_client_that_leaves_at_once_are_stored(backend, recorder):
+    with serve_rlx(backend, metrics=recorder) as port, RawClient(port) as client:
+        client.greet()
+        client.send(make_points(10_000))
+        client.socket.close()
+        wait_until(lambda: len(recorder.get("curve")) == 10_000, "all points are stored")
 
 
 def test_a_bad_point_is_dropped_and_reported_and_ends_nothing(client, recorder, caplog):

@@ -2,8 +2,10 @@
 
 import asyncio
 
+from relaax_like.core.metrics import NullMetrics
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.connection import Connection
+from relaax_like.rlx_server.points import ClientPoints
 from relaax_like.rlx_server.server import RlxServer
 
 
@@ -36,9 +38,9 @@ class Listener:
     blocking, greeted, finished, client_name = False, True, False, "listener"
     ready = False
     max_message_bytes = 1 << 20
-    dropped_points = 0
 
     def __init__(self, answer=None, features=()):
+        self.points = ClientPoints(NullMetrics())
         self.bodies = []
         self._answer = answer
         self._features = features
