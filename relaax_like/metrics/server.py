@@ -7,7 +7,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from relaax_like.bridge.channel import bind, make_interceptors
 from relaax_like.config.address import Address
-from relaax_like.metrics.buffered import BufferedMetrics, validate_point
+from relaax_like.metrics.buffered import BufferedMetrics, select_valid, validate_point
 from relaax_like.v1 import metrics_pb2, metrics_pb2_grpc
 from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError
 from relaax_like.wire.security import ServerSecurity
@@ -52,11 +52,11 @@ def unpack_scalars(
             "send several requests",
             "scalars",
         )
-    points = []
-    for index, scalar in enumerate(request.scalars):
-        x = scalar.x if scalar.HasField("x") else (float(request.global_t) or None)
-        validate_point(scalar.name, scalar.y, x, f"scalars[{index}]")
-        points.append((scalar.name, scalar.y, x))
+    newest = float(request.global_t) or None
+    points = [(s.name, s.y, s.x if s.HasField("x") else newest) for s in request.scalars]
+    if select_valid(points)[1] is not None:
+        for index, point in enumerate(points):
+            validate_point(*point, f"scalars[{index}]")
     return points
 
 

@@ -33,7 +33,7 @@ _MAX_QUEUED = 100
 # least, as the message had to be read, too: its part of the loop's time is small, however fast it
 # sends.
 _REST_FACTOR = 10.0
-_MIN_REST_SEC = 0.02
+_MIN_REST_SEC = 0.1
 _PING = pack_frame(rlx_pb2.ServerMessage(ping=rlx_pb2.Ping()).SerializeToString())
 _PINGS = re.compile(
     b"(?:"

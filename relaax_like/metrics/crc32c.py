@@ -1,0 +1,48 @@
+"""CRC-32C of many short texts at once; record files have one for each record and its length."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+_POLYNOMIAL = 0x82F63B78  # reversed; Castagnoli et al. 1993
+_MASK_DELTA = 0xA282EAD8
+_ALL = np.uint32(0xFFFFFFFF)
+
+
+def _make_table() -> np.ndarray:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ np.uint32(_POLYNOMIAL), table >> 1)
+    return table
+
+
+_TABLE = _make_table()
+
+
+def compute_crc32c(texts: Sequence[bytes]) -> np.ndarray:
+    """Computes the checksums of texts, `[n] uint32`.
+
+    Texts of one length are computed side by side, byte by byte: many short ones cost little more
+    than one.
+    """
+    sums = np.empty(len(texts), np.uint32)
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    for length in np.unique(lengths):
+        places = np.flatnonzero(lengths == length)
+        data = b"".join([texts[place] for place in places.tolist()])
+        columns = np.frombuffer(data, np.uint8).reshape(len(places), length).T
+        crc = np.full(len(places), _ALL)
+        for column in np.ascontiguousarray(columns):
+            crc = _TABLE[(crc ^ column) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
+        sums[places] = crc ^ _ALL
+    return sums
+
+
+def mask_crcs(sums: np.ndarray) -> Iterator[bytes]:
+    """Gives checksums as record files have them: rotated, shifted, little-endian.
+
+    See https://www.tensorflow.org/tutorials/load_data/tfrecord.
+    """
+    rotated = (sums >> np.uint32(15)) | (sums << np.uint32(17))
+    data = (rotated + np.uint32(_MASK_DELTA)).astype("<u4").tobytes()
+    return (data[start : start + 4] for start in range(0, len(data), 4))
