@@ -87,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self._queue: deque[Body] = deque()
         self._turn_due = False
         self._reading = True
+        self._resting = False  # nothing is read yet
         # Whether the message at hand came after Ready.
         self._greeted = False
         self._pinged_at = 0.0
@@ -112,6 +113,9 @@ class Connection(asyncio.BufferedProtocol):
             server.admission.leave(self._handshake)
             self._handshake = None
         server.admission.arrive(self)
+        if delay := server.get_reading_delay(self.address):
+            self._resting = True
+            server.loop.call_later(delay, self._end_rest)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Returns where the next bytes go.
@@ -131,6 +135,9 @@ class Connection(asyncio.BufferedProtocol):
             if self._unwanted > _MAX_UNWANTED:
                 self.abort()
             return
+        if self._resting:  # uvloop begins to read whatever was said when the connection was made
+            self._set_reading()
+            return
         mark = tracing.begin()
         try:
             self._split_frames()
@@ -149,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
             self._warn("disconnected in the middle of a message")
         self._client_done = True
         # Keeps our half open while an answer is on its way; TLS has no halves.
-        under_way = self._busy or self._turn_due or bool(self._queue)
+        under_way = self._busy or self._turn_due or self._resting or bool(self._queue)
         return under_way and not self._closing and not self._encrypted
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -242,8 +249,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing or self._transport is None:
             return
         self._warn(f"{error.code}: {error}")
-        if self.session.greeted:
-            self._server.note_failure(self.session.client_name, self.address)
+        name = self.session.client_name if self.session.greeted else None
+        self._server.note_failure(name, self.address)
         self._transport.write(pack_frame(error_to_bytes(error)))
         self._close_soon()
 
@@ -323,13 +330,22 @@ class Connection(asyncio.BufferedProtocol):
 
         After the last word, everything is read that the client had under way.
         """
-        wanted = self._closing or not (self._queue or self.unread_since is not None)
+        waits = self._resting or self._queue or self.unread_since is not None
+        wanted = self._closing or not waits
         if wanted != self._reading and self._transport is not None:
             self._reading = wanted
             if wanted:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
+
+    def _end_rest(self) -> None:
+        self._resting = False
+        if self._transport is None or self._closing:
+            return
+        self.buffer_updated(0)  # what has come meanwhile
+        if self._client_done and not (self._queue or self._busy or self._closing):
+            self._close_soon()
 
     def _next(self) -> None:
         """Handles one message, and leaves what follows it to the loop's next turn."""

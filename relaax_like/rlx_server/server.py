@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -30,6 +31,9 @@ _UNREAD_SEC = 30.0
 # A client whose session failed in the last seconds waits so long for the answer to its hello.
 _FAILURE_SEC = 10.0
 _GREETING_DELAY_SEC = 0.5
+# So many connections of an address failed, those of each second before counted half: its next ones
+# wait that long before they are read.
+_MANY_FAILURES = 50
 # Longest wait for sessions to close; the runner kills 5 s after it asked.
 _STOP_SEC = 3.0
 
@@ -94,15 +98,27 @@ class RlxServer:
         self._flush_scheduled = False
         # (name, address) of a client -> when its session failed.
         self._failures: dict[tuple[str, str], float] = {}
+        self._failures_of: Counter[str] = Counter()  # by address
 
     @property
     def clients(self) -> int:
         """Connections whose hello was accepted, at this moment."""
         return self.admission.clients
 
-    def note_failure(self, client_name: str, address: str) -> None:
-        """Remembers a client whose session failed, for its next hello."""
-        self._failures[client_name, address] = time.monotonic()
+    def note_failure(self, client_name: str | None, address: str) -> None:
+        """Remembers a connection that failed, for the next ones.
+
+        Args:
+          client_name: of its hello, if that had been accepted.
+          address: where it came from.
+        """
+        self._failures_of[address] += 1
+        if client_name is not None:
+            self._failures[client_name, address] = time.monotonic()
+
+    def get_reading_delay(self, address: str) -> float:
+        """Returns how many seconds a new connection waits before it is read."""
+        return _GREETING_DELAY_SEC if self._failures_of[address] > _MANY_FAILURES else 0.0
 
     def get_greeting_delay(self, client_name: str, address: str) -> float:
         """Returns how many seconds such a client waits for the answer to its hello."""
@@ -268,6 +284,7 @@ class RlxServer:
     def _sweep_once(self) -> None:
         now = time.monotonic()
         self._failures = {n: t for n, t in self._failures.items() if now - t < _FAILURE_SEC}
+        self._failures_of = Counter({a: n // 2 for a, n in self._failures_of.items() if n > 1})
         self._wake()  # sessions whose wait has lasted too long
         self._refresh_tls()
         for address, lines in self.log_budget.take_suppressed().items():

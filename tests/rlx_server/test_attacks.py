@@ -10,7 +10,7 @@ import struct
 import threading
 
 import pytest
-from support.connections import Listener, feed, make_connection
+from support.connections import Listener, Transport, feed, make_connection
 from support.rlx import (
     RawClient,
     RecordingAgent,
@@ -25,6 +25,7 @@ from support.rlx import (
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.client_log import LogBudget
+from relaax_like.rlx_server.connection import Connection
 from relaax_like.v1 import metrics_pb2, rlx_pb2
 from relaax_like.wire.framing import HEADER, pack_frame
 
@@ -268,6 +269,44 @@ def test_a_failed_session_delays_the_next_one_of_that_name_and_address_alone():
         assert server.get_greeting_delay("other", "10.0.0.1") == 0
 
     asyncio.run(play())
+
+
+def test_new_connections_of_an_address_with_very_many_failures_are_read_later():
+    async def play():
+        connection, _ = make_connection(Listener())
+        server = connection._server
+        loop = server.loop = LaterCalls()
+        for _ in range(51):
+            assert server.get_reading_delay("10.0.0.1") == 0
+            server.note_failure(None, "10.0.0.1")
+        assert server.get_reading_delay("10.0.0.1") > 0
+        assert server.get_reading_delay("10.0.0.2") == 0
+        server.get_reading_delay = lambda address: 0.5
+        session, transport = Listener(), Transport()
+        later = Connection(server, session)
+        later.connection_made(transport)
+        feed(later, pack_frame(b"a"))
+        assert not transport.reading
+        assert session.bodies == []
+        ((seconds, function, _),) = loop.calls
+        assert seconds == 0.5
+        function()
+        assert session.bodies == [b"a"]
+        assert transport.reading
+
+    asyncio.run(play())
+
+
+def test_failures_are_forgotten_by_and_by(backend):
+    servers = []
+    with serve_rlx(backend, prepare=servers.append, hello_timeout_sec=4.0) as port:
+        for _ in range(55):
+            with RawClient(port) as client:
+                client.socket.sendall(pack_frame(b""))
+                client.receive()
+        assert wait_for(lambda: servers[0].get_reading_delay("127.0.0.1") == 0)
+        with RawClient(port) as client:
+            client.greet()
 
 
 def flood(port, stop, attack):
