@@ -1,0 +1,332 @@
+"""The far end of a link under test, as a process: it records what it accepts, and learns nothing.
+
+    python -m support.link_far_end learner FOLDER SOCKET
+    python -m support.link_far_end experience FOLDER
+    python -m support.link_far_end sampler FOLDER NAME SOCKET
+
+The protocol's end in it is the product's own; only the learning, or the playing, is scripted. It
+loads no TensorFlow. `FOLDER` contains what it has done (`Events`) and what a test tells it to do:
+
+    hold        accepts segments, but handles none while this file exists
+    mute        says nothing about what it has handled while this file exists
+    silent      does not come up while this file exists
+    commands-N  trajectories that sampling worker N plays: code and length, one per line
+"""
+
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from relaax_like.core.records import Episode, Experience, LearnerUpdate, LearnRequest, Publication
+from relaax_like.core.roles import Learner, OnUpdate
+from relaax_like.experience.rollout import Rollout
+
+COLUMNS, STEPS, CAPACITY = 4, 5, 16
+# A segment with this code makes a learner send values of an older version.
+OLDER = 9_999
+_POLL_SEC = 0.002
+
+
+class Events:
+    """What has happened at the far end: lines in a file, which survive the process."""
+
+    def __init__(self, folder: Path):
+        self._path = folder / "events"
+        self._start = 0
+
+    def skip_old(self) -> None:
+        """Leaves out what was written until now, from all that is read."""
+        self._start = self._path.stat().st_size if self._path.exists() else 0
+
+    def write(self, kind: str, *words: object) -> None:
+        """Appends one event; from any thread or process."""
+        line = " ".join(map(str, (kind, *words))) + "\n"
+        with self._path.open("ab", buffering=0) as file:
+            file.write(line.encode())
+
+    def read(self, kind: str) -> list[list[str]]:
+        """Returns the words of all events of a kind, in order."""
+        if not self._path.exists():
+            return []
+        text = self._path.read_bytes()[self._start :].decode()
+        lines = [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
+        return [words for name, *words in lines if name == kind]
+
+
+def wait_while(path: Path) -> None:
+    """Waits while a file exists."""
+    while path.exists():
+        time.sleep(_POLL_SEC)
+
+
+def find_codes(rewards: np.ndarray) -> list[int]:
+    """Returns the codes of the segments in an array of rewards, `[T, k, ...]`.
+
+    A segment has its code in its first column, and 0 in all others.
+    """
+    return [int(code) for code in rewards[0].reshape(-1) if code]
+
+
+class RecordingLearner(Learner):
+    """A learner that records requests, and makes version N + 1 of each."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._events = Events(folder)
+        self._life = len(self._events.read("life")) + 1
+        self._version = 0
+        self._on_update: OnUpdate
+        self._answers: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def start(self, on_update: OnUpdate) -> None:
+        """Sends the first values."""
+        self._events.write("life", self._life)
+        self._on_update = on_update
+        self._send((), 0)
+        threading.Thread(target=self._answer_all, daemon=True).start()
+
+    def submit(self, request: LearnRequest) -> None:
+        """Records a segment, then answers it."""
+        self._events.write("begun")
+        wait_while(self._folder / "hold")
+        assert request.rollout is not None
+        (code,) = find_codes(request.rollout.rewards)
+        if code == OLDER:
+            self._send((request.number,), self._version - 1)
+            return
+        self._events.write("received", code)
+        self._answers.put(request.number)
+
+    def stop(self) -> None:
+        """Does nothing: all requests have been answered."""
+
+    def _answer_all(self) -> None:
+        while True:
+            number = self._answers.get()
+            wait_while(self._folder / "mute")
+            self._version += 1
+            self._send((number,), self._version)
+
+    def _send(self, numbers: Sequence[int], version: int) -> None:
+        value = 1000 * self._life + version
+        if version == self._version:
+            self._events.write("version", version, value)
+        values = [np.full(3, value, np.float32)]
+        self._on_update(LearnerUpdate(numbers, version, 0, "", values))
+
+
+def serve_learner(folder: Path, number: int) -> None:
+    """Runs the far end of a `LearnerProcess`."""
+    from relaax_like.learn.channel import Channel
+    from relaax_like.learn.worker import LearnerWorker
+    from relaax_like.v1 import learner_pb2
+
+    worker = LearnerWorker(Channel(socket.socket(fileno=number), learner_pb2.LearnerRequest))
+    wait_while(folder / "silent")
+    worker.serve({"task": RecordingLearner(folder)})
+
+
+def serve_experience(folder: Path) -> None:
+    """Runs a parameter server with an `ExperienceService` whose learner records iterations."""
+    from relaax_like.bridge.control import BridgeControl
+    from relaax_like.config.optimizer import OptimizerConfig
+    from relaax_like.core.manifest import Variable, make_manifest
+    from relaax_like.core.metrics import NullMetrics
+    from relaax_like.experience.collector import Collector
+    from relaax_like.learn import experience_service, holding
+    from relaax_like.parameter_server.parameter_server import ParameterServer
+    from relaax_like.parameter_server.snapshots import Snapshots
+    from relaax_like.parameter_server.store import Store
+    from relaax_like.wire.errors import CollectorFullError
+
+    # No agent is released because the machine is slow.
+    holding._MIN_SILENCE_SEC = holding._MAX_SILENCE_SEC = 600.0
+    experience_service._POLL_SEC = 0.05
+    events = Events(folder)
+    manifest = make_manifest([Variable("w", np.zeros(3, np.float32))])
+    store = Store(
+        manifest,
+        manifest.pack([np.zeros(3, np.float32)]),
+        {"default": OptimizerConfig(name="adam", learning_rate=0.1)},
+    )
+    snapshots = Snapshots(folder / "checkpoints", 3, 0)
+    server = ParameterServer(store, metrics=NullMetrics(), snapshots=snapshots)
+    server.restore_latest_checkpoint()
+
+    class RecordingIterations:
+        """Takes iterations from a Collector, records them, and publishes one version of each."""
+
+        def __init__(self) -> None:
+            self._collector = Collector(STEPS, COLUMNS, capacity=CAPACITY)
+            self._life = len(events.read("life")) + 1
+
+        @property
+        def added_columns(self) -> int:
+            return self._collector.num_added
+
+        @property
+        def waiting_columns(self) -> int:
+            return self._collector.waiting_columns
+
+        def conform(self, rollout: Rollout) -> Rollout:
+            return rollout
+
+        def load(self) -> LearnerUpdate:
+            self._lease = lease = server.lease()
+            self._number = lease.number
+            events.write("life", self._life)
+            values = manifest.unpack(lease.values)
+            events.write("version", lease.version, int(values[0][0]))
+            return LearnerUpdate((), lease.version, lease.global_t, lease.finished, values)
+
+        def add(self, rollout: Rollout, episodes: Sequence[Episode]) -> int:
+            try:
+                ticket = self._collector.add(rollout)
+            except CollectorFullError:
+                events.write("full")
+                raise
+            events.write("accepted", *find_codes(rollout.rewards))
+            return ticket
+
+        def add_episodes(self, episodes: Sequence[Episode]) -> None:
+            pass
+
+        def learn(self, timeout_sec: float = 0.0) -> LearnerUpdate | None:
+            data = self._collector.get_training_data(timeout_sec)
+            if data is None:
+                return None
+            wait_while(folder / "hold")
+            self._number += 1
+            value = 1000 * self._life + self._number
+            reply = server.publish(
+                Publication(
+                    number=self._number,
+                    values=manifest.pack([np.full(3, value, np.float32)]),
+                    slots=self._lease.slots,
+                    steps=dict.fromkeys(self._lease.steps, self._number),
+                    env_steps=data.env_steps,
+                )
+            )
+            for code in find_codes(data.rollout.rewards):
+                events.write("received", code)
+            events.write("version", reply.version, value)
+            return LearnerUpdate(data.tickets, reply.version, reply.global_t, reply.finished, None)
+
+        def close(self) -> None:
+            self._collector.close()
+
+    service = experience_service.ExperienceService(RecordingIterations, COLUMNS, 1 << 24)  # type: ignore[arg-type]
+
+    class Sink:
+        """The service, which says nothing while it is mute."""
+
+        max_rollout_bytes = service.max_rollout_bytes
+
+        def add(self, experience: Experience) -> None:
+            service.add(experience)
+
+        def wait(self, *arguments: object) -> object:
+            wait_while(folder / "mute")
+            return service.wait(*arguments)  # type: ignore[arg-type]
+
+        def wake(self) -> None:
+            service.wake()
+
+    grpc_server, port = BridgeControl().create_server("127.0.0.1:0", server, None, Sink())  # type: ignore[arg-type]
+    grpc_server.start()
+    service.start()
+    events.write("port", port)
+    sys.stdin.read()  # until the test ends
+    os._exit(0)
+
+
+class ScriptedSampler:
+    """Plays what the file of commands says, one trajectory per line: its code and its length."""
+
+    def __init__(self, folder: Path, name: str):
+        self._folder = folder
+        self._place = name.partition(".")[0]
+        self._events = Events(folder)
+        # A worker that replaces another one continues behind what that one had begun.
+        self._done = sum(place == self._place for place, _ in self._events.read("begun"))
+        self._value = 0.0
+
+    def sync_policy(self, values: Sequence[np.ndarray], version: int) -> None:
+        """Records the values."""
+        self._value = float(values[0][0])
+        self._events.write("sync", self._place, version, int(self._value))
+
+    def sample_on(
+        self,
+        max_traj_len: int,
+        take: Callable[[object], None],
+        goes_on: Callable[[], bool],
+    ) -> tuple[int, int]:
+        """Plays until there are new values; returns unfinished trajectories and their steps."""
+        from relaax_like.experience.buffer import Buffer
+
+        while goes_on():
+            command = self._read_command()
+            if command is None:
+                time.sleep(_POLL_SEC)
+                continue
+            code, length = command
+            self._events.write("begun", self._place, code)
+            while (self._folder / "hold").exists():
+                if not goes_on():
+                    return 1, 1
+                time.sleep(_POLL_SEC)
+            rewards = np.zeros(length, np.float32)
+            rewards[0] = code
+            buffer = Buffer(0.99, 0.95)
+            buffer.push_trajectory(
+                {"observation": np.zeros((length, 4), np.float32)},
+                {"action": np.zeros(length, np.int64)},
+                rewards,
+                np.zeros(length, np.float32),
+                terminal_value=0.0,
+                extras={"value": np.full(length, self._value, np.float32)},
+            )
+            take(buffer)
+        return 0, 0
+
+    def _read_command(self) -> tuple[int, int] | None:
+        path = self._folder / f"commands-{self._place}"
+        lines = path.read_text().splitlines() if path.exists() else []
+        if len(lines) <= self._done:
+            return None
+        self._done += 1
+        code, length = lines[self._done - 1].split()
+        return int(code), int(length)
+
+
+def serve_sampler(folder: Path, name: str, number: int) -> None:
+    """Runs a sampling worker that plays what it is told."""
+    from relaax_like.learn.channel import Channel
+    from relaax_like.sampling.sampler_service import SamplerService
+    from relaax_like.v1 import sampling_pb2
+
+    channel = Channel(socket.socket(fileno=number), sampling_pb2.SamplerRequest)
+    SamplerService(channel).serve(ScriptedSampler(folder, name))  # type: ignore[arg-type]
+
+
+def main() -> None:
+    """Runs one far end."""
+    kind, folder, *rest = sys.argv[1:]
+    if kind == "learner":
+        serve_learner(Path(folder), int(rest[0]))
+    elif kind == "experience":
+        serve_experience(Path(folder))
+    else:
+        serve_sampler(Path(folder), rest[0], int(rest[1]))
+
+
+if __name__ == "__main__":
+    main()
