@@ -197,8 +197,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_learner, "_MIN_PAUSE_SEC", 0.02)
     monkeypatch.setattr(remote_learner, "_MAX_PAUSE_SEC", 0.1)
     for module in (gradient_learner, learner_process, remote_learner):
-        monkeypatch.setattr(module, "_STOP_SEC", 0.5)
-    monkeypatch.setattr(sampler_pool, "_END_SEC", 0.5)
+        monkeypatch.setattr(module, "_STOP_SEC", 0.2)
+    monkeypatch.setattr(sampler_pool, "_END_SEC", 0.2)
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def link(stopped_link: Carrier) -> Carrier:
 @pytest.fixture
 def wait_sec(request: pytest.FixtureRequest) -> float:
     """How long to wait for a call to return: briefly only where it is known that it does not."""
-    return 0.5 if request.node.get_closest_marker("xfail") else 30.0
+    return 0.2 if request.node.get_closest_marker("xfail") else 30.0
 
 
 # 1. Per sender in order, each segment accepted at most once, sent again until accepted.
@@ -378,12 +378,13 @@ def test_values_of_an_older_version_do_not_replace_newer_ones(link: Carrier) -> 
 @needs("restart_far_end")
 def test_values_after_a_restart_replace_those_before_it(link: Carrier) -> None:
     _publish(link, 3)
-    before, (version, _) = len(link.seen()), link.seen()[-1]
-    link.restart_far_end(forgets=True)
-    link.wait_newest(more_than=before)
-    if not isinstance(link, SamplerCarrier):  # its values are at the end that did not restart
-        assert link.seen()[-1][0] < version
-    assert link.seen()[-1] == link.newest()
+    # The second time the version is the same, and only the epoch tells that the values are not.
+    for _ in range(2):
+        before, (version, _) = len(link.seen()), link.seen()[-1]
+        link.restart_far_end(forgets=True)
+        link.wait_newest(more_than=before)
+        assert link.seen()[-1][0] <= version
+        assert link.seen()[-1] == link.newest()
 
 
 def _publish(link: Carrier, versions: int) -> None:

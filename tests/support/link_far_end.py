@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -150,10 +151,12 @@ def serve_experience(folder: Path) -> None:
     holding._MIN_SILENCE_SEC = holding._MAX_SILENCE_SEC = 600.0
     experience_service._POLL_SEC = 0.05
     events = Events(folder)
-    manifest = make_manifest([Variable("w", np.zeros(3, np.float32))])
+    life = len(events.read("life")) + 1
+    first = np.full(3, 1000 * life, np.float32)
+    manifest = make_manifest([Variable("w", first)])
     store = Store(
         manifest,
-        manifest.pack([np.zeros(3, np.float32)]),
+        manifest.pack([first]),
         {"default": OptimizerConfig(name="adam", learning_rate=0.1)},
     )
     snapshots = Snapshots(folder / "checkpoints", 3, 0)
@@ -165,7 +168,6 @@ def serve_experience(folder: Path) -> None:
 
         def __init__(self) -> None:
             self._collector = Collector(STEPS, COLUMNS, capacity=CAPACITY)
-            self._life = len(events.read("life")) + 1
 
         @property
         def added_columns(self) -> int:
@@ -181,7 +183,7 @@ def serve_experience(folder: Path) -> None:
         def load(self) -> LearnerUpdate:
             self._lease = lease = server.lease()
             self._number = lease.number
-            events.write("life", self._life)
+            events.write("life", life)
             values = manifest.unpack(lease.values)
             events.write("version", lease.version, int(values[0][0]))
             return LearnerUpdate((), lease.version, lease.global_t, lease.finished, values)
@@ -204,7 +206,7 @@ def serve_experience(folder: Path) -> None:
                 return None
             wait_while(folder / "hold")
             self._number += 1
-            value = 1000 * self._life + self._number
+            value = 1000 * life + self._number
             reply = server.publish(
                 Publication(
                     number=self._number,
@@ -309,6 +311,10 @@ class ScriptedSampler:
 
 def serve_sampler(folder: Path, name: str, number: int) -> None:
     """Runs a sampling worker that plays what it is told."""
+    # The service needs it only to name a type, and it takes longer to load than all the rest.
+    sampler = types.SimpleNamespace(AlgoSampler=None)
+    sys.modules["relaax_like.sampling.algo_sampler"] = sampler  # type: ignore[assignment]
+
     from relaax_like.learn.channel import Channel
     from relaax_like.sampling.sampler_service import SamplerService
     from relaax_like.v1 import sampling_pb2

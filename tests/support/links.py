@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +32,6 @@ from relaax_like.experience.rollout import Rollout
 from relaax_like.learn import learner_process
 from relaax_like.learn.learner_process import LearnerProcess
 from relaax_like.learn.remote_learner import RemoteLearner
-from relaax_like.parameter_server.published_state import NAMES
 from relaax_like.sampling.sampler_pool import SamplerPool
 from relaax_like.wire.errors import ServerUnavailableError
 from support.bridge import make_backend
@@ -609,8 +609,7 @@ class Server:
             self._process.stdin.close()
             self._process = None
         if forgets:
-            for name in NAMES:
-                (self.folder / "checkpoints" / name).unlink(missing_ok=True)
+            shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
 
 
 class ExperienceCarrier(_LearnerCarrier):
@@ -638,7 +637,7 @@ class ExperienceCarrier(_LearnerCarrier):
 
     def tear_down(self) -> None:
         self._stack.close()
-        if len(self.received()) + self.lost() != len(self._numbers):
+        if len(self.received()) + self.lost() < len(self._numbers):
             self._server.kill(forgets=True)  # what is under way would reach it in another test
 
     def accepted(self) -> list[Segment]:
