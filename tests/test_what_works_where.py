@@ -152,7 +152,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
 
 
 def serve(folder: Path, features: set[str]) -> None:
-    """Has the parameter server learn, from a client over the network."""
+    """Trains in the parameter server, with a client over the network."""
     write_folder(folder / "contract", features)
     settings = (
         "learner.placement=server",
