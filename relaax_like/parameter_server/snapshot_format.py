@@ -223,9 +223,10 @@ def unpack_layout(body: Mapping[str, Any]) -> Manifest:
     """Returns the layout of the values, of the body of a snapshot's manifest.
 
     Raises:
-      ValueError: an array has no shape or place in it.
+      DamagedError: an array has no shape or place in it.
     """
-    return Manifest(tuple(map(_unpack_segment, body["segments"])))
+    with _raising_damaged():
+        return Manifest(tuple(map(_unpack_segment, body["segments"])))
 
 
 def _unpack_segment(entry: Mapping[str, Any]) -> Segment:

@@ -28,6 +28,7 @@ from relaax_like.parameter_server.snapshot_format import (
     State,
     read_files,
     read_manifest,
+    unpack_layout,
     verify_snapshot,
     write_files,
 )
@@ -306,14 +307,16 @@ def read_newest_manifest(directory: Path) -> dict[str, Any] | None:
     """Reads what the newest snapshot says of itself: the body of its manifest, without its arrays.
 
     Returns:
-      None where there is no snapshot with a manifest that is not damaged.
+      None where there is no snapshot with a manifest, and a layout in it, that is not damaged.
 
     Raises:
       SnapshotError: it is of a format that this version does not know.
     """
     for name in reversed(list_names(directory)):
         with contextlib.suppress(DamagedError):
-            return read_manifest(directory / name)
+            body = read_manifest(directory / name)
+            unpack_layout(body)
+            return body
     return None
 
 

@@ -31,7 +31,13 @@ from support.threads import Caller, wait_until
 
 from relaax_like.core.manifest import Manifest, Variable, make_manifest
 from relaax_like.parameter_server.snapshot_format import State, verify_snapshot
-from relaax_like.parameter_server.snapshots import Snapshots, read_best, read_latest, select_kept
+from relaax_like.parameter_server.snapshots import (
+    Snapshots,
+    read_best,
+    read_latest,
+    read_newest_manifest,
+    select_kept,
+)
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 
@@ -192,6 +198,7 @@ def test_shape_that_is_none_is_noticed_before_anything_is_computed(
     with pytest.raises(SnapshotError):
         read_latest(tmp_path, damaged)
     assert damaged == {path.parent.name}
+    assert read_newest_manifest(tmp_path) is None
 
 
 def test_saving_the_same_state_again_replaces_it(tmp_path: Path) -> None:
