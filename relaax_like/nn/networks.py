@@ -98,6 +98,8 @@ class Network(Module):
           TypeError: x is an array, and the network has convolutions.
           ValueError: the network has a memory, and none was passed.
         """
+        if isinstance(x, np.ndarray) and memory is not _NOT_GIVEN:  # acting: nothing is to be asked
+            return self._step(x, memory)
         if memory is _NOT_GIVEN:
             if self.state_size:
                 raise ValueError(
