@@ -378,7 +378,7 @@ def _find_layout(rollout: Rollout, steps: int) -> _Layout:
         )
     leading = (steps, rollout.slots)
     layout: _Layout = {}
-    for field in ("inputs", "next_inputs", "actions"):
+    for field in ("inputs", "next_inputs", "actions", "extras"):
         for name, array in getattr(rollout, field).items():
             _add_to_layout(layout, f"{field}[{name!r}]", array, leading)
     for field in ("next_alive", "rewards", "log_prob"):
@@ -386,6 +386,12 @@ def _find_layout(rollout: Rollout, steps: int) -> _Layout:
     for name, array in rollout.states.items():
         _add_to_layout(layout, f"states[{name!r}]", array, leading[1:])
     _add_to_layout(layout, "versions", rollout.versions, leading[:1])
+    if rollout.valid is not None and rollout.valid.shape != leading:
+        raise InvalidInputError(
+            f"valid has shape {list(rollout.valid.shape)}, expected {list(leading)} like "
+            "next_alive",
+            "valid",
+        )
     return layout
 
 

@@ -9,6 +9,9 @@ and end anywhere inside. What lies behind step t is told by two arrays, `[T, k]`
   episode ended this is its final observation's, never that of the next episode's first one; at
   t = T - 1 it is what the rollout bootstraps from. Behind a termination it may be anything finite.
 
+All but `compute_discounted_returns` skip holes: rows `[T, k]` whose `valid` is False. The results
+are those of the same data without these rows, to the bit, and NaN in the holes.
+
 A value is therefore multiplied by |next_alive| (a truncation bootstraps, a termination does not),
 and what is known of later steps by [next_alive = 1] (no trace runs into another episode). Below,
 d_t = gamma |next_alive_t| and c_t = [next_alive_t = 1], and 0 at t = T - 1.
@@ -17,6 +20,8 @@ d_t = gamma |next_alive_t| and c_t = [next_alive_t = 1], and 0 at t = T - 1.
 from typing import NamedTuple
 
 import numpy as np
+
+from relaax_like.experience.holes import skip_holes
 
 
 class VTrace(NamedTuple):
@@ -56,6 +61,7 @@ def compute_n_step_returns(
     next_alive: np.ndarray,
     gamma: float,
     n_step: int,
+    valid: np.ndarray | None = None,
 ) -> np.ndarray:
     """Computes G_t = sum_{i=0}^{m-1} gamma^i r_{t+i} + gamma^m |next_alive_{t+m-1}| V(x_{t+m}).
 
@@ -69,6 +75,7 @@ def compute_n_step_returns(
       next_alive: of t + 1, t = 0 .. T - 1, `[T, k]`: 1, 0 or -1.
       gamma: discount, 0 to 1.
       n_step: 1 or more.
+      valid: `[T, k] bool`, rows that are there; None: all.
 
     Returns:
       `[T, k] float64`.
@@ -78,15 +85,19 @@ def compute_n_step_returns(
     """
     if n_step < 1:
         raise ValueError(f"n_step is {n_step}, expected 1 or more")
+
+    def compute(alive: np.ndarray, rewards: np.ndarray, next_values: np.ndarray) -> np.ndarray:
+        one_step = rewards + gamma * np.abs(alive) * next_values
+        goes_on = _make_trace(alive)
+        returns = one_step
+        # G of m steps from t is r_t and, if the episode goes on, G of m - 1 steps from t + 1.
+        for _ in range(min(n_step, len(rewards)) - 1):
+            later = np.concatenate([returns[1:], returns[:1]])
+            returns = np.where(goes_on, rewards + gamma * later, one_step)
+        return returns
+
     rewards, next_values = np.asarray(rewards, np.float64), np.asarray(next_values, np.float64)
-    one_step = rewards + gamma * np.abs(next_alive) * next_values
-    goes_on = _make_trace(next_alive)
-    returns = one_step
-    # G of m steps from t is r_t and, if the episode goes on, G of m - 1 steps from t + 1.
-    for _ in range(min(n_step, len(rewards)) - 1):
-        later = np.concatenate([returns[1:], returns[:1]])
-        returns = np.where(goes_on, rewards + gamma * later, one_step)
-    return returns
+    return skip_holes(compute, valid, next_alive, rewards, next_values)
 
 
 def compute_gae(
@@ -96,6 +107,7 @@ def compute_gae(
     next_alive: np.ndarray,
     gamma: float,
     gae_lambda: float,
+    valid: np.ndarray | None = None,
 ) -> np.ndarray:
     """Computes generalised advantages A_t = sum_{l>=0} (gamma lambda)^l delta_{t+l}.
 
@@ -110,13 +122,20 @@ def compute_gae(
       next_alive: of t + 1, t = 0 .. T - 1, `[T, k]`: 1, 0 or -1.
       gamma: discount, 0 to 1.
       gae_lambda: 0 (one step: much bias, little variance) to 1 (no bias of V inside the rollout).
+      valid: `[T, k] bool`, rows that are there; None: all.
 
     Returns:
       `[T, k] float64`.
     """
+
+    def compute(
+        alive: np.ndarray, rewards: np.ndarray, values: np.ndarray, next_values: np.ndarray
+    ) -> np.ndarray:
+        deltas = rewards + gamma * np.abs(alive) * next_values - values
+        return _accumulate(deltas, gamma * gae_lambda * _make_trace(alive))
+
     values, next_values = np.asarray(values, np.float64), np.asarray(next_values, np.float64)
-    deltas = rewards + gamma * np.abs(next_alive) * next_values - values
-    return _accumulate(deltas, gamma * gae_lambda * _make_trace(next_alive))
+    return skip_holes(compute, valid, next_alive, rewards, values, next_values)
 
 
 def compute_lambda_returns(
@@ -125,6 +144,7 @@ def compute_lambda_returns(
     next_alive: np.ndarray,
     gamma: float,
     gae_lambda: float,
+    valid: np.ndarray | None = None,
 ) -> np.ndarray:
     """Computes G_t = r_t + d_t ((1 - lambda) V(x_{t+1}) + lambda G_{t+1}), where c_t = 1.
 
@@ -138,14 +158,18 @@ def compute_lambda_returns(
       next_alive: of t + 1, t = 0 .. T - 1, `[T, k]`: 1, 0 or -1.
       gamma: discount, 0 to 1.
       gae_lambda: 0 (one-step returns) to 1 (returns to the end of the rollout).
+      valid: `[T, k] bool`, rows that are there; None: all.
 
     Returns:
       `[T, k] float64`.
     """
-    next_values = np.asarray(next_values, np.float64)
-    trace = gae_lambda * _make_trace(next_alive)
-    known = rewards + gamma * (np.abs(next_alive) - trace) * next_values
-    return _accumulate(known, gamma * trace)
+
+    def compute(alive: np.ndarray, rewards: np.ndarray, next_values: np.ndarray) -> np.ndarray:
+        trace = gae_lambda * _make_trace(alive)
+        known = rewards + gamma * (np.abs(alive) - trace) * next_values
+        return _accumulate(known, gamma * trace)
+
+    return skip_holes(compute, valid, next_alive, rewards, np.asarray(next_values, np.float64))
 
 
 def compute_vtrace(
@@ -158,6 +182,7 @@ def compute_vtrace(
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
     gae_lambda: float = 1.0,
+    valid: np.ndarray | None = None,
 ) -> VTrace:
     """Computes V-trace targets and advantages for actions that an older policy chose.
 
@@ -184,21 +209,33 @@ def compute_vtrace(
         the one that learns.
       c_bar: bound of the ratios on the way; decides how fast. At most rho_bar in the paper.
       gae_lambda: shortens the traces, 0 to 1.
+      valid: `[T, k] bool`, rows that are there; None: all.
 
     Returns:
       Two `[T, k] float64`.
     """
+
+    def compute(
+        alive: np.ndarray,
+        ratios: np.ndarray,
+        rewards: np.ndarray,
+        values: np.ndarray,
+        next_values: np.ndarray,
+    ) -> np.ndarray:
+        rho, c = np.minimum(ratios, rho_bar), gae_lambda * np.minimum(ratios, c_bar)
+        discounts, trace = gamma * np.abs(alive), _make_trace(alive)
+        deltas = rho * (rewards + discounts * next_values - values)
+        corrections = _accumulate(deltas, gamma * c * trace)  # v_t - V(x_t)
+        next_corrections = np.concatenate([corrections[1:], np.zeros_like(corrections[:1])])
+        next_targets = next_values + trace * next_corrections
+        advantages = rho * (rewards + discounts * next_targets - values)
+        return np.stack([values + corrections, advantages], -1)
+
     values, next_values = np.asarray(values, np.float64), np.asarray(next_values, np.float64)
     with np.errstate(over="ignore"):
         ratios = np.exp(np.asarray(log_ratios, np.float64))
-    rho, c = np.minimum(ratios, rho_bar), gae_lambda * np.minimum(ratios, c_bar)
-    discounts, trace = gamma * np.abs(next_alive), _make_trace(next_alive)
-    deltas = rho * (rewards + discounts * next_values - values)
-    corrections = _accumulate(deltas, gamma * c * trace)  # v_t - V(x_t)
-    next_corrections = np.concatenate([corrections[1:], np.zeros_like(corrections[:1])])
-    next_targets = next_values + trace * next_corrections
-    advantages = rho * (rewards + discounts * next_targets - values)
-    return VTrace(values + corrections, advantages)
+    results = skip_holes(compute, valid, next_alive, ratios, rewards, values, next_values)
+    return VTrace(results[..., 0], results[..., 1])
 
 
 def normalize(values: np.ndarray, epsilon: float = 1e-20) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Rollouts: T steps of k slots as arrays, filled in place as they happen."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,11 @@ ALIVE, TERMINATED, TRUNCATED = 1.0, 0.0, -1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """T steps of k slots; the arrays belong to the reader.
+    """T rows of k slots; a row is a step of a slot. The arrays belong to the reader.
+
+    A row that is not valid is a hole: it is not learned from, and recursions over time, such as
+    those of advantages and of memory, go on from the valid row before it. Its arrays hold any
+    finite numbers.
 
     Attributes:
       inputs: name -> [T, k, ...], observations that the actions answered.
@@ -26,6 +30,8 @@ class Rollout:
       states: name -> [k, ...], memory at the first step; empty without one.
       versions: [T] int64, of the values that acted; the oldest, where several agents' slots stand
         side by side.
+      valid: [T, k] bool; None: all rows are.
+      extras: name -> [T, k, ...] float32, columns that a data handler adds; `Batch.extras`.
     """
 
     inputs: Arrays
@@ -36,6 +42,8 @@ class Rollout:
     log_prob: np.ndarray
     states: Arrays
     versions: np.ndarray
+    valid: np.ndarray | None = None
+    extras: Arrays = field(default_factory=dict)
 
     @property
     def slots(self) -> int:
@@ -44,8 +52,8 @@ class Rollout:
 
     @property
     def env_steps(self) -> int:
-        """T * k."""
-        return int(self.next_alive.size)
+        """Valid rows: T * k without holes."""
+        return int(self.next_alive.size if self.valid is None else self.valid.sum())
 
 
 class RolloutBuffer:
@@ -216,7 +224,7 @@ class RolloutBuffer:
         return array
 
 
-def concatenate(rollouts: list[Rollout]) -> Rollout:
+def concatenate(rollouts: Sequence[Rollout]) -> Rollout:
     """Puts rollouts of the same length side by side: `[T, k1 + k2 + ..., ...]`.
 
     `versions` are those of the oldest values that acted at each step.
@@ -228,6 +236,9 @@ def concatenate(rollouts: list[Rollout]) -> Rollout:
         parts = [getattr(rollout, name) for rollout in rollouts]
         return {key: np.concatenate([part[key] for part in parts], axis) for key in parts[0]}
 
+    valid = None
+    if any(rollout.valid is not None for rollout in rollouts):
+        valid = np.concatenate([get_valid(rollout) for rollout in rollouts], 1)
     return Rollout(
         inputs=join("inputs", 1),
         next_inputs=join("next_inputs", 1),
@@ -237,6 +248,8 @@ def concatenate(rollouts: list[Rollout]) -> Rollout:
         log_prob=np.concatenate([r.log_prob for r in rollouts], 1),
         states=join("states", 0),
         versions=np.min([r.versions for r in rollouts], axis=0),
+        valid=valid,
+        extras=join("extras", 1),
     )
 
 
@@ -255,4 +268,20 @@ def slice_slots(rollout: Rollout, start: int, stop: int) -> Rollout:
         log_prob=rollout.log_prob[:, start:stop],
         states={name: array[start:stop] for name, array in rollout.states.items()},
         versions=rollout.versions,
+        valid=None if rollout.valid is None else rollout.valid[:, start:stop],
+        extras=cut(rollout.extras),
     )
+
+
+def get_rows(rollout: Rollout, array: np.ndarray) -> np.ndarray:
+    """Returns the valid rows of an array `[T, k, ...]` of a rollout, `[n, ...]`."""
+    if rollout.valid is None:
+        return array.reshape(-1, *array.shape[2:])
+    return array[rollout.valid]
+
+
+def get_valid(rollout: Rollout) -> np.ndarray:
+    """Returns `valid` as an array, `[T, k] bool`."""
+    if rollout.valid is None:
+        return np.ones(rollout.next_alive.shape, np.bool_)
+    return rollout.valid

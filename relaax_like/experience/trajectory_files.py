@@ -3,7 +3,8 @@
     FOLDER/iteration-00000001.npz
 
 holds the arrays of one `Rollout`, which NumPy reads as any `.npz`: `inputs/NAME`,
-`next_inputs/NAME`, `actions/NAME`, `states/NAME`, `next_alive`, `rewards`, `log_prob`, `versions`.
+`next_inputs/NAME`, `actions/NAME`, `states/NAME`, `extras/NAME`, `next_alive`, `rewards`,
+`log_prob`, `versions`, and `valid` where there are holes.
 """
 
 import logging
@@ -23,7 +24,7 @@ TRAJECTORY_FOLDER = "trajectories"
 _PATTERN = "iteration-*.npz"
 # Fields of a Rollout: arrays, and arrays by name.
 _ARRAYS = ("next_alive", "rewards", "log_prob", "versions")
-_NAMED = ("inputs", "next_inputs", "actions", "states")
+_NAMED = ("inputs", "next_inputs", "actions", "states", "extras")
 # What a file has beside each array, at most, where its name is not a very long one.
 _HEADER_BYTES = 512
 
@@ -124,13 +125,15 @@ def read_trajectories(path: Path) -> Rollout:
                 for name, array in arrays.items()
                 if name.startswith(prefix)
             }
-        return Rollout(**fields)
+        return Rollout(**fields, valid=arrays.get("valid"))
     except DAMAGE as error:
         raise DamagedFileError(path, f"{type(error).__name__}: {error}") from error
 
 
 def _flatten(rollout: Rollout) -> dict[str, np.ndarray]:
     arrays = {field: getattr(rollout, field) for field in _ARRAYS}
+    if rollout.valid is not None:
+        arrays["valid"] = rollout.valid
     for field in _NAMED:
         arrays.update({f"{field}/{name}": a for name, a in getattr(rollout, field).items()})
     return arrays

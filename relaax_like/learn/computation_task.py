@@ -23,12 +23,13 @@ from relaax_like.algorithm.model import (
     get_variables,
     order_variables,
 )
-from relaax_like.algorithm.parts import Parts, add_next_actions, make_batch
+from relaax_like.algorithm.parts import MASK, Parts, add_next_actions, make_batch
 from relaax_like.algorithm.random import make_generator
 from relaax_like.algorithm.tracing import Settings, Traced
 from relaax_like.config.places import describe_place
 from relaax_like.core.manifest import Variable
 from relaax_like.core.prediction import LOG_PROB
+from relaax_like.experience.rollout import Rollout
 from relaax_like.nn.compiling import CompiledFunction
 from relaax_like.nn.module import get_name
 from relaax_like.nn.runtime import tf
@@ -128,6 +129,27 @@ class ComputationTask:
         """Returns the rewards of each name, `[..., n]`, of `[..., r]` rewards; views."""
         columns = get_reward_columns(self._algorithm.model)
         return {name: rewards[..., part] for name, part in columns.items()}
+
+    def make_arguments(self, rollout: Rollout, next_alive: np.ndarray) -> dict[str, Arrays]:
+        """Returns what `compute_gradients` and updates take, of a rollout; views.
+
+        Args:
+          rollout: its valid rows are the first ones of each slot; see `experience.holes`.
+          next_alive: `[T, k]`, its own, with the ends that recursions are to stop at.
+        """
+        extras = dict(rollout.extras)
+        if rollout.valid is not None:
+            extras[MASK] = rollout.valid.astype(np.float32)
+        return {
+            "inputs": rollout.inputs,
+            "next_inputs": rollout.next_inputs,
+            "next_alive": {"alive": next_alive},
+            "rewards": self.split_rewards(rollout.rewards),
+            # With the probability under the policy that acted, which may be an older one.
+            "actions": {**rollout.actions, LOG_PROB: rollout.log_prob},
+            "states": rollout.states,
+            "extras": extras,
+        }
 
     def validate_one_reward(self, need: str) -> None:
         """Checks that the model has one reward of one number.

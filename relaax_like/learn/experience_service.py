@@ -310,7 +310,8 @@ def _read_rollout(data: np.ndarray) -> Rollout:
         message = learner_pb2.Rollout.FromString(data.tobytes())
     except DecodeError:
         raise InvalidInputError("rollout: not a valid Rollout message", "rollout") from None
-    for arrays in (message.inputs, message.next_inputs, message.actions, message.states):
+    named = (message.inputs, message.next_inputs, message.actions, message.states, message.extras)
+    for arrays in named:
         # Errors name arrays: a name of a megabyte is not to come back as one.
         if len(arrays) > _MAX_ARRAYS or max(map(len, arrays), default=0) > _NAME_LENGTH:
             raise InvalidInputError(

@@ -11,10 +11,10 @@ import numpy as np
 
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.moments import Moments
-from relaax_like.core.prediction import LOG_PROB
 from relaax_like.core.records import LearnerUpdate, LearnRequest
 from relaax_like.core.roles import Learner, OnUpdate, ParameterServerClient
-from relaax_like.experience.rollout import Rollout, concatenate
+from relaax_like.experience.holes import cut_ends, make_dense
+from relaax_like.experience.rollout import Rollout, concatenate, get_rows
 from relaax_like.learn.computation_task import ComputationTask
 from relaax_like.learn.means import LAG, Means
 from relaax_like.wire import tracing
@@ -176,21 +176,15 @@ class GradientLearner(Learner):
             self._take_values(numbers, server.push_pull())
             return
         mark = tracing.begin()
-        rollout = concatenate(rollouts)
+        rollout = make_dense(concatenate(rollouts)).rollout
+        alive = cut_ends(rollout)
         mark = tracing.end("pack", mark)
         gradients, costs = self._task.compute_gradients(
-            inputs=rollout.inputs,
-            next_inputs=rollout.next_inputs,
-            next_alive={"alive": rollout.next_alive},
-            rewards=self._task.split_rewards(rollout.rewards),
-            # With the probability under the policy that acted, which may be an older one.
-            actions={**rollout.actions, LOG_PROB: rollout.log_prob},
-            states=rollout.states,
-            global_t=server.global_t,
+            **self._task.make_arguments(rollout, alive), global_t=server.global_t
         )
         mark = tracing.end("gradient", mark)
         for name in self._task.statistics:
-            rows = rollout.inputs[name].reshape(-1, *self._task.input_shapes[name])
+            rows = get_rows(rollout, rollout.inputs[name])
             server.add_statistics(name, Moments.of(rows))
         self._add_episodes(batch)
         server.increment_global_t(sum(work.env_steps for work in batch))

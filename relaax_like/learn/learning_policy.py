@@ -9,9 +9,8 @@ import numpy as np
 from relaax_like.config.plan import RETURN_STATISTIC, RolloutPlan
 from relaax_like.config.seeds import derive_seed
 from relaax_like.core.moments import Moments
-from relaax_like.core.prediction import LOG_PROB
 from relaax_like.core.records import Lease
-from relaax_like.experience.rollout import Rollout
+from relaax_like.experience.holes import Dense, cut_ends, make_dense
 from relaax_like.learn.reward_scale import RewardScale, scale_rewards
 from relaax_like.learn.training_error import (
     describe_place,
@@ -19,6 +18,7 @@ from relaax_like.learn.training_error import (
     save_training_error,
 )
 from relaax_like.learn.updates import LearningTask, NotFiniteError, OptimizerState
+from relaax_like.wire.errors import InvalidInputError
 
 
 class LearningPolicy:
@@ -67,6 +67,7 @@ class LearningPolicy:
         if self._reward_scale is not None:
             task.validate_one_reward("plan.reward_discount scales one reward")
         self._prenormalizes = self._must_prenormalize()
+        self._dense: Dense | None = None  # the iteration at hand
 
     def load(self, lease: Lease) -> None:
         """Goes on from what a parameter server holds.
@@ -88,18 +89,12 @@ class LearningPolicy:
         Raises:
           NotFiniteError: the iteration has NaN or infinity; nothing has changed.
         """
-        rollout: Rollout = data.rollout
-        arguments = {
-            "inputs": rollout.inputs,
-            "next_inputs": rollout.next_inputs,
-            "next_alive": {"alive": rollout.next_alive},
-            "rewards": self._task.split_rewards(rollout.rewards),
-            # With the probability under the policy that acted, which may be an older one.
-            "actions": {**rollout.actions, LOG_PROB: rollout.log_prob},
-            "states": rollout.states,
-        }
+        self._dense = dense = make_dense(data.rollout)
+        rollout = dense.rollout
+        arguments = self._task.make_arguments(rollout, cut_ends(rollout))
         self._validate_finite(arguments)
-        rewards = self._scale_rewards(rollout.rewards, rollout.next_alive, data.keys)
+        keys = data.keys if dense.order is None else data.keys[dense.columns]
+        rewards = self._scale_rewards(rollout.rewards, rollout.next_alive, keys, rollout.valid)
         return {**arguments, "rewards": self._task.split_rewards(rewards)}
 
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +131,7 @@ class LearningPolicy:
             raise self._explain(str(error), arguments, error.metrics) from None
         self._updates += learned.updates
         self.global_t += env_steps
-        self.rows = learned.rows
+        self.rows = {name: self._restore(row) for name, row in learned.rows.items()}
         if plan.update_norm:
             self._feed_statistics(arguments["inputs"], mask)
         return {**learned.costs, "updates": learned.updates}
@@ -183,6 +178,10 @@ class LearningPolicy:
         if self._reward_scale is not None:
             self._reward_scale.sums = sums.copy()
 
+    def _restore(self, rows: np.ndarray) -> np.ndarray:
+        """Puts results where the iteration's rows were before its holes were removed."""
+        return rows if self._dense is None else self._dense.restore(rows)
+
     def _must_prenormalize(self) -> bool:
         """Returns whether the next iteration only feeds the statistics."""
         if not self._plan.prenormalize_steps or self._updates:
@@ -195,13 +194,24 @@ class LearningPolicy:
         """Returns how many rows or columns minibatches are made of.
 
         Of rows those that count; what is left behind the last whole minibatch is another part in
-        each epoch. Of columns as many more as fill the last minibatch: none is left out, and none
-        is of padding alone.
+        each epoch. Of columns as many more as fill the last minibatch, where there are so many:
+        none is left out, and none is of padding alone.
+
+        Raises:
+          InvalidInputError: there are too few for one minibatch.
         """
         minibatch = self._plan.minibatch_size
-        if self._plan.minibatch_of == "steps":
-            return int(mask.sum())
-        return -(-int(mask[0].sum()) // minibatch) * minibatch
+        if self._plan.minibatch_of == "rollouts":
+            whole = -(-int(mask[0].sum()) // minibatch)
+            return min(whole, mask.shape[1] // minibatch) * minibatch
+        count = int(mask.sum())
+        if count < minibatch:
+            raise InvalidInputError(
+                f"an iteration has {count} valid rows, but a minibatch needs {minibatch}; lower "
+                "the size of minibatches, or have the data handler leave more rows valid",
+                "valid",
+            )
+        return count
 
     def _feed_statistics(
         self, inputs: Mapping[str, np.ndarray], mask: np.ndarray | None = None
@@ -218,12 +228,17 @@ class LearningPolicy:
             )
 
     def _scale_rewards(
-        self, rewards: np.ndarray, next_alive: np.ndarray, keys: np.ndarray
+        self,
+        rewards: np.ndarray,
+        next_alive: np.ndarray,
+        keys: np.ndarray,
+        valid: np.ndarray | None = None,
     ) -> np.ndarray:
         if self._reward_scale is None:
             return rewards
-        sums = self._reward_scale.add(rewards[..., 0], next_alive, keys)
-        moments = self._task.get_statistic(RETURN_STATISTIC).merge(Moments.of(sums.ravel()))
+        sums = self._reward_scale.add(rewards[..., 0], next_alive, keys, valid)
+        rows = sums.ravel() if valid is None else sums[valid]
+        moments = self._task.get_statistic(RETURN_STATISTIC).merge(Moments.of(rows))
         self._task.set_statistic(RETURN_STATISTIC, moments)
         return scale_rewards(rewards, moments)
 

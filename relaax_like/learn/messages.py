@@ -79,6 +79,9 @@ def _write_rollout(rollout: Rollout, message: learner_pb2.Rollout) -> None:
     write_ndarray(rollout.rewards, message.rewards)
     write_ndarray(rollout.log_prob, message.log_prob)
     write_ndarray(rollout.versions, message.versions)
+    if rollout.valid is not None:
+        write_ndarray(rollout.valid, message.valid)
+    _write_all(rollout.extras, message.extras)
 
 
 def _find_whole(inputs: np.ndarray, next_inputs: np.ndarray) -> np.ndarray | None:
@@ -121,6 +124,8 @@ def message_to_rollout(message: learner_pb2.Rollout) -> Rollout:
         log_prob=_to_array(message.log_prob, "log_prob"),
         states=_read_all(message.states),
         versions=_to_array(message.versions, "versions"),
+        valid=_to_array(message.valid, "valid") if message.HasField("valid") else None,
+        extras=_read_all(message.extras),
     )
 
 

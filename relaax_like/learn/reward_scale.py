@@ -33,16 +33,23 @@ class RewardScale:
         self.sums = np.zeros(0)
         self._discount = discount
 
-    def add(self, rewards: np.ndarray, next_alive: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def add(
+        self,
+        rewards: np.ndarray,
+        next_alive: np.ndarray,
+        keys: np.ndarray,
+        valid: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Adds the rewards of some rollouts.
 
         Args:
           rewards: `[T, columns]`.
           next_alive: `[T, columns]`: 1 goes on, 0 terminated, -1 truncated.
           keys: `[columns, 2]`: ticket, and index of the column among those of its ticket.
+          valid: `[T, columns] bool`, rows that are there; None: all.
 
         Returns:
-          R after each step, `[T, columns] float64`.
+          R after each step, `[T, columns] float64`; in a hole R of the row before it.
         """
         slots = int(keys[:, 1].max()) + 1
         self.sums = np.pad(self.sums, (0, max(0, slots - len(self.sums))))
@@ -51,9 +58,11 @@ class RewardScale:
             columns = np.flatnonzero(keys[:, 0] == ticket)
             running = self.sums[keys[columns, 1]]
             for t in range(len(rewards)):
-                running = self._discount * running + rewards[t, columns]
-                sums[t, columns] = running
-                running = np.where(next_alive[t, columns] == ALIVE, running, 0.0)
+                there = True if valid is None else valid[t, columns]
+                added = self._discount * running + rewards[t, columns]
+                sums[t, columns] = running = np.where(there, added, running)
+                ended = (next_alive[t, columns] != ALIVE) & there
+                running = np.where(ended, 0.0, running)
             self.sums[keys[columns, 1]] = running
         return sums
 

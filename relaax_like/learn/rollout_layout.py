@@ -67,6 +67,8 @@ class RolloutLayout:
             log_prob=_conform("log_prob", rollout.log_prob, both, _FLOAT32),
             states=_select("states", rollout.states, self._states, (slots,)),
             versions=_conform("versions", rollout.versions, (steps,), _INT64),
+            valid=_conform_valid(rollout.valid, both),
+            extras=_conform_extras(rollout.extras, both),
         )
 
 
@@ -129,3 +131,28 @@ def _conform_alive(alive: np.ndarray) -> np.ndarray:
             "next_alive",
         )
     return alive.astype(np.float32, copy=False)
+
+
+def _conform_valid(valid: np.ndarray | None, shape: tuple[int, int]) -> np.ndarray | None:
+    if valid is None:
+        return None
+    if valid.shape != shape or valid.dtype != np.bool_:
+        raise InvalidInputError(
+            f"valid: {valid.dtype} of {list(valid.shape)}, expected bool of {list(shape)}", "valid"
+        )
+    if not valid.any():
+        raise InvalidInputError("valid: no row is, so there is nothing to learn from", "valid")
+    return None if valid.all() else valid
+
+
+def _conform_extras(extras: Arrays, leading: tuple[int, int]) -> Arrays:
+    conformed = {}
+    for name, array in extras.items():
+        if array.shape[:2] != leading:
+            raise InvalidInputError(
+                f"extras {name}: {array.dtype} of {list(array.shape)}, expected [{leading[0]}, "
+                f"{leading[1]}, ...]",
+                "extras",
+            )
+        conformed[name] = _conform(f"extras {name}", array, array.shape, _FLOAT32)
+    return conformed

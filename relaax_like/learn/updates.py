@@ -12,7 +12,7 @@ import numpy as np
 from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.batch import Tensors
 from relaax_like.algorithm.model import get_normalizers, get_targets
-from relaax_like.algorithm.parts import Parts, make_batch
+from relaax_like.algorithm.parts import MASK, Parts, make_batch
 from relaax_like.algorithm.phases import Phase
 from relaax_like.algorithm.tracing import Traced
 from relaax_like.config.optimizer import OptimizerConfig
@@ -200,8 +200,8 @@ class LearningTask(ComputationTask):
             `[minibatch, ...]`. "rollouts": rollouts `[T, k, ...]` are cut along k, their steps stay
             together, and so does the memory before them; `learn` gets `[T, minibatch, ...]`.
           global_t: environment steps of all clients together; schedules go by it.
-          count: rows or slots that minibatches are made of, the first ones; those behind them fill
-            the batch up to a shape that is compiled already. None: all.
+          count: how many rows or slots minibatches are made of: the first slots; or, of steps, the
+            rows where `extras["mask"]` is 1. The others fill the batch up. None: all.
           batch: as for `compute_gradients`; all of the same length.
 
         Raises:
@@ -326,6 +326,9 @@ class LearningTask(ComputationTask):
         prepare = self._trace(flat_prepare, [*common, *specs]).get_concrete_function()
         whole_batch = prepare.structured_outputs
         cut = _plan_cut(whole_batch, leading_axes, minibatch_of)
+        # Of the batch as it came: `prepare` may know less of a row, such as its next action.
+        names_of_parts = [(part, name) for part, tensors in batch.items() for name in tensors]
+        mask = names_of_parts.index(("extras", MASK)) if MASK in batch.get("extras", {}) else None
         shapes = [
             cut.shape_of_minibatch(tf.TensorSpec(tensor.shape, tensor.dtype), i, minibatch)
             for i, tensor in enumerate(flatten(whole_batch))
@@ -342,11 +345,15 @@ class LearningTask(ComputationTask):
             *tensors: tf.Tensor,
         ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
             whole = cut.flatten(flatten(prepare(global_t, settings, *tensors)))
+            first = tf.range(cut.count(whole)) < tf.cast(count, tf.int32)
+            if mask is not None and minibatch_of == "steps":
+                first = tf.reshape(tensors[mask], [-1]) > 0
             sums, updates, rows = _trace_epochs(
                 lambda chosen: step(global_t, settings, *cut.take(whole, chosen)),
                 names,
                 cut,
                 whole,
+                first,
                 tf.cast(count, tf.int32),
                 epochs,
                 minibatch,
@@ -650,6 +657,7 @@ def _trace_epochs(
     names: _Names,
     cut: _Cut,
     whole: Sequence[tf.Tensor],
+    first: tf.Tensor,
     count: tf.Tensor,
     epochs: tf.Tensor,
     minibatch: int,
@@ -666,7 +674,7 @@ def _trace_epochs(
     axes = 1 if cut.axes[0] == 0 else 2
 
     def run_epoch(epoch: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        order = shuffle(length, tf.stack([seed, epoch]), count)
+        order = shuffle(length, tf.stack([seed, epoch]), first)
         order = tf.reshape(order[: most * minibatch], [most, minibatch])
 
         def run_minibatch(i: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -696,7 +704,7 @@ def _loop(times: tf.Tensor, body: Callable[..., Any], start: Sequence[Any]) -> A
     return tf.while_loop(goes_on, body, start, parallel_iterations=1)
 
 
-def shuffle(length: tf.Tensor, seed: tf.Tensor, count: tf.Tensor | None = None) -> tf.Tensor:
+def shuffle(length: tf.Tensor, seed: tf.Tensor, first: tf.Tensor | None = None) -> tf.Tensor:
     """Returns 0 .. length - 1 in an order that depends on the seed alone, `[length] int32`.
 
     Sorted by random keys: XLA does not know TensorFlow's stateless shuffle.
@@ -704,12 +712,11 @@ def shuffle(length: tf.Tensor, seed: tf.Tensor, count: tf.Tensor | None = None) 
     Args:
       length: how many.
       seed: two numbers.
-      count: those below it come first; None: all are equal.
+      first: `[length] bool`, those that come before the others; None: all are equal.
     """
     keys = tf.random.stateless_uniform([length], seed, None, None, tf.int32, alg="philox")
-    if count is not None:
-        # A real key as large as that stands before them, too: the sort is stable.
-        keys = tf.where(tf.range(length) < count, keys, tf.int32.max)
+    if first is not None:
+        keys = tf.where(first, keys, tf.int32.max)
     return tf.argsort(keys, stable=True)
 
 

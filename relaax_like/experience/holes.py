@@ -1,0 +1,156 @@
+"""Holes: rows of a rollout that are not valid, and what it is without them.
+
+    order = find_order(valid)                 # [T, k]
+    rewards = remove_holes(rewards, order)    # valid rows first, in order
+    advantages = restore_holes(compute_gae(rewards, ...), order, valid)
+
+Recursions over time need not know of holes: each slot's valid rows move together, to its first
+rows, and rows that repeat the last one fill the rest. A recursion is to be cut behind the last
+valid row, as it is at the end of a rollout.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from relaax_like.experience.rollout import ALIVE, TRUNCATED, Arrays, Rollout
+
+
+def find_order(valid: np.ndarray) -> np.ndarray:
+    """Returns where the rows without holes come from, `[T, k] int64`.
+
+    Args:
+      valid: `[T, k] bool`.
+
+    Returns:
+      In each column the numbers of the valid rows, ascending, then the last of them again and
+      again; zeros where there are none.
+    """
+    order = np.argsort(~valid, axis=0, kind="stable")
+    counts = valid.sum(0)
+    last = np.take_along_axis(order, np.maximum(counts - 1, 0)[None], 0)
+    return np.where(counts > 0, np.where(_find_first_rows(valid), order, last), 0)
+
+
+def remove_holes(array: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Returns the rows of `[T, k, ...]` in an order of `find_order`, a copy."""
+    return np.take_along_axis(array, order.reshape(*order.shape, *[1] * (array.ndim - 2)), 0)
+
+
+def restore_holes(array: np.ndarray, order: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """Returns the opposite of `remove_holes`, of floats `[T, k, ...]`; NaN in the holes."""
+    restored = np.full(array.shape, np.nan, array.dtype)
+    steps, columns = np.nonzero(_find_first_rows(valid))
+    restored[order[steps, columns], columns] = array[steps, columns]
+    return restored
+
+
+def skip_holes(
+    compute: Callable[..., np.ndarray],
+    valid: np.ndarray | None,
+    next_alive: np.ndarray,
+    *arrays: np.ndarray,
+) -> np.ndarray:
+    """Computes what a recursion over time gives without the holes.
+
+    Args:
+      compute: from `next_alive` and arrays, `[T, k]` each, to results `[T, k, ...]`.
+      valid: `[T, k] bool`; None: there are no holes.
+      next_alive: of the rollout, `[T, k]`.
+      *arrays: of the rollout, `[T, k]`.
+
+    Returns:
+      The results, NaN in the holes.
+    """
+    if valid is None or valid.all():
+        return compute(next_alive, *arrays)
+    order = find_order(valid)
+    alive = _cut_ends(remove_holes(next_alive, order), _find_first_rows(valid))
+    moved = [remove_holes(np.asarray(array), order) for array in arrays]
+    return restore_holes(compute(alive, *moved), order, valid)
+
+
+def cut_ends(rollout: Rollout) -> np.ndarray:
+    """Returns `next_alive` that is truncated behind the last valid row of each column.
+
+    What stands there repeats a row, and follows nothing. The last row bootstraps from
+    `next_inputs`, as at the end of a rollout.
+
+    Args:
+      rollout: its valid rows are the first ones of each column.
+    """
+    if rollout.valid is None:
+        return rollout.next_alive
+    return _cut_ends(rollout.next_alive, rollout.valid)
+
+
+def _cut_ends(next_alive: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    cut = valid.copy()
+    cut[:-1] &= ~valid[1:]
+    cut[-1] = False  # the rollout's own end
+    return np.where(cut & (next_alive == ALIVE), np.float32(TRUNCATED), next_alive)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dense:
+    """A rollout whose valid rows are the first ones of each slot, and what it was made of.
+
+    Attributes:
+      rollout: its `valid` are the first rows of each column; slots without any come last. Of a
+        rollout without holes it is that rollout.
+      order: rows of each column, see `find_order`; None: nothing was moved.
+      columns: `[k]`, where its columns come from.
+      source: the rollout with holes.
+    """
+
+    rollout: Rollout
+    order: np.ndarray | None
+    columns: np.ndarray
+    source: Rollout
+
+    def restore(self, array: np.ndarray) -> np.ndarray:
+        """Returns `[T, k]` results in the places of the source's rows; NaN in holes."""
+        if self.order is None:
+            return array
+        valid = self.source.valid
+        assert valid is not None
+        back = np.argsort(self.columns)
+        return restore_holes(array[:, back], self.order[:, back], valid)
+
+
+def make_dense(rollout: Rollout) -> Dense:
+    """Returns a rollout without holes between its valid rows.
+
+    `next_alive` stays as it was: see `cut_ends`.
+    """
+    valid = rollout.valid
+    if valid is None or valid.all():
+        return Dense(dataclasses.replace(rollout, valid=None), None, np.zeros(0), rollout)
+    columns = np.argsort(~valid.any(0), kind="stable")
+    order = find_order(valid)[:, columns]
+
+    def move(array: np.ndarray) -> np.ndarray:
+        return remove_holes(array[:, columns], order)
+
+    def move_all(arrays: Arrays) -> dict[str, np.ndarray]:
+        return {name: move(array) for name, array in arrays.items()}
+
+    dense = Rollout(
+        inputs=move_all(rollout.inputs),
+        next_inputs=move_all(rollout.next_inputs),
+        next_alive=move(rollout.next_alive),
+        rewards=move(rollout.rewards),
+        actions=move_all(rollout.actions),
+        log_prob=move(rollout.log_prob),
+        states={name: array[columns] for name, array in rollout.states.items()},
+        versions=rollout.versions,
+        valid=_find_first_rows(valid)[:, columns],
+        extras=move_all(rollout.extras),
+    )
+    return Dense(dense, order, columns, rollout)
+
+
+def _find_first_rows(valid: np.ndarray) -> np.ndarray:
+    """Returns as many first rows of each column as are valid in it, `[T, k] bool`."""
+    return np.arange(len(valid))[:, None] < valid.sum(0)
