@@ -58,6 +58,8 @@ class GradientLearner(Learner):
         self._curves = curves
         # Bounded by its users: each agent has at most one or two works in it.
         self._queue: queue.SimpleQueue[LearnRequest | None] = queue.SimpleQueue()
+        # At most one that was read and did not fit a batch: it is next. Training thread only.
+        self._put_back: list[LearnRequest | None] = []
         self._thread = threading.Thread(target=self._training_loop, name="training", daemon=True)
         self._on_update: OnUpdate = lambda learned: None
         self._means = Means(parameter_server.metrics())
@@ -106,10 +108,14 @@ class GradientLearner(Learner):
 
     def _training_loop(self) -> None:
         mark = tracing.begin()
-        while (work := self._queue.get()) is not None:
+        while (work := self._get_next()) is not None:
             tracing.end("wait for rollouts", mark)
             self._try_to_learn(self._take_more(work))
             mark = tracing.begin()
+
+    def _get_next(self) -> LearnRequest | None:
+        """Waits for the next request; None: the end."""
+        return self._put_back.pop() if self._put_back else self._queue.get()
 
     def _try_to_learn(self, batch: Sequence[LearnRequest]) -> None:
         """Learns from a batch; when that fails, from each rollout alone, so that one spoils one."""
@@ -151,7 +157,7 @@ class GradientLearner(Learner):
         while len(batch) < 1 << (waiting.bit_length() - 1):
             more = self._queue.get()
             if more is None or more.rollout is None or not _same_shape(more.rollout, work.rollout):
-                self._queue.put(more)  # in its turn
+                self._put_back.append(more)
                 break
             batch.append(more)
         # Half of a broken-off batch may have an odd size; any size is right, some are quicker.
@@ -161,7 +167,7 @@ class GradientLearner(Learner):
         for _ in range(self._queue.qsize()):
             more = self._queue.get()
             if more is None or more.rollout is not None:
-                self._queue.put(more)  # in its turn
+                self._put_back.append(more)
                 break
             batch.append(more)
         return batch
