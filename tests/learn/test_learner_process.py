@@ -243,6 +243,13 @@ def test_without_a_parameter_server_there_are_no_values_yet(config, monkeypatch)
     assert not psutil.pid_exists(pid)
 
 
+def test_a_learner_that_was_stopped_cannot_be_started():
+    process = LearnerProcess(LEARNER)
+    process.stop()
+    with pytest.raises(ServerUnavailableError, match="shutting down; reconnect later"):
+        process.learner("RL").start(lambda learned: None)
+
+
 def test_a_user_s_mistake_ends_it_for_good(tmp_path, capfd):
     failed = threading.Event()
     with running(
