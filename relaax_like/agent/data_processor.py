@@ -14,6 +14,7 @@ from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.records import Episode, LearnerUpdate, LearnRequest
 from relaax_like.core.roles import Learner
 from relaax_like.experience.rollout import Rollout
+from relaax_like.wire.errors import RelaaxError
 
 if TYPE_CHECKING:  # The processor itself works without TensorFlow.
     from relaax_like.algorithm.acting import Actor
@@ -58,6 +59,7 @@ class ComputationDataProcessor:
         # What to call when a work has been answered: set by agents, taken by the learner's thread.
         self._on_done: dict[int, Callable[[], None]] = {}
         self._next_refresh = 0.0
+        self._failure: RelaaxError | None = None
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -99,8 +101,18 @@ class ComputationDataProcessor:
         self._actor.set_state(state["actor"])
         self._learner.set_state(state["learner"])
 
+    def fail(self, error: RelaaxError) -> None:
+        """Makes `predict` raise the error from now on: nothing is learned any more."""
+        self._failure = error
+
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
-        """Chooses actions for all requests in one call each for acting and exploiting ones."""
+        """Chooses actions for all requests in one call each for acting and exploiting ones.
+
+        Raises:
+          RelaaxError: what `fail` was called with.
+        """
+        if self._failure is not None:
+            raise self._failure
         predictions: list[Prediction | None] = [None] * len(requests)
         for exploit in (False, True):
             chosen = [i for i, request in enumerate(requests) if request.exploit == exploit]

@@ -3,7 +3,11 @@
 import ast
 import inspect
 import textwrap
+import traceback
 from collections.abc import Callable
+from pathlib import Path
+
+from relaax_like.wire.errors import RelaaxError
 
 
 def describe_place(owner: type, attribute: str) -> str:
@@ -28,6 +32,14 @@ def describe_place(owner: type, attribute: str) -> str:
     return f"{file}:{start}"
 
 
+def find_folder(owner: type) -> Path | None:
+    """Returns the folder of the file that defines a class; None if no file does."""
+    try:
+        return Path(inspect.getfile(owner)).parent
+    except (OSError, TypeError):  # defined in an interactive session
+        return None
+
+
 def is_overridden(owner: type, attribute: str, base: type) -> bool:
     """Returns whether a class has an attribute of its own, not that of a base class."""
     return getattr(owner, attribute, None) is not getattr(base, attribute, None)
@@ -37,3 +49,29 @@ def describe_function(function: Callable[..., object]) -> str:
     """Returns `FILE:LINE` of a function's definition."""
     code = inspect.unwrap(function).__code__
     return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def describe_error(error: Exception, folder: Path | None, otherwise: str) -> str:
+    """Returns `FILE:LINE: TYPE: TEXT` of an error that code of a folder led to.
+
+    Args:
+      error: as it was caught.
+      folder: where the code is; the innermost line in there is named.
+      otherwise: replaces `FILE:LINE` if no line of the folder led to the error.
+    """
+    # AutoGraph of TensorFlow runs translated code, and keeps the lines of the original.
+    metadata = getattr(error, "ag_error_metadata", None)
+    if metadata is not None:
+        frames, text = metadata.translated_stack, metadata.cause_message
+    else:
+        frames, text = traceback.extract_tb(error.__traceback__)[::-1], _describe(error)
+    for frame in frames:  # the innermost one first
+        if folder is not None and Path(frame.filename).is_relative_to(folder):
+            return f"{frame.filename}:{frame.lineno}: {text}"
+    return f"{otherwise}: {text}"
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, RelaaxError):  # its text says all
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -101,14 +101,21 @@ def make_agent_host(
             load_algorithm_module(folder, "algorithm")
         actors = _make_actors(experiment, client_id, agent_class)
 
+        processors: dict[str, ComputationDataProcessor] = {}
+
+        def fail(error: ConfigError) -> None:
+            for processor in processors.values():
+                processor.fail(error)
+
         def make_processors() -> dict[str, ComputationDataProcessor]:
             if publisher is not None:
                 return {TASK: _make_serial_processor(experiment, publisher, actors[TASK])}
-            learners = make_learners(experiment, make_client, client_id)
-            return {
-                task: ComputationDataProcessor(actors[task], learner, learner.metrics())
-                for task, learner in learners.items()
-            }
+            learners = make_learners(experiment, make_client, client_id, on_failure=fail)
+            for task, learner in learners.items():
+                processors[task] = ComputationDataProcessor(
+                    actors[task], learner, learner.metrics()
+                )
+            return processors
 
         return BatchHost(config, make_processors, agent_class)
     link = beside.link
@@ -117,11 +124,11 @@ def make_agent_host(
     actors = _make_actors(experiment, client_id, agent_class)
     if isinstance(link, RemoteLearner):
         link.connect(get_acting_names(actors[TASK].model))
-    processors = {
+    beside_processors = {
         task: ComputationDataProcessor(actor, link.learner(task), beside.metrics)
         for task, actor in actors.items()
     }
-    return BatchHost(config, lambda: processors, agent_class, beside.ahead)
+    return BatchHost(config, lambda: beside_processors, agent_class, beside.ahead)
 
 
 def _make_serial_processor(

@@ -14,12 +14,19 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch.learners import make_learners
 from relaax_like.launch.metrics import make_agent_metrics
-from relaax_like.launch.process import end_now, run_main, setup_logging, start_tracing
+from relaax_like.launch.process import (
+    EXIT_USAGE,
+    end_now,
+    run_main,
+    setup_logging,
+    start_tracing,
+)
 from relaax_like.launch.security import make_client_security
 from relaax_like.learn.channel import Channel
 from relaax_like.learn.worker import LearnerWorker
 from relaax_like.v1 import learner_pb2
 from relaax_like.wire import tracing
+from relaax_like.wire.errors import ConfigError
 
 
 def main() -> int:
@@ -42,13 +49,22 @@ def main() -> int:
 
         with tracing.span(tracing.START):
             learners = make_learners(
-                experiment, make_client, make_client_id("rlx"), compile_in_background=True
+                experiment,
+                make_client,
+                make_client_id("rlx"),
+                compile_in_background=True,
+                on_failure=worker.fail,
             )
-        worker.serve(learners)
+        status = 0
+        try:
+            worker.serve(learners)
+        except ConfigError as error:
+            print(f"error: {error}", file=sys.stderr)
+            status = EXIT_USAGE
         if metrics is not link.metrics():
             metrics.close()
     # A gradient that takes too long is still being computed: Python's end would abort in it.
-    end_now(0)
+    end_now(status)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ def make_learners(
     client_id: str,
     *,
     compile_in_background: bool = False,
+    on_failure: Callable[[ConfigError], None] = lambda error: None,
 ) -> dict[str, "GradientLearner"]:
     """Loads TensorFlow, and makes the learner of each task of a batch-native algorithm.
 
@@ -47,6 +48,7 @@ def make_learners(
       make_client: opens a view of the parameter server from a client id.
       client_id: of the only task; with several, their names are added.
       compile_in_background: see `ComputationTask`.
+      on_failure: see `GradientLearner`; called once by each.
 
     Raises:
       ConfigError: the algorithm folder lacks what learning needs, or it cannot be loaded.
@@ -67,7 +69,7 @@ def make_learners(
             algorithm = algorithm_module.make_algorithm(config, model, seed)
         _refuse_beside_agents(algorithm, algorithm_module)
         task = ComputationTask(algorithm, compile_in_background=compile_in_background)
-        return {TASK: GradientLearner(task, make_client(client_id))}
+        return {TASK: GradientLearner(task, make_client(client_id), on_failure=on_failure)}
     make_algorithms = get_make_algorithms(algorithm_module)
     with naming_place(experiment.algorithm_folder):
         tasks = Tasks(make_algorithms(config, seed))
@@ -78,6 +80,7 @@ def make_learners(
             ComputationTask(algorithm, compile_in_background=compile_in_background),
             tasks.make_client(name, make_client(f"{client_id}-{name}")),
             curves=f"Optimizer/{name}",
+            on_failure=on_failure,
         )
         for name, algorithm in tasks.algorithms.items()
     }

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import difflib
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ from relaax_like.algorithm.model import (
 from relaax_like.algorithm.parts import MASK, Parts, add_next_actions, make_batch
 from relaax_like.algorithm.random import make_generator
 from relaax_like.algorithm.tracing import Settings, Traced
-from relaax_like.config.places import describe_place
+from relaax_like.config.places import describe_error, describe_place, find_folder
 from relaax_like.core.manifest import Variable
 from relaax_like.core.prediction import LOG_PROB
 from relaax_like.experience.rollout import Rollout
@@ -34,6 +35,8 @@ from relaax_like.nn.compiling import CompiledFunction
 from relaax_like.nn.module import get_name
 from relaax_like.nn.runtime import tf
 from relaax_like.wire.errors import ConfigError, InvalidInputError
+
+logger = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
 CompileForm = Callable[[Parts, Sequence[tf.TensorSpec], bool], Callable[..., Any]]
@@ -274,7 +277,8 @@ class ComputationTask:
           costs and metrics by name.
 
         Raises:
-          ConfigError: the algorithm has phases, which one gradient cannot have.
+          ConfigError: the algorithm has phases, which one gradient cannot have; or its code fails
+            while it is compiled, as it would each time: names the line.
         """
         if self._algorithm.phases:
             place = describe_place(type(self._algorithm), "phases")
@@ -351,6 +355,9 @@ class ComputationTask:
           batch: of `_make_batch`.
           compile_form: called with batch, signatures of its tensors, and whether XLA compiles it.
           worth: how often a shape must have come to be compiled for it alone.
+
+        Raises:
+          ConfigError: the algorithm's code fails while it is traced; names the line.
         """
         tensors = flatten(batch)
         key: Any = (form, *(tuple(tensor.shape) for tensor in tensors))
@@ -359,9 +366,11 @@ class ComputationTask:
             if self._seen[key] == worth and len(self._compiled_for_batch) < _MAX_COMPILED:
                 specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
                 if self._compile_in_background:
-                    self._start_compiling(key, lambda: compile_form(batch, specs, True), tensors)
+                    self._start_compiling(
+                        key, lambda: self._build(compile_form, batch, specs, True), tensors
+                    )
                 else:
-                    self._compiled_for_batch[key] = compile_form(batch, specs, True)
+                    self._compiled_for_batch[key] = self._build(compile_form, batch, specs, True)
             if len(self._seen) > 10_000:  # lengths that hardly ever come again
                 self._seen.clear()
         if key not in self._compiled_for_batch:
@@ -379,8 +388,30 @@ class ComputationTask:
                         free = [None] * (len(tensor.shape) - fixed)
                     shape = free + tensor.shape.as_list()[len(free) :]
                     specs.append(tf.TensorSpec(shape, tensor.dtype))
-            self._compiled_for_batch[key] = compile_form(batch, specs, False)
+            self._compiled_for_batch[key] = self._build(compile_form, batch, specs, False)
         return self._compiled_for_batch[key]
+
+    def _build(
+        self, compile_form: CompileForm, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool
+    ) -> Callable[..., Any]:
+        try:
+            return compile_form(batch, specs, xla)
+        except ConfigError:
+            raise
+        except Exception as error:
+            owner = type(self._algorithm)
+            place = describe_place(owner, "learn")
+            raise ConfigError(describe_error(error, find_folder(owner), place)) from error
+
+    def _explain_compiling(self, error: Exception) -> Exception:
+        """Returns the error to raise when XLA has failed to compile a gradient."""
+        if not isinstance(error, tf.errors.InvalidArgumentError | tf.errors.UnimplementedError):
+            return error
+        place = describe_place(type(self._algorithm), "learn")
+        return ConfigError(
+            f"{place}: XLA cannot compile it: {str(error).splitlines()[0]}; use other operations, "
+            f"or set xla = False in class {type(self._algorithm.model).__name__}"
+        )
 
     def _start_compiling(
         self, key: Any, compile_form: Callable[[], Callable[..., Any]], tensors: list[tf.Tensor]
@@ -389,12 +420,16 @@ class ComputationTask:
             with self._compiling:  # one after another: agents need the processor, too
                 if self._closing:
                     return
-                form = compile_form()
-                if hasattr(os, "setpriority"):  # from here on it takes what others leave it
-                    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _COMPILER_NICE)
-                form(
-                    [to_int64(0), self._setting_values, to_int64(0), *tensors]
-                )  # the first call compiles
+                try:
+                    form = compile_form()
+                    if hasattr(os, "setpriority"):  # from here on it takes what others leave it
+                        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _COMPILER_NICE)
+                    form(
+                        [to_int64(0), self._setting_values, to_int64(0), *tensors]
+                    )  # the first call compiles
+                except ConfigError as error:
+                    logger.warning("continuing with the slower form of a gradient: %s", error)
+                    return
                 self._compiled_for_batch[key] = form
 
         self._compilers = [thread for thread in self._compilers if thread.is_alive()]
@@ -490,7 +525,7 @@ class ComputationTask:
             return vector, tf.stack([tf.cast(cost, tf.float32) for cost in numbers.values()])
 
         signature = [*self._common_specs, tf.TensorSpec([], tf.int64), *specs]
-        concrete = self._compile_function(flat, signature, xla)
+        concrete = self._compile_function(flat, signature, xla, self._explain_compiling)
         shapes = [tuple(variable.shape) for variable in self._trainable]
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
 
@@ -503,12 +538,16 @@ class ComputationTask:
         return call
 
     def _compile_function(
-        self, function: Callable[..., Any], signature: Sequence[tf.TensorSpec], xla: bool
+        self,
+        function: Callable[..., Any],
+        signature: Sequence[tf.TensorSpec],
+        xla: bool,
+        explain: Callable[[Exception], Exception] | None = None,
     ) -> Callable[..., Any]:
-        """Returns one call, which XLA compiles when it is first made."""
+        """Returns one call, which XLA compiles when it is first made; see `CompiledFunction`."""
         traced = self._trace(function, signature, xla)
         if xla:
-            return CompiledFunction(traced.get_concrete_function)
+            return CompiledFunction(traced.get_concrete_function, explain)
         return cast(Callable[..., Any], traced.get_concrete_function())
 
     def _trace(
@@ -553,9 +592,9 @@ class ComputationTask:
                 stack.enter_context(tape).watch(by_group[group])
             losses = self._algorithm.compute_losses(batch)
             mistake = _find_mistake(self._algorithm, losses, list(by_group))
-            if mistake:  # a ValueError comes out of a trace as it is
+            if mistake:
                 place = describe_place(type(self._algorithm), "learn")
-                raise ValueError(f"{place}: {mistake}")
+                raise ConfigError(f"{place}: {mistake}")
         metrics = {name: tf.stop_gradient(metric) for name, metric in losses.metrics.items()}
         gradients = {
             group: tape.gradient(losses.costs[group], by_group[group], unconnected_gradients="zero")
@@ -611,6 +650,7 @@ def unflatten(batch: Parts, tensors: Sequence[tf.Tensor]) -> Parts:
     return {part: {name: next(rest) for name in parts} for part, parts in batch.items()}
 
 
+@tf.autograph.experimental.do_not_convert  # what cannot be converted would be reported to the user
 def _find_mistake(algorithm: Algorithm, losses: Any, groups: Sequence[str]) -> str:
     """Returns what is wrong with the result of `learn`; "" for nothing."""
     if not isinstance(losses, Losses):

@@ -4,7 +4,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,13 +36,18 @@ class GradientLearner(Learner):
         learner.stop()
 
     Rollouts that wait are packed side by side, one gradient of their mean is pushed, and the values
-    that come back are handed on.
+    that come back are handed on. A rollout that cannot be learned from is logged and skipped.
+
+    An error that each rollout would raise, such as one in the algorithm's code, ends the learning:
+    requests are still answered, but without new values.
 
     Args:
       task: computes gradients; used by the training thread alone.
       parameter_server: where gradients go to; used by the training thread alone.
       max_packed: most rollouts in one gradient, a power of two.
       curves: what the names of its costs' curves begin with.
+      on_failure: called once, from the training thread, when learning has ended with an error; the
+        agents are notified after it.
     """
 
     def __init__(
@@ -51,13 +56,18 @@ class GradientLearner(Learner):
         parameter_server: ParameterServerClient,
         max_packed: int = 16,
         curves: str = "Optimizer",
+        on_failure: Callable[[ConfigError], None] = lambda error: None,
     ):
         self._task = task
         self._parameter_server = parameter_server
         self._max_packed = max_packed
         self._curves = curves
+        self._on_failure = on_failure
+        self._has_failed = False  # for good
         # Bounded by its users: each agent has at most one or two works in it.
         self._queue: queue.SimpleQueue[LearnRequest | None] = queue.SimpleQueue()
+        # At most one that was read and did not fit a batch: it is next. Training thread only.
+        self._put_back: list[LearnRequest | None] = []
         self._thread = threading.Thread(target=self._training_loop, name="training", daemon=True)
         self._on_update: OnUpdate = lambda learned: None
         self._means = Means(parameter_server.metrics())
@@ -106,15 +116,28 @@ class GradientLearner(Learner):
 
     def _training_loop(self) -> None:
         mark = tracing.begin()
-        while (work := self._queue.get()) is not None:
+        while (work := self._get_next()) is not None:
             tracing.end("wait for rollouts", mark)
             self._try_to_learn(self._take_more(work))
             mark = tracing.begin()
 
+    def _get_next(self) -> LearnRequest | None:
+        """Waits for the next request; None: the end."""
+        return self._put_back.pop() if self._put_back else self._queue.get()
+
     def _try_to_learn(self, batch: Sequence[LearnRequest]) -> None:
         """Learns from a batch; when that fails, from each rollout alone, so that one spoils one."""
+        if self._has_failed:
+            self._announce([work.number for work in batch], None)
+            return
         try:
             self._learn(batch)
+        except ConfigError as error:
+            logger.debug("learning has failed", exc_info=error)
+            self._has_failed = True
+            # Before the agents act again: their owner ends them.
+            self._on_failure(error)
+            self._announce([work.number for work in batch], None)
         except Exception as error:
             if len(batch) > 1:
                 for work in batch:
@@ -151,7 +174,7 @@ class GradientLearner(Learner):
         while len(batch) < 1 << (waiting.bit_length() - 1):
             more = self._queue.get()
             if more is None or more.rollout is None or not _same_shape(more.rollout, work.rollout):
-                self._queue.put(more)  # in its turn
+                self._put_back.append(more)
                 break
             batch.append(more)
         # Half of a broken-off batch may have an odd size; any size is right, some are quicker.
@@ -161,7 +184,7 @@ class GradientLearner(Learner):
         for _ in range(self._queue.qsize()):
             more = self._queue.get()
             if more is None or more.rollout is not None:
-                self._queue.put(more)  # in its turn
+                self._put_back.append(more)
                 break
             batch.append(more)
         return batch

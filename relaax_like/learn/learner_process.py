@@ -89,6 +89,11 @@ class LearnerProcess:
         with self._lock:
             return None if self._process is None else self._process.pid
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping.is_set()
+
     def learner(self, task: str) -> Learner:
         """Returns one task's view of the process; to be called once for each, before agents act."""
         return self._get_learner(task)
@@ -104,14 +109,22 @@ class LearnerProcess:
         return self._has_come_up.wait(timeout_sec)
 
     def stop(self) -> None:
-        """Has the process finish what was handed over, and ends it; may be called twice."""
-        if self._stopping.is_set() or not self._receiver.is_alive():
+        """Lets the process finish what was handed over, and ends it; can be called twice.
+
+        A learner's `start` that waits for it raises ServerUnavailableError.
+        """
+        if self._stopping.is_set():
             return
         self._stopping.set()
         self._queue.put(None)
         with self._lock:
+            learners = list(self._learners.values())
             # One that is still being loaded has nothing to finish, and cannot hear of the end.
             patience = _STOP_SEC if self._loaded else 0.0
+        for learner in learners:
+            learner.wake()
+        if not self._receiver.is_alive():
+            return
         self._receiver.join(patience)
         with self._lock:
             if self._process is not None:
@@ -148,8 +161,14 @@ class LearnerProcess:
             return None
         channel: _Channel = Channel(stream, learner_pb2.Learned)
         with self._lock:
-            self._process, self._channel, self._loaded = process, channel, False
-        return channel
+            if not self._stopping.is_set():
+                self._process, self._channel, self._loaded = process, channel, False
+                return channel
+        # `stop` looked for a process to end before there was this one.
+        process.kill()
+        channel.close()
+        process.wait()
+        return None
 
     def _receive_all(self, channel: _Channel) -> bool:
         """Takes answers until the process has gone; returns whether any work was answered."""
@@ -249,17 +268,21 @@ class _RemoteLearner(Learner):
         self._task = task
         self._on_update: OnUpdate | None = None
         self._newest: LearnerUpdate | None = None
-        self._came = threading.Event()
+        self._changed = threading.Event()  # values have arrived, or the process is being stopped
 
     def start(self, on_update: OnUpdate) -> None:
-        """Waits a while for the first values; see `Learner`."""
-        if not self._came.wait(_START_WAIT_SEC):
+        """Waits a while for the first values, or for the end of the process; see `Learner`."""
+        if not self._process.is_stopping:
+            self._changed.wait(_START_WAIT_SEC)
+        newest = self._newest
+        if newest is None and self._process.is_stopping:
+            raise ServerUnavailableError("this process is shutting down; reconnect later")
+        if newest is None:
             raise ServerUnavailableError(
                 "the learner is not ready, or is waiting for the parameter server; retry later"
             )
         self._on_update = on_update
-        assert self._newest is not None
-        on_update(self._newest)
+        on_update(newest)
 
     def submit(self, work: LearnRequest) -> None:
         """Sends work; answered as done, if the process dies meanwhile."""
@@ -272,9 +295,13 @@ class _RemoteLearner(Learner):
         """Takes an answer; called by one thread."""
         if learned.values is not None:
             self._newest = learned
-        self._came.set()
+        self._changed.set()
         if self._on_update is not None:
             self._on_update(learned)
+
+    def wake(self) -> None:
+        """Wakes callers of `start`, because the process is being stopped."""
+        self._changed.set()
 
     def give_up(self, numbers: Sequence[int]) -> None:
         """Tells agents that nobody will learn from their works."""

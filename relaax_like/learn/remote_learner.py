@@ -121,7 +121,7 @@ class RemoteLearner(Learner):
         self._epoch = 0
         self._away = False
         self._lost_before = 0
-        self._came = threading.Event()
+        self._changed = threading.Event()  # the learner has answered, or `stop` was called
         self._stopping = threading.Event()
         self._receiver = threading.Thread(target=self._run, name="learner", daemon=True)
         self._sender = threading.Thread(target=self._send_all, name="to learner", daemon=True)
@@ -137,12 +137,14 @@ class RemoteLearner(Learner):
         self._sender.start()
 
     def start(self, on_update: OnUpdate) -> None:
-        """Waits a while for the first values; see `Learner`."""
-        if not self._came.wait(_START_WAIT_SEC):
-            raise ServerUnavailableError("the parameter server is not ready; retry later")
+        """Waits a while for the first values, or for `stop`; see `Learner`."""
+        self._changed.wait(_START_WAIT_SEC)
         with self._telling:
+            if self._newest is None and self._stopping.is_set():
+                raise ServerUnavailableError("this process is shutting down; reconnect later")
+            if self._newest is None:
+                raise ServerUnavailableError("the parameter server is not ready; retry later")
             self._on_update = on_update
-            assert self._newest is not None
             on_update(self._newest)
 
     def submit(self, work: LearnRequest) -> None:
@@ -151,7 +153,8 @@ class RemoteLearner(Learner):
 
     def wait_loaded(self, timeout_sec: float) -> bool:
         """Waits until the learner has answered once; returns whether it has."""
-        return self._came.wait(timeout_sec)
+        self._changed.wait(timeout_sec)
+        return self._newest is not None
 
     def leave(self, agent: str) -> None:
         """Tells the server not to wait for an agent."""
@@ -166,6 +169,7 @@ class RemoteLearner(Learner):
         if self._stopping.is_set():
             return
         self._stopping.set()
+        self._changed.set()
         self._queue.put(None)
         deadline = time.monotonic() + _STOP_SEC
 
@@ -281,7 +285,7 @@ class RemoteLearner(Learner):
                 kept = newest.values if values is None and newest is not None else values
                 newest = LearnerUpdate((), reply.version, reply.global_t, reply.finished, kept)
                 self._newest = newest
-                self._came.set()
+                self._changed.set()
             if newest is not None and self._on_update is not None:
                 self._on_update(replace(newest, numbers=numbers, values=values))
 

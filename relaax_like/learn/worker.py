@@ -12,6 +12,7 @@ from relaax_like.core.roles import Learner
 from relaax_like.learn.channel import Channel
 from relaax_like.learn.messages import message_to_request, update_to_message
 from relaax_like.v1 import learner_pb2
+from relaax_like.wire.errors import RelaaxError
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class LearnerWorker:
     def __init__(self, channel: WorkerChannel):
         self._channel = channel
         self._serving = False
+        self._failure: RelaaxError | None = None
         self._queue: queue.SimpleQueue[learner_pb2.Work | None] = queue.SimpleQueue()
         threading.Thread(target=self._receive_all, name="from agents", daemon=True).start()
 
@@ -40,6 +42,7 @@ class LearnerWorker:
 
         Raises:
           ServerUnavailableError: there is no parameter server.
+          RelaaxError: what `fail` was called with.
         """
         self._serving = True
         for task, learner in learners.items():
@@ -48,6 +51,13 @@ class LearnerWorker:
             learners[message.task].submit(message_to_request(message))
         for learner in learners.values():
             learner.stop()
+        if self._failure is not None:
+            raise self._failure
+
+    def fail(self, error: RelaaxError) -> None:
+        """Makes `serve` stop the learners and raise the error; from any thread."""
+        self._failure = self._failure or error
+        self._queue.put(None)
 
     def _receive_all(self) -> None:
         while (request := self._channel.receive()) is not None:

@@ -88,9 +88,15 @@ class CompiledFunction:
 
     Args:
       trace: returns the concrete function.
+      explain: returns what to raise instead of the error of a first call; None: that error.
     """
 
-    def __init__(self, trace: Callable[[], Callable[..., Any]]):
+    def __init__(
+        self,
+        trace: Callable[[], Callable[..., Any]],
+        explain: Callable[[Exception], Exception] | None = None,
+    ):
+        self._explain = explain
         began = time.perf_counter()
         self._function = trace()
         self._called = False
@@ -105,6 +111,11 @@ class CompiledFunction:
             results = self._function(*arguments)
         except Exception as error:
             _raise_cache_error(error)
+            explained = error
+            if self._explain is not None and not self._called:
+                explained = self._explain(error)
+            if explained is not error:
+                raise explained from error
             raise
         self._called = True
         _add_seconds(time.perf_counter() - began)

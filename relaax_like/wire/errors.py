@@ -4,9 +4,12 @@
 class RelaaxError(Exception):
     """Base of all errors that a user can cause or cure; shown without a stack trace."""
 
+    # AutoGraph of TensorFlow would replace the error by one of its own, with a stack trace.
+    ag_pass_through = True
+
 
 class ConfigError(RelaaxError, ValueError):
-    """The YAML file or a flag is wrong. Nothing has been started."""
+    """The YAML file, a flag or the algorithm's code is wrong. Not worth a retry."""
 
 
 class InvalidInputError(RelaaxError, ValueError):

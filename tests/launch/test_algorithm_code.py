@@ -1,10 +1,10 @@
 """Errors of an algorithm folder's code: one line that says where. covers R12"""
 
-import shutil
 from pathlib import Path
 
 import pytest
-from support.cluster import ROOT, TRACE, Cluster, find_command
+from support.broken import copy_broken
+from support.cluster import TRACE, Cluster, Program, find_command
 
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.launch.algorithm_code import naming_place
@@ -34,36 +34,50 @@ def test_our_own_errors_come_through_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "file", "function"),
     [
-        ("ppo", "model.py", "def make_model("),
-        ("ppo", "algorithm.py", "def make_algorithm("),
-        ("a2c", "algorithm.py", "def make_algorithm("),
+        ("ppo", "model.py", "make_model"),
+        ("ppo", "algorithm.py", "make_algorithm"),
+        ("a2c", "algorithm.py", "make_algorithm"),
     ],
 )
 def test_a_constructor_that_fails_is_one_short_error(
     tmp_path: Path, name: str, file: str, function: str
 ) -> None:
     """The model is built for the initial values first, then the algorithm."""
-    folder = tmp_path / "mine"
-    shutil.copytree(
-        ROOT / "algorithms" / name, folder, ignore=shutil.ignore_patterns("__pycache__")
-    )
-    lines = (folder / file).read_text().splitlines()
-    (at,) = [number for number, line in enumerate(lines) if line.startswith(function)]
-    lines[at + 1 : at + 1] = ['    raise ValueError("hidden: 3 came, expected an even number")']
-    (folder / file).write_text("\n".join(lines))
+    statement = 'raise ValueError("hidden: 3 came, expected an even number")'
+    place = copy_broken(tmp_path / "mine", name, file, function, statement)
     with Cluster(tmp_path) as cluster:
-        program = cluster.start(
-            "train",
-            [
-                *(find_command("relaax"), "train", folder / f"{name}.yaml", "--run-dir", "run"),
-                *("--set", "algorithm.name=null", "--set", f"algorithm.path={folder}"),
-            ],
-        )
+        program = train(cluster, name)
         assert program.wait() == 2, program
-    error = next(line for line in program.lines if line.startswith("error"))
-    assert error == (
-        f"error: {folder / file}:{at + 2}: ValueError: hidden: 3 came, expected an even number"
+    assert_one_error(program, f"{place}: ValueError: hidden: 3 came, expected an even number")
+
+
+@pytest.mark.parametrize(("name", "placement"), [("a2c", "agent"), ("ppo", "server")])
+def test_a_learn_that_fails_while_it_is_traced_ends_the_training(
+    tmp_path: Path, name: str, placement: str
+) -> None:
+    place = copy_broken(tmp_path / "mine", name, "algorithm.py", "learn", "batch.returs")
+    with Cluster(tmp_path) as cluster:
+        program = train(cluster, name, f"learner.placement={placement}")
+        assert program.wait() == 2, program
+    assert_one_error(program, f"{place}: AttributeError: 'Batch' object has no attribute 'returs'")
+
+
+def train(cluster: Cluster, name: str, *sets: str) -> Program:
+    """Trains the algorithm in the folder `mine`, with the settings of the one it is a copy of."""
+    folder = cluster.folder / "mine"
+    overrides = ["algorithm.name=null", f"algorithm.path={folder}", *sets]
+    return cluster.start(
+        "train",
+        [
+            *(find_command("relaax"), "train", folder / f"{name}.yaml", "--run-dir", "run"),
+            *[part for text in overrides for part in ("--set", text)],
+        ],
     )
+
+
+def assert_one_error(program: Program, text: str) -> None:
+    """Fails unless a program printed one error, last, and apart from it lines of the log alone."""
+    errors = [line for line in program.lines if "rror:" in line]
+    assert errors == [f"error: {text}"], program
+    assert program.lines[-1] == errors[0]
     assert TRACE not in program.output
-    # Nothing but it, and lines of the log.
-    assert program.lines[-1] == error

@@ -11,7 +11,7 @@ from relaax_like.algorithm.model import Model, get_variables
 from relaax_like.core.manifest import make_manifest
 from relaax_like.learn.computation_task import ComputationTask
 from relaax_like.nn.distributions import Categorical, Deterministic
-from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 
 class LinearModel(Model):
@@ -127,7 +127,7 @@ def test_a_wrong_shape_is_named(task):
 
 
 def test_an_algorithm_need_not_learn():
-    with pytest.raises(NotImplementedError, match="Algorithm does not learn"):
+    with pytest.raises(ConfigError, match="NotImplementedError: Algorithm does not learn"):
         learn(ComputationTask(Algorithm(LinearModel())))
 
 

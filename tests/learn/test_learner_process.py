@@ -15,6 +15,7 @@ import psutil
 import pytest
 from support.batch import serve_a2c
 from support.bridge import serve
+from support.broken import copy_broken
 from support.cluster import ROOT, wait_until
 from support.rollouts import make_rollout
 
@@ -241,6 +242,34 @@ def test_without_a_parameter_server_there_are_no_values_yet(config, monkeypatch)
             process.learner("RL").start(lambda learned: None)
         pid = process.pid
     assert not psutil.pid_exists(pid)
+
+
+def test_a_learner_that_was_stopped_cannot_be_started():
+    process = LearnerProcess(LEARNER)
+    process.stop()
+    with pytest.raises(ServerUnavailableError, match="shutting down; reconnect later"):
+        process.learner("RL").start(lambda learned: None)
+
+
+def test_an_error_while_learn_is_traced_ends_it_for_good(config, tmp_path, capfd):
+    folder = tmp_path / "mine"
+    place = copy_broken(folder, "a2c", "algorithm.py", "learn", "batch.returs")
+    config.write_text(config.read_text().replace(str(ROOT / "algorithms" / "a2c"), str(folder)))
+    statuses = []
+    with (
+        serving(config) as (server, argv),
+        running(argv, on_failure=statuses.append, fatal=(2,)) as process,
+    ):
+        answers = Answers(process.learner("RL"))
+        answers.start()
+        process.learner("RL").submit(LearnRequest(1, make_rollout(3, 0), (), 15))
+        assert answers.wait_for(1).values is None
+        wait_until(lambda: statuses, "its end")
+        assert (statuses, server.global_t) == ([2], 0)
+        # Its agents do not wait for it.
+        process.learner("RL").submit(LearnRequest(2, make_rollout(3, 0), (), 15))
+        assert answers.wait_for(2).values is None
+    wait_printed(capfd, f"error: {place}: AttributeError: 'Batch' object has no attribute 'returs'")
 
 
 def test_a_user_s_mistake_ends_it_for_good(tmp_path, capfd):

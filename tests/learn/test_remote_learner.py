@@ -310,6 +310,13 @@ def test_agents_that_start_without_a_server_are_told_to_come_back(
         Agents(learner).start()
 
 
+def test_a_learner_that_was_stopped_has_no_values(learner: RemoteLearner) -> None:
+    learner.stop()
+    assert not learner.wait_loaded(30.0)
+    with pytest.raises(ServerUnavailableError, match="shutting down; reconnect later"):
+        Agents(learner).start()
+
+
 def test_who_shares_it_may_give_up_and_come_back(
     far: Far, learner: RemoteLearner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,8 @@ import signal
 
 import psutil
 import pytest
-from support.cluster import ROOT, Cluster, Program, wait_until
+from support.broken import copy_broken
+from support.cluster import ROOT, TRACE, Cluster, Program, wait_until
 
 A2C = ROOT / "algorithms" / "a2c"
 
@@ -54,3 +55,18 @@ def test_sigterm_to_the_whole_group_ends_both_in_order(cluster):
     wait_until(lambda: not learner.is_running(), "the learner's end", 5)
     assert not [line for line in rlx_server.lines if "Traceback" in line or "status" in line]
     assert parameter_server.alive
+
+
+def test_an_algorithm_that_cannot_learn_ends_its_rlx_server(cluster, tmp_path):
+    folder = tmp_path / "mine"
+    place = copy_broken(folder, "a2c", "algorithm.py", "learn", "batch.returs")
+    parameter_server, rlx_server = cluster.start_both_servers(f"algorithm.path={folder}")
+    client = cluster.start_client()
+    assert rlx_server.wait() == 2
+    error = f"error: {place}: AttributeError: 'Batch' object has no attribute 'returs'"
+    assert [line for line in rlx_server.lines if "rror:" in line] == [error]
+    rlx_server.wait_for("learner's process ended with status 2")
+    assert TRACE not in rlx_server.output
+    # The others survive: correct it, and start the rlx server again.
+    assert parameter_server.alive
+    assert client.alive
