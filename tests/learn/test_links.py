@@ -141,9 +141,6 @@ FAULTS: dict[str, dict[str, str]] = {
     "test_segments_of_one_sender_stay_in_order_beside_those_of_another_size": {
         THREAD: "GradientLearner._take_more puts what does not fit at the end of its queue",
     },
-    "test_a_segment_whose_answer_was_lost_in_a_restart_is_handled_once": {
-        EXPERIENCE: "ExperienceService forgets which sequences a publication contains",
-    },
     "test_close_wakes_a_caller_that_waits_for_the_far_end": {
         PROCESS: "LearnerProcess.stop leaves `start` waiting for up to 5 s",
         EXPERIENCE: "RemoteLearner.stop leaves `start` waiting for up to 5 s",
