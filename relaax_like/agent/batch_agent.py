@@ -269,7 +269,7 @@ class BatchAgent(abc.ABC):
             helper.set_state(part)
 
     def close(self) -> None:
-        """Forgets unfinished rollouts; episodes that ended in them are still reported."""
+        """Forgets unfinished rollouts; their steps and episodes are still reported."""
         for helper in self._storing:
             helper.close()
 

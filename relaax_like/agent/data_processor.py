@@ -92,12 +92,12 @@ class ComputationDataProcessor:
         """Ends the learning after the work at hand; may be called twice."""
         self._learner.stop()
 
-    def get_state(self) -> dict[str, Any]:
-        """Returns what actor and learner hold; while nothing is under way."""
-        return {"actor": self._actor.get_state(), "learner": self._learner.get_state()}
+    def take_state(self) -> dict[str, Any]:
+        """Returns what actor and learner hold, while nothing is under way; see `Learner`."""
+        return {"actor": self._actor.get_state(), "learner": self._learner.take_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `get_state` returned; after `start`."""
+        """Goes on from what `take_state` returned; after `start`."""
         self._actor.set_state(state["actor"])
         self._learner.set_state(state["learner"])
 
@@ -137,8 +137,8 @@ class ComputationDataProcessor:
           episodes: that ended during it.
           on_done: called from another thread when the values that it led to are in force (or when
             it could not be used).
-          env_steps: to be counted with it: 0 where another task counts the agent's steps; None: all
-            of the rollout's.
+          env_steps: to be counted with it: 0 where another task counts the agent's steps, more than
+            the rollout has where others were discarded before it; None: the rollout's.
           agent: who played it.
         """
         steps = rollout.env_steps if env_steps is None else env_steps

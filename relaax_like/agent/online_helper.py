@@ -40,6 +40,9 @@ class OnlineHelper:
     A rollout with numbers that nothing can be learned from is refused, by itself: those of other
     agents are not touched. The third one in a row ends the session.
 
+    Each environment step is counted once: those of a rollout that was discarded go with the next
+    request, those of the unfinished rollout when the helper is closed.
+
     Attributes:
       discarded_rollouts: complete rollouts that nobody learned from in time.
       refused_rollouts: rollouts with NaN, infinity or numbers that are too large.
@@ -86,6 +89,7 @@ class OnlineHelper:
         self._name = f"agent-{next(_names)}"
         self._buffer = RolloutBuffer(steps, slots)
         self._episodes: list[Episode] = []
+        self._uncounted = 0  # steps of discarded rollouts, to go with the next request
         # Two counters, each with one writer: what is under way needs no lock.
         self._submitted = 0
         self._learned = 0
@@ -185,6 +189,7 @@ class OnlineHelper:
         if self._submitted - self._learned > self._ahead:  # the wait was in vain
             # Its newest episodes go with the next one: a report for each would bury the learner.
             self.discarded_rollouts += 1
+            self._uncounted += rollout.env_steps
             del self._episodes[:-MAX_EPISODES]
             return
         ended, self._episodes = self._episodes, []
@@ -193,7 +198,7 @@ class OnlineHelper:
         if longest is None:
             longest = _WAIT_SEC if self._learned and self._ahead else _LONG_WAIT_SEC
         self._wait_until = time.monotonic() + longest
-        env_steps = rollout.env_steps if self.counts_steps else 0
+        env_steps = self._take_env_steps(rollout.env_steps)
         self._processor.submit(rollout, ended, self._note_learned, env_steps, self._name)
 
     def add_episodes(self, episodes: Sequence[Episode]) -> None:
@@ -209,9 +214,11 @@ class OnlineHelper:
             "buffer": self._buffer.get_state(),
             "episodes": [[episode.episode_return, episode.length] for episode in self._episodes],
             "discarded_rollouts": self.discarded_rollouts,
+            "uncounted": self._uncounted,
         }
         self._buffer.discard()
         self._episodes = []
+        self._uncounted = 0
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -219,15 +226,17 @@ class OnlineHelper:
         self._buffer.set_state(state["buffer"])
         self._episodes = [Episode(*episode) for episode in state["episodes"]]
         self.discarded_rollouts = int(state["discarded_rollouts"])
+        self._uncounted = int(state["uncounted"])
 
     def refresh(self) -> None:
         """Asks for newer values without waiting for them; for agents that do not learn."""
         self._processor.refresh_soon()
 
     def close(self) -> None:
-        """Forgets the unfinished rollout; episodes that ended in it still count."""
-        if self._episodes:
-            self._processor.report(self._episodes, self.unfinished_steps)
+        """Forgets the unfinished rollout; its steps, and episodes that ended in it, still count."""
+        env_steps = self._take_env_steps(self.unfinished_steps)
+        if self._episodes or env_steps:
+            self._processor.report(self._episodes, env_steps)
         self._episodes = []
         self._buffer.discard()
         if self._submitted:
@@ -238,7 +247,7 @@ class OnlineHelper:
         self.refused_rollouts += 1
         self._refused_in_a_row += 1
         ended, self._episodes = self._episodes, []
-        self._processor.report(ended, rollout.env_steps if self.counts_steps else 0)
+        self._processor.report(ended, self._take_env_steps(rollout.env_steps))
         if self._refused_in_a_row >= _MAX_REFUSED:
             raise InvalidInputError(
                 f"{error}; {_MAX_REFUSED} rollouts in a row were rejected: check the simulator "
@@ -254,6 +263,11 @@ class OnlineHelper:
                 self.refused_rollouts,
                 error,
             )
+
+    def _take_env_steps(self, env_steps: int) -> int:
+        """Returns the steps to count with a request: its own, and those of discarded rollouts."""
+        uncounted, self._uncounted = self._uncounted, 0
+        return uncounted + env_steps if self.counts_steps else 0
 
     def _make_for_slot(self) -> "OnlineHelper":
         helper = OnlineHelper(

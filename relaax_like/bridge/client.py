@@ -16,7 +16,7 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import MAX_EPISODES, Episode, Push, Reply, Values
 from relaax_like.core.roles import ParameterServerClient
-from relaax_like.wire.errors import ServerUnavailableError
+from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,8 @@ class BufferingClient(ParameterServerClient):
 
     While the server is away, agents go on with the values at hand: a push that finds no server is
     discarded as a whole (gradient, steps, episodes and statistics) and counted in
-    `discarded_pushes`.
+    `discarded_pushes`. Of a push that the server refuses for its gradient, the steps are sent with
+    the next one.
     """
 
     def __init__(self, manifest: Manifest, client_id: str, metrics: Metrics):
@@ -200,6 +201,10 @@ class BufferingClient(ParameterServerClient):
             self.discarded_pushes += 1
             self._note_away(error)
             return
+        except InvalidInputError:
+            if gradient is not None:  # which is at fault: nothing of the push took effect
+                self._env_steps += push.env_steps
+            raise
         try:
             self._refresh()
         except ServerUnavailableError as error:  # the next exchange does it

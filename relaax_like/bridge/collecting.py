@@ -111,6 +111,7 @@ class CollectStream:
                 for e in experience.episodes
             ],
             leaves=experience.is_leaving,
+            env_steps=experience.env_steps,
         )
         self._outbox.put(experience_pb2.ExperienceRequest(header=header))
         for part in parts:

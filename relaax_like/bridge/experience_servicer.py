@@ -204,6 +204,7 @@ class _Stream:
             rollout=rollout,
             episodes=tuple(Episode(e.episode_return, e.length) for e in header.episodes),
             is_leaving=header.leaves,
+            env_steps=header.env_steps,
         )
 
 

@@ -7,13 +7,16 @@ from relaax_like.core.manifest import Manifest, Variable, make_manifest
 from relaax_like.core.metrics import Metrics, NullMetrics
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import (
+    Counts,
     Episode,
     Experience,
     LearnerUpdate,
     LearnRequest,
     Lease,
+    Origin,
     Publication,
     Push,
+    Received,
     Reply,
     Status,
     StreamProgress,
@@ -29,6 +32,7 @@ from relaax_like.core.roles import (
 )
 
 __all__ = [
+    "Counts",
     "Episode",
     "Experience",
     "ExperienceSink",
@@ -40,11 +44,13 @@ __all__ = [
     "Metrics",
     "Moments",
     "NullMetrics",
+    "Origin",
     "ParameterServerBackend",
     "ParameterServerClient",
     "Publication",
     "Publisher",
     "Push",
+    "Received",
     "Reply",
     "Status",
     "StreamProgress",

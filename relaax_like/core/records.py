@@ -33,7 +33,8 @@ class LearnRequest:
       number: repeated in the answer; unique among the requests in progress.
       rollout: its arrays are not copied.
       episodes: that ended since the last request.
-      env_steps: to be counted with it.
+      env_steps: environment steps to count when the request is accepted: those of the rollout, and
+        others that no rollout contains.
       agent: name of the agent that acted, among those of this process.
       is_leaving: the agent submits nothing more; see `Learner.leave`.
     """
@@ -194,6 +195,8 @@ class Experience:
       rollout: `[n] uint8`, a serialised `relaax.v1.Rollout`, or None.
       episodes: that ended since the last message.
       is_leaving: the agent sends nothing more.
+      env_steps: environment steps to count with it: those of the rollout, and others that no
+        rollout contains.
     """
 
     client_id: str
@@ -204,6 +207,7 @@ class Experience:
     rollout: np.ndarray | None = None
     episodes: tuple[Episode, ...] = ()
     is_leaving: bool = False
+    env_steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -217,6 +221,28 @@ class StreamProgress:
 
     received: int = 0
     released: int = 0
+
+
+class Origin(NamedTuple):
+    """Where experience came from: a client, its incarnation, and the sequence number there."""
+
+    client_id: str
+    incarnation: int
+    sequence: int
+
+
+class Received(NamedTuple):
+    """A learner's progress with the experience of one client.
+
+    Attributes:
+      incarnation: of the client.
+      counted: sequence number up to which all environment steps were counted.
+      learned: sequence number up to which all rollouts were learned from.
+    """
+
+    incarnation: int
+    counted: int
+    learned: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +259,7 @@ class Lease:
       version: of the values.
       global_t: environment steps so far.
       finished: what ended the training, or "".
+      received: client id -> what `global_t` and the values contain of its experience.
     """
 
     number: int
@@ -244,6 +271,7 @@ class Lease:
     version: int
     global_t: int
     finished: str
+    received: Mapping[str, Received] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,8 +283,11 @@ class Publication:
       values: `[total_bytes] uint8`, the flat vector; copied.
       slots: variable group -> `[s, n] float32`, optimizer state; copied.
       steps: variable group -> optimizer steps since the start of the run.
-      env_steps: that were learned from since the last publication.
+      env_steps: environment steps that were accepted since the last publication, whether or not
+        they have been learned from.
       episodes: that ended among them.
+      received: client id -> what this and all earlier publications contain of its experience; at
+        most some thousand clients, the newest last.
     """
 
     number: int
@@ -265,6 +296,22 @@ class Publication:
     steps: Mapping[str, int]
     env_steps: int = 0
     episodes: tuple[Episode, ...] = ()
+    received: Mapping[str, Received] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """What a learner in the parameter server's process has accepted since its last publication.
+
+    Attributes:
+      env_steps: environment steps.
+      episodes: that ended among them.
+      received: see `Publication`.
+    """
+
+    env_steps: int
+    episodes: tuple[Episode, ...] = ()
+    received: Mapping[str, Received] = field(default_factory=dict)
 
 
 class TrainReturn(NamedTuple):

@@ -28,6 +28,7 @@ from relaax_like.core.manifest import Manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import (
+    Counts,
     Experience,
     LearnerUpdate,
     LearnRequest,
@@ -61,12 +62,15 @@ class Learner(abc.ABC):
     def leave(self, agent: str) -> None:  # noqa: B027 - optional
         """Takes note that an agent submits nothing more, so that nobody waits for it."""
 
-    def get_state(self) -> dict[str, Any]:
-        """Returns the state that no parameter server holds; while no request is in progress."""
+    def take_state(self) -> dict[str, Any]:
+        """Returns the state that no parameter server holds; while no request is in progress.
+
+        Steps and episodes in it are counted by whoever restores it, and no longer by this learner.
+        """
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
-        """Restores what `get_state` returned; before the first request."""
+        """Restores what `take_state` returned; before the first request."""
 
     @abc.abstractmethod
     def stop(self) -> None:
@@ -242,6 +246,17 @@ class Publisher(abc.ABC):
         Raises:
           InvalidInputError: wrong length, or not finite; nothing took effect.
           ServerUnavailableError: the server is closing; nothing took effect.
+        """
+
+    @abc.abstractmethod
+    def count(self, counts: Counts) -> Reply:
+        """Counts steps and episodes that no publication contains; the values do not change.
+
+        When the training has finished, steps are still counted, but episodes are not.
+
+        Raises:
+          InvalidInputError: a negative number, or one that is not finite; nothing was counted.
+          ServerUnavailableError: the server is closing; nothing was counted.
         """
 
     @property

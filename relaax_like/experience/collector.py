@@ -29,7 +29,8 @@ class TrainingData:
     Attributes:
       rollout: `[T, columns, ...]`; its `versions` are the oldest that acted at each step.
       tickets: of what was added, those whose last column is in this batch; ascending.
-      env_steps: T * columns.
+      env_steps: T * columns. Not what is counted as environment steps where a data handler makes
+        several rollouts of one.
       mean_version: mean over all of these steps of the version that acted.
       keys: `[columns, 2] int64`: ticket, and index of the column among those of its ticket.
     """
@@ -45,7 +46,8 @@ class DataHandler(Protocol):
     """A user's changes to experience; any object with these two methods.
 
     An algorithm that learns in the server has one where its `algorithm.py` has a function
-    `make_data_handler(config)`. All that it makes of a rollout counts as environment steps.
+    `make_data_handler(config)`. Environment steps are counted before it: what it adds, or leaves
+    out, changes no count.
 
     Both are called in the thread of whoever adds or learns, and so maybe at the same time.
     """
@@ -157,11 +159,6 @@ class Collector:
         return self._num_added
 
     @property
-    def added_env_steps(self) -> int:
-        """Environment steps that ever came."""
-        return self._steps * self._num_added
-
-    @property
     def num_taken(self) -> int:
         """Columns that ever went out."""
         return self._num_taken
@@ -266,7 +263,7 @@ class Collector:
             }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `get_state` returned; empty before.
+        """Goes on from what `get_state` returned; what waited before is forgotten.
 
         Raises:
           InvalidInputError: rollouts of another length.
@@ -277,7 +274,7 @@ class Collector:
         layouts = [_find_layout(part.rollout, self._steps) for part in parts]
         with self._changed:
             self._layout = layouts[0] if layouts else None
-            self._waiting.extend(parts)
+            self._waiting = deque(parts)
             self._last_ticket = int(state["last_ticket"])
             self._num_added, self._num_taken = int(state["num_added"]), int(state["num_taken"])
 

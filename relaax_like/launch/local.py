@@ -130,10 +130,13 @@ class LocalAgents:
         taken = agents.take_state()
         if taken is None:
             return None
-        return {"agents": taken, "tasks": host.get_state(), "episodes": self._meter.get_state()}
+        return {"agents": taken, "tasks": host.take_state(), "episodes": self._meter.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `take_state` returned, with `go_on`; before the first `step`."""
+        """Goes on from what `take_state` returned, with `go_on`; before the first `step`.
+
+        It can also be given back to the agents that it was taken from.
+        """
         agents, host = self._agents, self._host
         assert isinstance(agents, BatchSlots)
         assert isinstance(host, BatchHost)

@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 # From SIGTERM to SIGKILL.
 TERM_SEC = 6.0
+# Environments, servers, and what is essential end one after another; each has a third of that.
+_STAGES = 3
+_END_POLL_SEC = 0.02
 # Lines of a traceback; a longer one is taken apart.
 _MAX_HELD = 1000
 _MISTAKE = "a configuration or usage error"
@@ -372,10 +375,9 @@ class Manager:
 
     def _terminate(self) -> None:
         alive = [s.process for s in self._supervised if s.process is not None]
-        for process in reversed(alive):
-            if process.poll() is None:
-                process.terminate()
         deadline = time.monotonic() + self._term_sec
+        for stage in range(_STAGES):
+            self._terminate_stage(stage, self._term_sec / _STAGES)
         for process in alive:
             try:
                 process.wait(max(deadline - time.monotonic(), 0.1))
@@ -390,6 +392,29 @@ class Manager:
         for supervised in self._supervised:
             if supervised.relay is not None:
                 supervised.relay.join(1.0)  # the last lines
+
+    def _terminate_stage(self, stage: int, timeout_sec: float) -> None:
+        """Asks the processes of one stage to end, and waits for that.
+
+        Environments end first, and the essential process last: each still reports its last steps to
+        those that are asked after it.
+        """
+        ending = [
+            s.process
+            for s in self._supervised
+            if s.process is not None and s.process.poll() is None and _find_stage(s) == stage
+        ]
+        for process in reversed(ending):
+            process.terminate()
+        deadline = time.monotonic() + timeout_sec
+        while stage < _STAGES - 1 and time.monotonic() < deadline:
+            if all(process.poll() is not None for process in ending):
+                return
+            time.sleep(_END_POLL_SEC)
+
+
+def _find_stage(supervised: _Supervised) -> int:
+    return 0 if supervised.is_environment else 2 if supervised.spec.essential else 1
 
 
 def shorten_tracebacks(lines: Iterator[str], known: set[str]) -> Iterator[str]:

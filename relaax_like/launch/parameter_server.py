@@ -79,8 +79,12 @@ _INITIAL_VALUES_TIMEOUT_SEC = 300.0
 _FINISH_GRACE_SEC = 3.0
 # Longest rollout that may come to a learner in this process.
 _MAX_ROLLOUT_BYTES = 1 << 30
-# When all agents have heard: until they have told their environments.
+# When all agents have heard: until they have told their environments, and reported their last
+# steps, since the newest such report.
 _TOLD_SEC = 0.5
+# For a step that an environment was in the middle of when its agent heard.
+_LAST_STEPS_SEC = 5.0
+_LAST_STEPS_POLL_SEC = 0.02
 # Between attempts to save the trained weights, when the disk is full or the folder unwritable.
 _SAVE_RETRY_SEC = 5.0
 _CURVES_INTERVAL_SEC = 1.0
@@ -233,7 +237,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         if server.status().finished:
             _save_finished(server, shutdown)
             server.wait_told(_FINISH_GRACE_SEC)
-            shutdown.requested.wait(_TOLD_SEC)
+            _wait_last_steps(server, service, shutdown)
         if service is not None:
             service.stop()  # ends its streams, which would use up the grace
         # Whatever becomes of the calls: what was learned is to be saved.
@@ -306,6 +310,20 @@ def _save_finished(server: ParameterServer, shutdown: Shutdown) -> None:
         except SnapshotError as error:
             logger.error("%s; the weights are still in memory, retrying", error)
         if shutdown.requested.wait(_SAVE_RETRY_SEC):
+            return
+
+
+def _wait_last_steps(
+    server: ParameterServer, service: ExperienceService | None, shutdown: Shutdown
+) -> None:
+    """Waits while agents that have heard of the end report the steps that they still took."""
+    now = reported = time.monotonic()
+    deadline, counted = now + _LAST_STEPS_SEC, server.global_t
+    while now < deadline and not shutdown.requested.wait(_LAST_STEPS_POLL_SEC):
+        now = time.monotonic()
+        if server.global_t != counted or (service is not None and service.has_agents):
+            counted, reported = server.global_t, now
+        elif now - reported > _TOLD_SEC:
             return
 
 

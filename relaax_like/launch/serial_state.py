@@ -3,7 +3,8 @@
     RUN/serial.npz
 
 holds, beside the newest snapshot, what no snapshot has: environments, agents, random generators,
-experience that waits. Arrays are entries of their own, all else is JSON; nothing is pickled.
+experience that waits, and the environment steps in it that are not counted yet: a run that goes on
+from it counts them. Arrays are entries of their own, all else is JSON; nothing is pickled.
 """
 
 import json
@@ -27,7 +28,7 @@ from relaax_like.wire.ndarray import DTYPES
 logger = logging.getLogger(__name__)
 
 SERIAL_NAME = "serial.npz"
-_FORMAT = 1
+_FORMAT = 2
 # Entry with all that is no array: JSON as a uint8 array.
 _DOCUMENT = "relaax_serial_state"
 # Stands in the JSON for an array: its entry and its dtype.
@@ -123,6 +124,7 @@ class SerialState:
                 error,
                 _EPISODES_RESTART,
             )
+            self._agents.set_state(agents)  # they count their steps at their end
             return False
         return True
 

@@ -35,7 +35,7 @@ def train_on_trajectories(
     Args:
       experiment: whose config.yaml lies in the run's folder.
       publisher: the parameter server.
-      stop: ends it; what has been sampled since the last update is lost.
+      stop: ends it; what has been sampled since the last update is only counted.
       lengths: to which the trajectories' are added.
 
     Raises:
@@ -60,11 +60,12 @@ def train_on_trajectories(
                     break
                 buffer, timing = sampled
                 episodes = find_episodes(buffer)
-                learner.add_episodes(episodes)
+                learner.add_counts(timing.env_steps + timing.discarded_steps, episodes)
                 lengths.extend(episode.length for episode in episodes)
                 learned = learner.learn_from(TrajectoryData(buffer))
                 learner.record(_describe(timing))
         finally:
+            learner.add_counts(pool.finish())
             learner.close()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from relaax_like.core.records import Episode, Experience, StreamProgress
+from relaax_like.core.records import Episode, Experience, Origin, StreamProgress
 from relaax_like.core.roles import ExperienceSink
 from relaax_like.experience.magnitudes import validate_rollout
 from relaax_like.experience.rollout import Rollout
@@ -42,15 +42,25 @@ _MAX_CLIENTS = 1_000
 _NAME_LENGTH = 200
 _MAX_ARRAYS = 1_000
 _MAX_EPISODE_LENGTH = 1 << 40
+# Environment steps that a message can count beyond those of its rollout.
+_MAX_MORE_STEPS = 1 << 32
 _CLOSING = "the parameter server is closing; reconnect later"
 
 
 @dataclass
 class _Client:
-    """One client: its newest incarnation, and what of it is under way."""
+    """One client: its newest incarnation, and what of it is under way.
+
+    Attributes:
+      incarnation: of the client.
+      received: sequence number up to which everything was accepted.
+      counted: sequence number up to which the steps were counted by an earlier start.
+      pending: sequence number -> ticket of what agents wait for.
+    """
 
     incarnation: int
     received: int = 0
+    counted: int = 0
     pending: dict[int, int] = field(default_factory=dict)  # sequence -> ticket
 
     @property
@@ -67,9 +77,10 @@ class ExperienceService(ExperienceSink):
         BridgeControl().create_server(address, parameter_server, experience=service)
         service.stop()
 
-    A rollout takes effect once in the life of the process, however often it is sent. What was
-    received but not learned from is lost with the process; what is sent again to the next one has
-    effect there.
+    A rollout takes effect once, however often it is sent: each publication says which experience it
+    contains, and the next process continues from there. What was received but not learned from is
+    lost with the process, unless it is sent again; its environment steps, once published, are not
+    counted again.
 
     Args:
       make_learner: called in the thread, as it may import TensorFlow.
@@ -124,6 +135,12 @@ class ExperienceService(ExperienceSink):
             self._thread.join(_STOP_SEC)
         self._end_news()
 
+    @property
+    def has_agents(self) -> bool:
+        """Whether there are agents that have sent something, and still can report steps."""
+        with self._changed:
+            return not self._holding.is_empty
+
     def add(self, experience: Experience) -> None:
         """Takes experience; see `ExperienceSink`."""
         _validate_name(experience.agent)
@@ -138,6 +155,7 @@ class ExperienceService(ExperienceSink):
                     f"columns: {experience.columns}, but the rollout has {rollout.slots} slots",
                     "columns",
                 )
+        _validate_env_steps(experience.env_steps, 0 if rollout is None else rollout.env_steps)
         deadline = time.monotonic() + _ROOM_SEC
         while not self._try_to_add(learner, experience, rollout):
             if time.monotonic() > deadline:
@@ -207,18 +225,22 @@ class ExperienceService(ExperienceSink):
             if experience.sequence <= client.received:
                 return True
             agent = f"{experience.client_id}/{experience.agent}"
+            origin = Origin(experience.client_id, experience.incarnation, experience.sequence)
+            env_steps, episodes = experience.env_steps, experience.episodes
+            if experience.sequence <= client.counted:
+                env_steps, episodes = 0, ()
             if experience.is_leaving:
                 self._holding.leave(agent)
             if rollout is not None and not self._finished:
                 try:
-                    ticket = learner.add(rollout, experience.episodes)
+                    ticket = learner.add(rollout, episodes, env_steps, origin)
                 except (CollectorFullError, CollectorClosedError):
                     return False
                 self._holding.add(agent, ticket, experience.columns)
                 self._by_ticket[ticket] = (client, experience.sequence)
                 client.pending[experience.sequence] = ticket
-            elif not self._finished:
-                learner.add_episodes(experience.episodes)
+            else:
+                learner.add_counts(env_steps, episodes, origin)
             client.received = experience.sequence
             self._release_vain()
             self._changed.notify_all()
@@ -277,9 +299,16 @@ class ExperienceService(ExperienceSink):
         with self._changed:
             self._learner, self._version = learner, first.version
             self._finished = bool(first.finished)
+            for client_id, known in learner.received.items():
+                self._clients[client_id] = _Client(known.incarnation, known.learned, known.counted)
             self._changed.notify_all()
         logger.info("learning in the parameter server, %d rollouts at a time", self._columns)
-        while not self._stopping and not self._finished:
+        while not self._stopping:
+            if self._finished:  # agents still report their last steps
+                learner.count()
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopping, _POLL_SEC)
+                continue
             learned = learner.learn(_POLL_SEC)
             with self._changed:
                 if learned is not None:
@@ -335,6 +364,14 @@ def _validate_episodes(episodes: Sequence[Episode]) -> None:
                 f"episodes[{index}].length: {episode.length}, expected an integer in 1..2^40",
                 "episodes",
             )
+
+
+def _validate_env_steps(env_steps: int, in_rollout: int) -> None:
+    if not 0 <= env_steps <= in_rollout + _MAX_MORE_STEPS:
+        raise InvalidInputError(
+            f"env_steps: {env_steps}, expected at most 2^32 more than the rollout's {in_rollout}",
+            "env_steps",
+        )
 
 
 def _validate_name(agent: str) -> None:

@@ -71,6 +71,7 @@ class GradientLearner(Learner):
         self._thread = threading.Thread(target=self._training_loop, name="training", daemon=True)
         self._on_update: OnUpdate = lambda learned: None
         self._means = Means(parameter_server.metrics())
+        self._counted: set[int] = set()  # numbers of the batch at hand whose steps were counted
         self._failed_rollouts = 0
         self._next_failure_line = 0.0
 
@@ -96,7 +97,7 @@ class GradientLearner(Learner):
         """Puts work in the queue."""
         self._queue.put(work)
 
-    def get_state(self) -> dict[str, Any]:
+    def take_state(self) -> dict[str, Any]:
         """Returns which shapes have come to be compiled; see `Learner`."""
         return {"seen": self._task.get_seen()}
 
@@ -118,6 +119,7 @@ class GradientLearner(Learner):
         mark = tracing.begin()
         while (work := self._get_next()) is not None:
             tracing.end("wait for rollouts", mark)
+            self._counted.clear()
             self._try_to_learn(self._take_more(work))
             mark = tracing.begin()
 
@@ -146,8 +148,7 @@ class GradientLearner(Learner):
             self._failed_rollouts += 1
             self._note_failure(error)
             # The steps were taken all the same: a training that diverges ends with its budget.
-            if batch[0].rollout is not None:
-                self._parameter_server.increment_global_t(batch[0].env_steps)
+            self._count(batch)
             self._announce((batch[0].number,), None)
 
     def _note_failure(self, error: Exception) -> None:
@@ -193,9 +194,9 @@ class GradientLearner(Learner):
         server = self._parameter_server
         numbers = [work.number for work in batch]
         rollouts = [work.rollout for work in batch if work.rollout is not None]
-        if not rollouts:
+        if not rollouts or server.finished:  # then a gradient would be dropped
             self._add_episodes(batch)
-            server.increment_global_t(sum(work.env_steps for work in batch))
+            self._count(batch)
             self._take_values(numbers, server.push_pull())
             return
         mark = tracing.begin()
@@ -210,7 +211,7 @@ class GradientLearner(Learner):
             rows = get_rows(rollout, rollout.inputs[name])
             server.add_statistics(name, Moments.of(rows))
         self._add_episodes(batch)
-        server.increment_global_t(sum(work.env_steps for work in batch))
+        self._count(batch)
         lag = server.version - float(rollout.versions.mean())
         values = server.push_pull(gradients)
         mark = tracing.end("push-pull", mark)
@@ -221,6 +222,15 @@ class GradientLearner(Learner):
             self._means.add({**means, LAG: lag})
         except Exception:  # it has been learned from: not to be tried again
             logger.exception("after a gradient that was applied")
+
+    def _count(self, batch: Sequence[LearnRequest]) -> None:
+        """Counts the steps of each request once, also when it is tried again by itself.
+
+        Those of a push that was refused are sent with the next one.
+        """
+        new = [work for work in batch if work.number not in self._counted]
+        self._counted.update(work.number for work in new)
+        self._parameter_server.increment_global_t(sum(work.env_steps for work in new))
 
     def _add_episodes(self, batch: Sequence[LearnRequest]) -> None:
         for work in batch:

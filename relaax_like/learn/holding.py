@@ -59,6 +59,11 @@ class Holding:
         """Notes that an agent sends nothing more."""
         self._agents.pop(agent, None)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all agents that have sent something have left, or are forgotten."""
+        return not self._agents
+
     def release(self, tickets: Iterable[int]) -> None:
         """Notes that agents act on."""
         now = self._clock()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.core.records import Episode, LearnerUpdate
+from relaax_like.core.records import Episode, LearnerUpdate, Origin
 from relaax_like.core.roles import Publisher
 from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
@@ -51,7 +51,7 @@ class IterationLearner(PublishingLearner):
         self._layout = layout
         self._trajectories = trajectories
         self._counted_at = 0.0
-        self._counted_env_steps = 0
+        self._came_env_steps = 0  # since _counted_at; guarded by _lock
 
     @property
     def waiting_columns(self) -> int:
@@ -77,15 +77,30 @@ class IterationLearner(PublishingLearner):
         self._counted_at = time.monotonic()
         return learned
 
-    def add(self, rollout: Rollout, episodes: Sequence[Episode]) -> int:
+    def add(
+        self,
+        rollout: Rollout,
+        episodes: Sequence[Episode],
+        env_steps: int | None = None,
+        origin: Origin | None = None,
+    ) -> int:
         """Takes a rollout, and the episodes that ended in it; returns its ticket.
+
+        Args:
+          rollout: what is learned from.
+          episodes: that ended in it.
+          env_steps: to be counted with it; None: the rollout's.
+          origin: with what it came; None: from this process.
 
         Raises:
           CollectorFullError: too much waits; nothing was taken.
           InvalidInputError: it is none of this run; nothing was taken.
         """
-        ticket = self._collector.add(rollout)
-        self.add_episodes(episodes)
+        steps = rollout.env_steps if env_steps is None else env_steps
+        with self._lock:  # an iteration with this rollout is published with its steps
+            ticket = self._collector.add(rollout)
+            self._tally.add(steps, episodes, origin, ticket)
+            self._came_env_steps += steps
         return ticket
 
     def learn(self, timeout_sec: float = 0.0) -> LearnerUpdate | None:
@@ -109,29 +124,38 @@ class IterationLearner(PublishingLearner):
             self._trajectories.write(self.iteration, data.rollout)
         return learned
 
-    def get_state(self) -> dict[str, Any]:
-        """Returns what the next publish will be made of, and no publish holds."""
+    def take_state(self) -> dict[str, Any]:
+        """Returns what the next publication will be made of, and no publication contains.
+
+        Its steps and episodes are the caller's to count: this learner counts them no more, unless
+        they are given back by `set_state`.
+        """
+        with self._lock:
+            counts = self._tally.take()
         return {
             "collector": self._collector.get_state(),
-            "episodes": [[episode.episode_return, episode.length] for episode in self._episodes],
+            "env_steps": counts.env_steps,
+            "episodes": [[episode.episode_return, episode.length] for episode in counts.episodes],
             "reward_sums": self._policy.get_sums(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `get_state` returned; after `load`, with nothing added before."""
+        """Goes on from what `take_state` returned; after `load`, with nothing added before."""
         self._collector.set_state(state["collector"])
-        self._counted_env_steps = self._collector.added_env_steps
-        self.add_episodes([Episode(*episode) for episode in state["episodes"]])
+        with self._lock:
+            episodes = [Episode(*episode) for episode in state["episodes"]]
+            self._tally.add(int(state["env_steps"]), episodes)
         self._policy.set_sums(state["reward_sums"])
 
     def _count_sampled(self) -> float:
         """Returns the environment steps per second that have come since the last call."""
-        now, env_steps = time.monotonic(), self._collector.added_env_steps
-        came, seconds = env_steps - self._counted_env_steps, now - self._counted_at
-        self._counted_at, self._counted_env_steps = now, env_steps
+        now = time.monotonic()
+        with self._lock:
+            came, self._came_env_steps = self._came_env_steps, 0
+        seconds, self._counted_at = now - self._counted_at, now
         return came / max(seconds, 1e-9)
 
     def close(self) -> None:
-        """Takes nothing more, and runs the hooks of the end."""
+        """Takes nothing more, counts what no publication contains, and runs the last hooks."""
         self._collector.close()
         super().close()

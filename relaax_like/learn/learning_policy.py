@@ -38,7 +38,8 @@ class LearningPolicy:
     Statistics that a run starts from take the place of the former.
 
     Attributes:
-      global_t: environment steps that were learned from.
+      global_t: environment steps, which schedules follow. It grows by what is learned from, and a
+        publisher sets it to what was counted.
       rows: results of each row of the newest iteration, name -> `[T, k]`; {} where there are none.
 
     Args:

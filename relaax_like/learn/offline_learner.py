@@ -93,6 +93,7 @@ class OfflineLearner(PublishingLearner):
         path = self._files[draw_index(self._seed, len(self._files), self.iteration)]
         with tracing.span("read"):
             rollout = _conform(read_trajectories(path), path, self._model, self._action_spaces)
+        self.add_counts(rollout.env_steps)
         return self.learn_from(RecordedData(rollout))
 
 

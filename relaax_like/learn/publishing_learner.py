@@ -1,20 +1,28 @@
 """PublishingLearner: learns from iterations, and publishes each as one version."""
 
+import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from relaax_like.core.records import Episode, LearnerUpdate, Lease, Publication
+from relaax_like.core.records import (
+    Episode,
+    LearnerUpdate,
+    Lease,
+    Origin,
+    Publication,
+    Received,
+)
 from relaax_like.core.roles import Publisher
 from relaax_like.learn.base_learner import BaseLearner
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.means import Means
+from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
+from relaax_like.wire.errors import ServerUnavailableError
 
-# Episodes that wait to be counted; where more come without an iteration, the oldest are forgotten.
-_MAX_EPISODES = 100_000
+logger = logging.getLogger(__name__)
 
 
 class Iteration(Protocol):
@@ -22,7 +30,7 @@ class Iteration(Protocol):
 
     @property
     def env_steps(self) -> int:
-        """That it is made of."""
+        """Steps that are learned from."""
 
     @property
     def tickets(self) -> Sequence[int]:
@@ -34,10 +42,14 @@ class PublishingLearner:
 
         learner = PublishingLearner(base_learner, policy, parameter_server)
         first = learner.load()
-        learner.add_episodes(episodes)
+        learner.add_counts(env_steps, episodes)
         learned = learner.learn_from(iteration)
+        learner.close()
 
-    `add_episodes` may be called from any thread, all else by one.
+    What is learned from and what is counted are two things: steps are counted when they are
+    accepted, with the next publication, or by `count` and `close` when there is none.
+
+    `add_counts` may be called from any thread, all else by one.
 
     Args:
       base_learner: trains the policy, with its hooks.
@@ -52,8 +64,8 @@ class PublishingLearner:
         self._lease: Lease | None = None
         self._number = 0
         self._version = 0
-        self._lock = threading.Lock()  # guards _episodes
-        self._episodes: deque[Episode] = deque(maxlen=_MAX_EPISODES)
+        self._lock = threading.Lock()  # guards _tally
+        self._tally = Tally()
         self._learned_at = time.monotonic()
         self._means = Means(publisher.metrics())
 
@@ -70,9 +82,17 @@ class PublishingLearner:
         """Of the newest values, with which the next iteration is learned from; after `load`."""
         return self._version
 
+    @property
+    def received(self) -> Mapping[str, Received]:
+        """Client id -> what the newest publication contains of its experience; after `load`."""
+        with self._lock:
+            return self._tally.received
+
     def load(self) -> LearnerUpdate:
         """Becomes the run's only learner; returns the values to act with."""
         lease = self._publisher.lease()
+        with self._lock:
+            self._tally.load(lease.received)
         self._lease, self._number, self._version = lease, lease.number, lease.version
         self._policy.load(lease)
         self._base_learner.go_on_from(lease.number, lease.global_t)
@@ -81,10 +101,32 @@ class PublishingLearner:
         self._learned_at = time.monotonic()
         return LearnerUpdate((), lease.version, lease.global_t, lease.finished, values)
 
-    def add_episodes(self, episodes: Sequence[Episode]) -> None:
-        """Has episodes counted with the next iteration."""
+    def add_counts(
+        self, env_steps: int, episodes: Sequence[Episode] = (), origin: Origin | None = None
+    ) -> None:
+        """Accepts environment steps and episodes, to be counted with the next publication.
+
+        Args:
+          env_steps: 0 or more.
+          episodes: that ended among them.
+          origin: with what they came; None: from this process.
+        """
         with self._lock:
-            self._episodes.extend(episodes)
+            self._tally.add(env_steps, episodes, origin)
+
+    def count(self) -> LearnerUpdate | None:
+        """Counts what has been accepted since the last publication; the values do not change.
+
+        Returns:
+          The new counts, without values. None: there was nothing to count.
+        """
+        with self._lock:
+            counts = self._tally.take()
+        if not (counts.env_steps or counts.episodes):
+            return None
+        reply = self._publisher.count(counts)
+        self._take_global_t(reply.global_t)
+        return LearnerUpdate((), reply.version, reply.global_t, reply.finished, None)
 
     def learn_from(self, data: Iteration) -> LearnerUpdate:
         """Learns from an iteration, and publishes.
@@ -111,8 +153,9 @@ class PublishingLearner:
         self._means.add(numbers)
 
     def close(self) -> None:
-        """Runs the hooks of the end."""
+        """Counts what no publication contains, and runs the hooks of the end."""
         if self._lease is not None:
+            self._count_rest()
             self._lease = None
             self._means.record()
             self._base_learner.call_hook("after_run")
@@ -121,8 +164,7 @@ class PublishingLearner:
         assert self._lease is not None
         values, optimizers = self._policy.get_values(), self._policy.get_optimizers()
         with self._lock:
-            episodes = tuple(self._episodes)
-            self._episodes.clear()
+            counts = self._tally.take(data.tickets)
         self._number += 1
         reply = self._publisher.publish(
             Publication(
@@ -130,12 +172,25 @@ class PublishingLearner:
                 values=self._lease.manifest.pack(values),
                 slots=optimizers.slots,
                 steps=optimizers.steps,
-                env_steps=data.env_steps,
-                episodes=episodes,
+                env_steps=counts.env_steps,
+                episodes=counts.episodes,
+                received=counts.received,
             )
         )
         self._version = reply.version
+        self._take_global_t(reply.global_t)
         return LearnerUpdate(data.tickets, reply.version, reply.global_t, reply.finished, values)
+
+    def _take_global_t(self, global_t: int) -> None:
+        """Makes schedules follow what was counted, which may differ from what was learned from."""
+        self._policy.global_t = global_t
+        self._base_learner.go_on_from(self._number, global_t)
+
+    def _count_rest(self) -> None:
+        try:
+            self.count()
+        except ServerUnavailableError as error:
+            logger.warning("the last environment steps were not counted: %s", error)
 
     def _record_times(self, began: float, env_steps: int) -> None:
         """Records where the time of an iteration went."""

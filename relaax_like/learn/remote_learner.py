@@ -82,7 +82,8 @@ class RemoteLearner(Learner):
 
     Where the stream breaks it is opened anew, and what was not received is sent again; agents do
     not wait for that. While the parameter server is away, rollouts are discarded and counted; those
-    that it had received and not learned from before a restart are lost, and counted, too.
+    that it had received and not learned from before a restart are lost, and counted, too. The
+    environment steps of rollouts that were never received go with the next request.
 
     Attributes:
       lost_rollouts: how many those were.
@@ -114,6 +115,7 @@ class RemoteLearner(Learner):
         self._lock = threading.Lock()  # guards what follows; held while something is sent
         self._stream: CollectStream | None = None
         self._under_way: dict[int, _UnderWay] = {}  # sequence -> work
+        self._uncounted = 0  # environment steps of requests that the server does not have
         self._telling = threading.Lock()  # guards these two; held while agents are told
         self._newest: LearnerUpdate | None = None  # all that is known, with the newest values
         self._on_update: OnUpdate | None = None
@@ -303,12 +305,18 @@ class RemoteLearner(Learner):
             refused = [s for s, work in self._under_way.items() if work.experience is not None]
             works = [self._under_way.pop(sequence) for sequence in refused]
             self.lost_rollouts += sum(work.rollouts for work in works)
+            self._uncounted += sum(
+                w.experience.env_steps for w in works if w.experience is not None
+            )
         self._tell(_find_numbers(works))
 
     # In the sending thread.
 
     def _send_all(self) -> None:
         while (work := self._queue.get()) is not None:
+            with self._lock:
+                env_steps, self._uncounted = self._uncounted + work.env_steps, 0
+            work = replace(work, env_steps=env_steps)
             try:
                 with tracing.span("send rollout"):
                     sent = self._send(work)
@@ -318,7 +326,10 @@ class RemoteLearner(Learner):
             if not sent:
                 with self._lock:
                     self.lost_rollouts += work.rollout is not None
+                    self._uncounted += work.env_steps
                 self._tell([work.number])
+        if self._uncounted:
+            self._send(LearnRequest(0, None, env_steps=self._uncounted))
 
     def _send(self, work: LearnRequest) -> bool:
         """Sends work; False: the server is away.
@@ -339,6 +350,7 @@ class RemoteLearner(Learner):
             else make_rollout_bytes(rollout_to_message(rollout).SerializeToString()),
             episodes=tuple(episodes),
             is_leaving=work.is_leaving,
+            env_steps=work.env_steps,
         )
 
     def _send_experience(self, number: int | None, **fields: Any) -> bool:

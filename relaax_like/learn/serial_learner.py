@@ -31,20 +31,20 @@ class SerialLearner(Learner):
     def submit(self, work: LearnRequest) -> None:
         """Learns from what is there, as far as it makes whole iterations; see `Learner`."""
         values = None
-        if work.rollout is None:
-            self._learner.add_episodes(work.episodes)
-        elif not self._newest.finished:
-            self._learner.add(work.rollout, work.episodes)
-            while (learned := self._learner.learn()) is not None:
+        if work.rollout is None or self._newest.finished:
+            self._learner.add_counts(work.env_steps, work.episodes)
+        else:
+            self._learner.add(work.rollout, work.episodes, work.env_steps)
+            while not self._newest.finished and (learned := self._learner.learn()) is not None:
                 self._newest, values = learned, learned.values
         newest = self._newest
         self._on_update(
             LearnerUpdate((work.number,), newest.version, newest.global_t, newest.finished, values)
         )
 
-    def get_state(self) -> dict[str, Any]:
-        """Returns what the next publish will be made of; see `Learner`."""
-        return self._learner.get_state()
+    def take_state(self) -> dict[str, Any]:
+        """Takes away what the next publication will be made of; see `Learner`."""
+        return self._learner.take_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Goes on from there; see `Learner`."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.moments import Moments
-from relaax_like.core.records import MAX_EPISODES, Episode, Publication, Push
+from relaax_like.core.records import MAX_EPISODES, Counts, Episode, Publication, Push
 from relaax_like.parameter_server.store import find_not_finite, view_gradient
 from relaax_like.wire.errors import InvalidInputError
 
@@ -66,17 +66,17 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
     return _validate_gradient(push.gradient, layout)
 
 
-def validate_publish(publish: Publication) -> None:
-    """Checks what a learner of this process publishes, apart from its values.
+def validate_counts(counts: Publication | Counts) -> None:
+    """Checks what a learner of this process counts.
 
     Raises:
       InvalidInputError: names what is wrong.
     """
-    if publish.env_steps < 0:
+    if counts.env_steps < 0:
         raise InvalidInputError(
-            f"env_steps: {publish.env_steps} published, expected 0 or more", "env_steps"
+            f"env_steps: {counts.env_steps} published, expected 0 or more", "env_steps"
         )
-    for episode in publish.episodes:
+    for episode in counts.episodes:
         if not math.isfinite(episode.episode_return):  # the mean return would be NaN for ever
             raise InvalidInputError(
                 f"episodes: return {episode.episode_return} published, expected a finite number",

@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,17 @@ import numpy as np
 from relaax_like.config.combine import CombineConfig
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.metrics import Metrics
-from relaax_like.core.records import Lease, Publication, Push, Reply, Status, TrainReturn
+from relaax_like.core.records import (
+    Counts,
+    Episode,
+    Lease,
+    Publication,
+    Push,
+    Received,
+    Reply,
+    Status,
+    TrainReturn,
+)
 from relaax_like.core.roles import ParameterServerBackend, Publisher
 from relaax_like.parameter_server.combining import Combiner, Plan
 from relaax_like.parameter_server.ending import Ending, Target
@@ -24,7 +34,7 @@ from relaax_like.parameter_server.intake import (
     Refused,
     is_empty,
     validate_client_id,
-    validate_publish,
+    validate_counts,
     validate_push,
 )
 from relaax_like.parameter_server.mirror import Mirror
@@ -45,6 +55,7 @@ from relaax_like.wire.errors import (
     InvalidInputError,
     LeasedError,
     ServerUnavailableError,
+    SnapshotError,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -57,7 +68,7 @@ _FULL_POLL_SEC = 0.01
 # At the end: for the newest snapshot to be copied.
 _MIRROR_SEC = 60.0
 # Keys of a snapshot's statistics.
-_REPLIES, _PUBLISHED, RECIPE = "replies", "published", "recipe"
+_REPLIES, _PUBLISHED, _RECEIVED, RECIPE = "replies", "published", "received", "recipe"
 FINISHED = "training has finished"
 # Records whose replay takes a tenth of a second.
 _LONG_REPLAY = 1_000
@@ -138,13 +149,15 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._combiner.begin(store.values, {})
         self._ending = Ending(max_global_step, target)
 
-        self._turns: Turns[Push | Publication, Reply] = Turns(self._apply_all, queue_size)
+        self._turns: Turns[Push | Publication | Counts, Reply] = Turns(self._apply_all, queue_size)
         self._leased = False
         self._publications = None if snapshots is None else PublishedState(snapshots.directory)
         self._next_score: float | None = None  # used by the learner's thread
         self._scores_returns = scores_returns
         self._recipe = recipe
-        self._published = 0  # number of the newest publish; written under _record_lock
+        # Number of the newest publication, and what it contains; written under _record_lock.
+        self._published = 0
+        self._received: Mapping[str, Received] = {}
         self._close_lock = threading.Lock()
         self._closed = False
         # Held while a record takes effect, so that store and statistics are read as one.
@@ -210,8 +223,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Applies one record and waits until it has taken effect.
 
         A push that comes again, with the same client, incarnation and sequence number, is answered
-        as before and takes no effect. Once the training has finished, gradients and statistics are
-        dropped and nothing is counted any more.
+        as before and takes no effect. Once the training has finished, gradients, statistics and
+        episodes are dropped, but environment steps are still counted.
 
         Raises:
           InvalidInputError: malformed or not finite; nothing took effect.
@@ -266,16 +279,22 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 version=state.version,
                 global_t=state.global_t,
                 finished=self.finished,
+                received=self._received,
             )
 
     def publish(self, publication: Publication) -> Reply:
         """Applies a state published by the learner, atomically; see `Publisher`."""
         score, self._next_score = self._next_score, None  # of this one, whatever becomes of it
-        validate_publish(publication)
-        reply = self._submit_publish(publication)
+        validate_counts(publication)
+        reply = self._submit_own(publication)
         if score is not None and reply.outcome == "applied" and self._saver is not None:
             self._saver.try_to_save(score)
         return reply
+
+    def count(self, counts: Counts) -> Reply:
+        """Counts what no publication contains; see `Publisher`."""
+        validate_counts(counts)
+        return self._submit_own(counts)
 
     @property
     def best_score(self) -> float | None:
@@ -294,10 +313,11 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Has the next publish written to a snapshot, with this score; see `Publisher`."""
         self._next_score = score
 
-    def _submit_publish(self, publish: Publication) -> Reply:
+    def _submit_own(self, item: Publication | Counts) -> Reply:
+        """Submits what the learner in this process has."""
         while True:
             try:
-                return self._turns.submit(publish, None)
+                return self._turns.submit(item, None)
             except FullError:  # of what others count; they do not wait for long
                 time.sleep(_FULL_POLL_SEC)
             except ClosedError:
@@ -448,6 +468,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             **self._statistics.to_dict(),
             _REPLIES: self._replies.to_dict(),
             _PUBLISHED: self._published,
+            _RECEIVED: {client_id: list(one) for client_id, one in self._received.items()},
             RECIPE: self._recipe,
         }
 
@@ -504,7 +525,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Goes on from what a learner has published since the newest snapshot, if it has."""
         assert self._publications is not None
         published = self._publications.read(self._store.export_state())
-        if published is None or (snapshot is not None and published.version <= snapshot.version):
+        if published is None or (snapshot is not None and _age(published) <= _age(snapshot)):
             return False
         with self._record_lock:
             self._take_up(published)
@@ -519,6 +540,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._statistics.restore(state.statistics)
         self._replies.restore(state.statistics.get(_REPLIES, {}))
         self._published = int(state.statistics.get(_PUBLISHED, 0))
+        self._received = _read_received(state.statistics.get(_RECEIVED, {}))
 
     def _import(self, state: State) -> None:
         assert self._saver is not None
@@ -590,7 +612,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     # In the thread that has the turn.
 
-    def _apply_all(self, pushes: Sequence[Push | Publication]) -> Sequence[Reply | Exception]:
+    def _apply_all(
+        self, pushes: Sequence[Push | Publication | Counts]
+    ) -> Sequence[Reply | Exception]:
         """Applies pushes one after another; none is answered before all can be."""
         replies: list[Reply | Exception] = []
         with tracing.span("apply"):
@@ -598,6 +622,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 try:
                     if isinstance(push, Publication):
                         replies.append(self._apply_publish(push))
+                    elif isinstance(push, Counts):
+                        replies.append(self._apply_counts(push))
                     else:
                         replies.append(self._apply(push))
                 except (ServerUnavailableError, InvalidInputError, LeasedError) as error:
@@ -622,7 +648,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 self._journal.require_sound()
             return self._make_reply(known)
         if self.finished:
-            return self._answer_nothing() if push.gradient is None else self._drop(FINISHED)
+            return self._apply_finished(push)
         if push.gradient is not None and self._is_lost(push):
             self._statistics.count_refused("lost version")
             return self._drop(
@@ -632,10 +658,23 @@ class ParameterServer(ParameterServerBackend, Publisher):
             )
         if is_empty(push):  # somebody asks for values
             return self._answer_nothing()
-        staleness = self._store.version - push.gradient_version
         plan = self._combiner.plan(push, self._store.values)
         if plan.action == "dropped":
             self._statistics.count_refused("stale")
+        return self._apply_planned(push, plan)
+
+    def _apply_finished(self, push: Push) -> Reply:
+        """Counts the steps of a push that comes after the training's end; drops the rest of it."""
+        reason = "" if push.gradient is None else FINISHED
+        if not push.env_steps:
+            return self._drop(reason) if reason else self._answer_nothing()
+        steps = replace(push, gradient=None, statistics={}, groups=(), episodes=())
+        return self._apply_planned(
+            steps, Plan("dropped" if reason else "alone", None, None, reason=reason)
+        )
+
+    def _apply_planned(self, push: Push, plan: Plan) -> Reply:
+        staleness = self._store.version - push.gradient_version
         with self._record_lock:
             if self._leased and _moves_values(push):  # while it waited
                 self._refuse_leased()
@@ -666,23 +705,41 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return self._make_reply(answered)
 
     def _apply_publish(self, publish: Publication) -> Reply:
-        if publish.number <= self._published or self.finished:
+        if publish.number <= self._published:
             return self._answer_nothing()
+        if self.finished:
+            counts = Counts(env_steps=publish.env_steps, received=publish.received)
+            return self._apply_counts(counts)
         with self._record_lock:
             prepared = self._store.prepare_publish(publish)
             self._store.commit(prepared)
-            self._statistics.add(publish.env_steps, publish.episodes)
             self._published = publish.number
-            self._records += 1
-            self._check_finished()
-            if self._publications is not None:
-                state = self._store.export_state()
-                self._publications.write(replace(state, statistics=self._export_statistics()))
+            self._note_counted(publish.env_steps, publish.episodes, publish.received)
         self._curves.add_publish()
         failpoints.hit("ps.after_publish")
         if self._saver is not None:
             self._saver.note_steps(self._store.global_t)
         return self._make_reply(Answered("applied", prepared.version, prepared.global_t))
+
+    def _apply_counts(self, counts: Counts) -> Reply:
+        episodes = () if self.finished else counts.episodes  # the mean return ended the training
+        if counts.env_steps or episodes:
+            with self._record_lock:
+                self._store.commit(self._store.prepare(None, counts.env_steps))
+                self._note_counted(counts.env_steps, episodes, counts.received)
+        return self._answer_nothing()
+
+    def _note_counted(
+        self, env_steps: int, episodes: Sequence[Episode], received: Mapping[str, Received]
+    ) -> None:
+        """Counts what the learner in this process has accepted; under the record lock."""
+        self._received = received
+        self._statistics.add(env_steps, episodes)
+        self._records += 1
+        self._check_finished()
+        if self._publications is not None:
+            state = self._store.export_state()
+            self._publications.write(replace(state, statistics=self._export_statistics()))
 
     def _prepare(self, plan: Plan, push: Push, record: Record | None = None) -> Prepared:
         """Computes what a push leads to; with what its record says, where it is replayed."""
@@ -735,6 +792,23 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def _record_metrics(self, now: bool = False) -> None:
         counts = vars(self._combiner.counts)
         self._curves.record(self.global_t, self._store.compute_learning_rates, counts, now)
+
+
+def _read_received(data: Mapping[str, Any]) -> dict[str, Received]:
+    """Reads what a snapshot, or a publication, contains of clients' experience.
+
+    Raises:
+      SnapshotError: it is something else.
+    """
+    try:
+        return {str(name): Received(*map(int, one)) for name, one in data.items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise SnapshotError(f"its list of received experience cannot be read: {error}") from None
+
+
+def _age(state: State) -> tuple[int, int]:
+    """Returns what grows from state to state: steps can be counted without a new version."""
+    return state.version, state.global_t
 
 
 def _get_resident_bytes() -> int:

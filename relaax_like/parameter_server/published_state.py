@@ -100,7 +100,7 @@ class PublishedState:
         Args:
           like: of the run, for the layout of values and slots.
         """
-        found: list[tuple[int, int, State]] = []
+        found: list[tuple[int, int, int, State]] = []
         for turn, name in enumerate(NAMES):
             path = self._directory / name
             try:
@@ -117,10 +117,10 @@ class PublishedState:
             ) as error:
                 _LOG.warning("%s is not used: %s", path, error)
                 continue
-            found.append((state.version, turn, state))
+            found.append((state.version, state.global_t, turn, state))
         if not found:
             return None
-        _, turn, state = max(found, key=lambda entry: entry[:2])
+        *_, turn, state = max(found, key=lambda entry: entry[:3])
         self._turn = 1 - turn
         return state
 

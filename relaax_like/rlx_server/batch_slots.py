@@ -116,7 +116,7 @@ class BatchSlots(BatchAgents):
         self._goes_on = True
 
     def close(self) -> None:
-        """Forgets the unfinished rollout; episodes that ended in it still count."""
+        """Forgets the unfinished rollout; its steps, and episodes that ended in it, still count."""
         self._agent.close()
         if self._agent.discarded_rollouts:
             logger.warning(

@@ -174,12 +174,12 @@ class BatchHost(AgentHost):
         """Answers the requests of all agents, in one call for each task."""
         return self._predict(requests)
 
-    def get_state(self) -> dict[str, Any]:
+    def take_state(self) -> dict[str, Any]:
         """Returns what the shared processors hold, by task; while nothing is under way."""
-        return {task: processor.get_state() for task, processor in self._processors.items()}
+        return {task: processor.take_state() for task, processor in self._processors.items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `get_state` returned; after agents were made."""
+        """Goes on from what `take_state` returned; after agents were made."""
         for task, processor in self._processors.items():
             processor.set_state(state[task])
 

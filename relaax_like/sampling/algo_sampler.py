@@ -31,7 +31,8 @@ class SampleTiming:
       ideal_sec: the same, had the workers done nothing but sample, side by side: the mean of what
         each has needed.
       discarded_trajectories: that were begun, but are in no sample.
-      discarded_steps: of those, as far as anybody knows: a worker that died has not told.
+      discarded_steps: of those, as far as anybody knows: a worker that died has not told. They were
+        taken in environments, and count as such.
     """
 
     env_steps: int

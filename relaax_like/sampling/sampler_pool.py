@@ -28,6 +28,8 @@ _EXIT_USAGE = 2
 _MAX_DEATHS = 5
 _POLL_SEC = 0.2
 _END_SEC = 3.0
+# For a step in the environments of each process, after which it reports its last steps.
+_FINISH_SEC = 5.0
 # For what a process does not read: it has a thread for that.
 _SEND_SEC = 20
 
@@ -57,6 +59,8 @@ class SamplerPool:
         with SamplerPool(argv, workers=4, slots=1, discount=0.99, gae_lambda=0.95) as pool:
             pool.sync_policy(values, version)
             buffer, timing = pool.sample(num_steps=2000, max_traj_len=300)
+            ...
+            env_steps = pool.finish()  # that no sample has told of
 
     They play until the sample is large enough, and pause then. What is under way goes on with the
     next sample, unless the policy has changed: then it is forgotten, and counted. As with all
@@ -99,6 +103,7 @@ class SamplerPool:
         self._sync = sampling_pb2.Sync(version=-1)
         self._playing = 0  # max_traj_len while the workers play, else 0
         self._deaths = 0  # since the last trajectory
+        self._given_up_steps = 0  # of samples that were given up
         self._workers: list[_Worker] = []
         try:
             for place in range(workers):
@@ -135,7 +140,7 @@ class SamplerPool:
 
         Returns:
           The trajectories, and what they have cost. None: it was given up; what has been sampled is
-          forgotten.
+          forgotten, and `finish` counts it.
 
         Raises:
           RelaaxError: the workers end as soon as they are started.
@@ -146,6 +151,7 @@ class SamplerPool:
         while spent.env_steps < num_steps:
             if stop is not None and stop.is_set():
                 self._pause()
+                self._given_up_steps += spent.env_steps + spent.discarded_steps
                 return None
             if self._queue.empty():
                 self._play(max_traj_len)
@@ -176,6 +182,36 @@ class SamplerPool:
                 spent = _add(spent, discarded_trajectories=1, discarded_steps=len(buffer))
         self._pause()
         return Buffer.join(buffers), replace(spent, sample_sec=time.perf_counter() - began)
+
+    def finish(self) -> int:
+        """Makes the workers discard what they have begun; nothing is sampled afterwards.
+
+        Returns:
+          Environment steps that are in no sample, and that no sample's timing has counted. Without
+          those of a worker that dies, or that does not answer within five seconds.
+        """
+        env_steps, self._given_up_steps = self._given_up_steps, 0
+        self._playing = 0
+        self._send_all(sampling_pb2.SamplerRequest(finish=sampling_pb2.Finish()))
+        missing = {worker.place for worker in self._workers if worker.process.poll() is None}
+        deadline = time.monotonic() + _FINISH_SEC
+        while missing:
+            try:
+                worker, message = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                logger.warning(
+                    "%d sampling worker(s) did not report their last steps; they are not counted",
+                    len(missing),
+                )
+                break
+            if self._workers[worker.place] is not worker:
+                continue
+            if message is None or message.finished:
+                missing.discard(worker.place)
+                continue
+            buffer = self._read(message)
+            env_steps += message.discarded_steps + (0 if buffer is None else len(buffer))
+        return env_steps
 
     def close(self) -> None:
         """Ends the processes; may be called twice."""

@@ -29,6 +29,7 @@ class SamplerService:
         self._channel = channel
         self._queue: queue.SimpleQueue[sampling_pb2.SamplerRequest] = queue.SimpleQueue()
         self._sync: sampling_pb2.Sync | None = None  # taken up, not yet acted with
+        self._finishing = False
         self._version = 0
         self._sample_sec = 0.0  # since the last message, up to _playing_since
         self._playing_since: float | None = None  # None: it does not play
@@ -43,6 +44,11 @@ class SamplerService:
             elif request.HasField("sample"):
                 self._take_up(sampler)
                 self._play(sampler, request.sample.max_traj_len)
+            elif request.HasField("finish"):
+                self._finishing = True
+            if self._finishing:
+                self._finishing = False
+                self._answer(sampling_pb2.Sampled(finished=True))
 
     def _take_up(self, sampler: AlgoSampler) -> None:
         if self._sync is not None:
@@ -50,7 +56,7 @@ class SamplerService:
             self._version, self._sync = self._sync.version, None
 
     def _play(self, sampler: AlgoSampler, max_traj_len: int) -> None:
-        """Plays until new values have come."""
+        """Plays until new values, or the end, have come."""
         self._start_clock()
         trajectories, steps = sampler.sample_on(max_traj_len, self._send, self._goes_on)
         self._stop_clock()
@@ -60,12 +66,19 @@ class SamplerService:
             )
 
     def _goes_on(self) -> bool:
-        """Does what has come meanwhile; waits through a pause. False: there are new values."""
+        """Does what has come meanwhile; waits through a pause.
+
+        Returns:
+          False when there are new values, or this is the end.
+        """
         paused = False
         while paused or not self._queue.empty():
             request = self._queue.get()
             if request.HasField("sync"):
                 self._sync = request.sync
+                return False
+            if request.HasField("finish"):
+                self._finishing = True
                 return False
             if request.HasField("pause"):
                 paused = True

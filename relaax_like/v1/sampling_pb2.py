@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from relaax_like.v1 import ndarray_pb2 as relaax__like_dot_v1_dot_ndarray__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drelaax_like/v1/sampling.proto\x12\trelaax.v1\x1a\x1crelaax_like/v1/ndarray.proto\";\n\x04Sync\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\"\n\x06values\x18\x02 \x03(\x0b\x32\x12.relaax.v1.NdArray\"\x1e\n\x06Sample\x12\x14\n\x0cmax_traj_len\x18\x01 \x01(\r\"\x07\n\x05Pause\"\x84\x01\n\x0eSamplerRequest\x12\x1f\n\x04sync\x18\x01 \x01(\x0b\x32\x0f.relaax.v1.SyncH\x00\x12#\n\x06sample\x18\x02 \x01(\x0b\x32\x11.relaax.v1.SampleH\x00\x12!\n\x05pause\x18\x03 \x01(\x0b\x32\x10.relaax.v1.PauseH\x00\x42\t\n\x07request\"\xba\x04\n\x0cTrajectories\x12\x33\n\x06states\x18\x01 \x03(\x0b\x32#.relaax.v1.Trajectories.StatesEntry\x12\x35\n\x07\x61\x63tions\x18\x02 \x03(\x0b\x32$.relaax.v1.Trajectories.ActionsEntry\x12#\n\x07rewards\x18\x03 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12\"\n\x06values\x18\x04 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12#\n\x07returns\x18\x05 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12\x33\n\x06\x65xtras\x18\x06 \x03(\x0b\x32#.relaax.v1.Trajectories.ExtrasEntry\x12$\n\x08traj_idx\x18\x07 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12+\n\x0fterminal_values\x18\x08 \x01(\x0b\x32\x12.relaax.v1.NdArray\x1a\x41\n\x0bStatesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x1a\x42\n\x0c\x41\x63tionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x1a\x41\n\x0b\x45xtrasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\"\x96\x01\n\x07Sampled\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12-\n\x0ctrajectories\x18\x02 \x01(\x0b\x32\x17.relaax.v1.Trajectories\x12\x12\n\nsample_sec\x18\x03 \x01(\x01\x12\x1e\n\x16\x64iscarded_trajectories\x18\x04 \x01(\r\x12\x17\n\x0f\x64iscarded_steps\x18\x05 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drelaax_like/v1/sampling.proto\x12\trelaax.v1\x1a\x1crelaax_like/v1/ndarray.proto\";\n\x04Sync\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\"\n\x06values\x18\x02 \x03(\x0b\x32\x12.relaax.v1.NdArray\"\x1e\n\x06Sample\x12\x14\n\x0cmax_traj_len\x18\x01 \x01(\r\"\x07\n\x05Pause\"\x08\n\x06\x46inish\"\xa9\x01\n\x0eSamplerRequest\x12\x1f\n\x04sync\x18\x01 \x01(\x0b\x32\x0f.relaax.v1.SyncH\x00\x12#\n\x06sample\x18\x02 \x01(\x0b\x32\x11.relaax.v1.SampleH\x00\x12!\n\x05pause\x18\x03 \x01(\x0b\x32\x10.relaax.v1.PauseH\x00\x12#\n\x06\x66inish\x18\x04 \x01(\x0b\x32\x11.relaax.v1.FinishH\x00\x42\t\n\x07request\"\xba\x04\n\x0cTrajectories\x12\x33\n\x06states\x18\x01 \x03(\x0b\x32#.relaax.v1.Trajectories.StatesEntry\x12\x35\n\x07\x61\x63tions\x18\x02 \x03(\x0b\x32$.relaax.v1.Trajectories.ActionsEntry\x12#\n\x07rewards\x18\x03 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12\"\n\x06values\x18\x04 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12#\n\x07returns\x18\x05 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12\x33\n\x06\x65xtras\x18\x06 \x03(\x0b\x32#.relaax.v1.Trajectories.ExtrasEntry\x12$\n\x08traj_idx\x18\x07 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12+\n\x0fterminal_values\x18\x08 \x01(\x0b\x32\x12.relaax.v1.NdArray\x1a\x41\n\x0bStatesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x1a\x42\n\x0c\x41\x63tionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x1a\x41\n\x0b\x45xtrasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\"\xa8\x01\n\x07Sampled\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12-\n\x0ctrajectories\x18\x02 \x01(\x0b\x32\x17.relaax.v1.Trajectories\x12\x12\n\nsample_sec\x18\x03 \x01(\x01\x12\x1e\n\x16\x64iscarded_trajectories\x18\x04 \x01(\r\x12\x17\n\x0f\x64iscarded_steps\x18\x05 \x01(\x04\x12\x10\n\x08\x66inished\x18\x06 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,16 +44,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAMPLE']._serialized_end=165
   _globals['_PAUSE']._serialized_start=167
   _globals['_PAUSE']._serialized_end=174
-  _globals['_SAMPLERREQUEST']._serialized_start=177
-  _globals['_SAMPLERREQUEST']._serialized_end=309
-  _globals['_TRAJECTORIES']._serialized_start=312
-  _globals['_TRAJECTORIES']._serialized_end=882
-  _globals['_TRAJECTORIES_STATESENTRY']._serialized_start=682
-  _globals['_TRAJECTORIES_STATESENTRY']._serialized_end=747
-  _globals['_TRAJECTORIES_ACTIONSENTRY']._serialized_start=749
-  _globals['_TRAJECTORIES_ACTIONSENTRY']._serialized_end=815
-  _globals['_TRAJECTORIES_EXTRASENTRY']._serialized_start=817
-  _globals['_TRAJECTORIES_EXTRASENTRY']._serialized_end=882
-  _globals['_SAMPLED']._serialized_start=885
-  _globals['_SAMPLED']._serialized_end=1035
+  _globals['_FINISH']._serialized_start=176
+  _globals['_FINISH']._serialized_end=184
+  _globals['_SAMPLERREQUEST']._serialized_start=187
+  _globals['_SAMPLERREQUEST']._serialized_end=356
+  _globals['_TRAJECTORIES']._serialized_start=359
+  _globals['_TRAJECTORIES']._serialized_end=929
+  _globals['_TRAJECTORIES_STATESENTRY']._serialized_start=729
+  _globals['_TRAJECTORIES_STATESENTRY']._serialized_end=794
+  _globals['_TRAJECTORIES_ACTIONSENTRY']._serialized_start=796
+  _globals['_TRAJECTORIES_ACTIONSENTRY']._serialized_end=862
+  _globals['_TRAJECTORIES_EXTRASENTRY']._serialized_start=864
+  _globals['_TRAJECTORIES_EXTRASENTRY']._serialized_end=929
+  _globals['_SAMPLED']._serialized_start=932
+  _globals['_SAMPLED']._serialized_end=1100
 # @@protoc_insertion_point(module_scope)

@@ -25,15 +25,21 @@ class Pause(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Finish(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class SamplerRequest(_message.Message):
-    __slots__ = ("sync", "sample", "pause")
+    __slots__ = ("sync", "sample", "pause", "finish")
     SYNC_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
     sync: Sync
     sample: Sample
     pause: Pause
-    def __init__(self, sync: _Optional[_Union[Sync, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ...) -> None: ...
+    finish: Finish
+    def __init__(self, sync: _Optional[_Union[Sync, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ...) -> None: ...
 
 class Trajectories(_message.Message):
     __slots__ = ("states", "actions", "rewards", "values", "returns", "extras", "traj_idx", "terminal_values")
@@ -77,15 +83,17 @@ class Trajectories(_message.Message):
     def __init__(self, states: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., actions: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., rewards: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., values: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., returns: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., extras: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., traj_idx: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., terminal_values: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
 
 class Sampled(_message.Message):
-    __slots__ = ("version", "trajectories", "sample_sec", "discarded_trajectories", "discarded_steps")
+    __slots__ = ("version", "trajectories", "sample_sec", "discarded_trajectories", "discarded_steps", "finished")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TRAJECTORIES_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_SEC_FIELD_NUMBER: _ClassVar[int]
     DISCARDED_TRAJECTORIES_FIELD_NUMBER: _ClassVar[int]
     DISCARDED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
     version: int
     trajectories: Trajectories
     sample_sec: float
     discarded_trajectories: int
     discarded_steps: int
-    def __init__(self, version: _Optional[int] = ..., trajectories: _Optional[_Union[Trajectories, _Mapping]] = ..., sample_sec: _Optional[float] = ..., discarded_trajectories: _Optional[int] = ..., discarded_steps: _Optional[int] = ...) -> None: ...
+    finished: bool
+    def __init__(self, version: _Optional[int] = ..., trajectories: _Optional[_Union[Trajectories, _Mapping]] = ..., sample_sec: _Optional[float] = ..., discarded_trajectories: _Optional[int] = ..., discarded_steps: _Optional[int] = ..., finished: bool = ...) -> None: ...

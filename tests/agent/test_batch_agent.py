@@ -22,6 +22,7 @@ class RecordingProcessor:
 
     def __init__(self, state_shapes=None):
         self.submitted = []
+        self.counted = []  # steps of each that was submitted
         self.reported = []
         self.refreshes = 0
         self.state_shapes = state_shapes or {}
@@ -29,6 +30,7 @@ class RecordingProcessor:
 
     def submit(self, rollout, episodes, on_done, env_steps, agent=""):
         self.submitted.append((rollout, list(episodes), on_done))
+        self.counted.append(env_steps)
 
     def leave(self, agent):
         pass
@@ -229,6 +231,22 @@ def test_a_hanging_server_is_waited_for_a_while_only_and_rollouts_are_discarded_
     predict(agent, 3)
     agent.observe(observe(4), **end())
     assert len(processor.submitted) == 2
+    # The steps of the discarded rollouts go with the next one.
+    assert processor.counted == [SLOTS, 3 * SLOTS]
+
+
+def test_unfinished_and_discarded_steps_are_reported_at_the_end_once():
+    processor = RecordingProcessor()
+    agent = make_agent(processor, 2, max_wait_sec=0.0)
+    agent.observe(observe(0))
+    for step in range(5):  # a rollout, one that is discarded, and half of one
+        predict(agent, step)
+        agent.observe(observe(step), **end())
+    agent.close()
+    assert processor.counted == [2 * SLOTS]
+    assert processor.reported == [([], 3 * SLOTS)]
+    agent.close()
+    assert len(processor.reported) == 1
 
 
 def test_of_the_episodes_of_discarded_rollouts_the_newest_are_reported(monkeypatch):

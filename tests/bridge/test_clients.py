@@ -129,11 +129,13 @@ def test_episodes_beyond_those_of_one_message_go_ahead_of_it(connect, backend):
 def test_a_bad_gradient_is_refused_by_name_and_changes_nothing(connect, backend, gradients, names):
     client = connect(backend)
     client.get_values()
+    client.increment_global_t(7)
     with pytest.raises(InvalidInputError, match=names):
         client.apply_gradients(gradients)
-    assert backend.version == 0
+    assert (backend.version, backend.global_t) == (0, 0)
     client.apply_gradients(ONES)
-    assert backend.version == 1
+    # Its steps were taken all the same.
+    assert (backend.version, backend.global_t) == (1, 7)
 
 
 def test_finished_is_told_when_the_budget_is_used_up(connect):

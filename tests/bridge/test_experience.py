@@ -42,6 +42,7 @@ from relaax_like.learn import experience_service, holding
 from relaax_like.learn.experience_service import ExperienceService
 from relaax_like.learn.messages import rollout_to_message
 from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.v1 import experience_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import (
@@ -305,12 +306,70 @@ def test_two_streams_of_one_client_are_one_client(site: Site) -> None:
 
 def test_experience_without_a_rollout_counts_episodes_and_is_released_at_once(site: Site) -> None:
     client = site.connect()
-    client.send(1, episodes=(Episode(1.0, 2), Episode(3.0, 4)))
+    client.send(1, episodes=(Episode(1.0, 2), Episode(3.0, 4)), env_steps=6)
     client.send(2)
     client.wait(received=2, released=2)
     client.send(3, make_rewarded(COLUMNS, 1.0))
     client.wait(version=1)
+    assert site.server.global_t == 6 + ENV_STEPS
     assert (site.server.status().episodes, site.server.status().mean_return) == (2, 2.0)
+
+
+def test_after_a_crash_no_step_is_counted_twice_and_lost_rollouts_can_come_again(
+    tmp_path: Path,
+) -> None:
+    sent = [
+        make_experience(1, make_rewarded(COLUMNS, 1.0), episodes=(Episode(1.0, 2),)),
+        make_experience(2, make_rewarded(2, 2.0)),
+        make_experience(3, env_steps=3),
+        make_experience(4, make_rewarded(3, 4.0)),  # one column of it is not learned from
+    ]
+    with start_service(tmp_path) as (server, service, policy):
+        for experience in sent:
+            service.add(experience)
+        wait_until(lambda: server.version == 2, "two iterations")
+        assert server.global_t == 20 + 10 + 3 + 15
+    with start_service(tmp_path) as (server, service, policy):
+        assert (server.version, server.global_t) == (2, 48)
+        for experience in sent:
+            service.add(experience)
+        assert service.wait("client", 1, StreamProgress(), 2, 0.0).received == 4
+        service.add(make_experience(5, make_rewarded(1, 5.0)))
+        wait_until(lambda: server.version == 3, "another iteration")
+        assert policy.rewards[0][0].tolist() == [4.0, 4.0, 4.0, 5.0]
+        assert (server.global_t, server.status().episodes) == (48 + 5, 1)
+        with pytest.raises(InvalidInputError, match="incarnation 0"):
+            service.add(make_experience(6, incarnation=0))
+
+
+def test_what_no_iteration_needed_is_counted_when_the_service_stops(tmp_path: Path) -> None:
+    with start_service(tmp_path) as (server, service, _):
+        service.add(make_experience(1, make_rewarded(3, 1.0), episodes=(Episode(1.0, 2),)))
+        service.add(make_experience(2, env_steps=4))
+        assert server.global_t == 0
+        service.stop()
+        assert (server.version, server.global_t, server.status().episodes) == (0, 19, 1)
+    with start_service(tmp_path) as (server, service, _):
+        service.add(make_experience(2, env_steps=4))
+        service.stop()
+        assert server.global_t == 19
+
+
+@contextlib.contextmanager
+def start_service(
+    folder: Path,
+) -> Iterator[tuple[ParameterServer, ExperienceService, PlainPolicy]]:
+    """Starts a run that continues with what is in its folder, and ends it as `kill -9` does."""
+    policy = PlainPolicy()
+    server = make_plain_server(snapshots=Snapshots(folder))
+    server.restore_latest_checkpoint()
+    service = make_plain_service(server, policy)
+    service.start()
+    try:
+        yield server, service, policy
+    finally:
+        server.close(save=False)
+        service.stop()
 
 
 def make_large(slots: int, reward: float) -> Rollout:
@@ -474,7 +533,9 @@ def test_clients_are_told_of_the_end_and_rollouts_afterwards_are_no_reason_to_wa
         assert "budget" in client.newest.reply.finished
     one.send(2, make_rewarded(COLUMNS, 3.0), episodes=(Episode(1.0, 1),))
     one.wait(received=2, released=2)
-    assert (site.server.version, site.server.global_t) == (1, ENV_STEPS)
+    # The steps were taken all the same: one more column than the iteration needed, and these.
+    wait_until(lambda: site.server.global_t == 25 + ENV_STEPS, "the last steps")
+    assert (site.server.version, site.server.status().episodes) == (1, 0)
     site.server.wait_told(20.0)
     late = site.connect("late")
     late.wait()
@@ -800,6 +861,8 @@ STREAMS: dict[str, tuple[Sequence[bytes], str]] = {
         [header(sequence=1, episodes=[pb.Episode(length=(1 << 64) - 1)])],
         r"episodes\[0\].length",
     ),
+    "more steps than anybody takes": ([header(sequence=1, env_steps=(1 << 32) + 1)], "env_steps"),
+    "endless steps": ([whole(GOOD_BYTES, env_steps=(1 << 64) - 1)], "than the rollout's 10"),
     "no columns": ([whole(GOOD_BYTES, columns=0)], "columns: 0, but the rollout has 2 slots"),
     "2^32 - 1 columns": ([whole(GOOD_BYTES, columns=(1 << 32) - 1)], "columns: 4294967295"),
 }

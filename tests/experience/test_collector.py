@@ -116,7 +116,7 @@ def test_the_mean_version_of_a_batch_counts_each_step_once() -> None:
     # One column of 3, 4, ... and three of 6, 7, ...; those of 9 wait.
     assert batch.mean_version == (1 * 3 + 3 * 6) / 4 + (STEPS - 1) / 2
     assert batch.rollout.versions.tolist() == [3 + t for t in range(STEPS)]
-    assert collector.added_env_steps == 6 * STEPS
+    assert collector.num_added == 6
 
 
 def test_a_rollout_that_is_the_batch_goes_out_as_it_came() -> None:

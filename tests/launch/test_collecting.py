@@ -88,7 +88,8 @@ def test_a_resumed_run_goes_on_with_its_files(tmp_path: Path) -> None:
     assert train(stopped, *sets, "algorithm.max_global_step=512") == 0
     (one, state), (other, _) = (read_run(tmp_path / name / "run") for name in ("a", "b"))
     assert len(one) == len(other) == state.version == 4
-    assert sum(rollout.env_steps for rollout in one) == state.global_t == 512
+    assert sum(rollout.env_steps for rollout in one) == 512
+    assert state.global_t == 528  # with those of one column that the next iteration would need
     for first, second in zip(one, other, strict=True):
         for field in ("inputs", "next_inputs", "actions"):
             for name, array in getattr(first, field).items():
@@ -111,8 +112,8 @@ def test_the_learner_of_a_parameter_server_keeps_what_came_over_the_network(
         assert program.wait(100) == 0, program
     assert TRACE not in program.output
     rollouts, state = read_run(tmp_path / "run")
-    assert state.global_t == 1024
     assert len(rollouts) == state.version == 4
+    assert state.global_t >= 1024  # with those that were under way at the end
     # Two clients of four slots make the eight columns of an iteration.
     assert all(rollout.next_alive.shape == (32, 8) for rollout in rollouts)
     assert all(np.isfinite(rollout.inputs["observation"]).all() for rollout in rollouts)

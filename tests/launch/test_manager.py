@@ -215,6 +215,26 @@ def test_a_process_that_ignores_sigterm_is_killed(
     assert_gone(pid)
 
 
+def test_environments_end_first_and_the_essential_process_last(run: Any) -> None:
+    slow = (
+        "import signal, sys, time\n"
+        "def end(*_):\n"
+        "    began = time.monotonic(); time.sleep(0.3)\n"
+        "    print('ended', began, time.monotonic()); sys.exit(0)\n"
+        f"signal.signal(signal.SIGTERM, end); print('up')\n{SLEEP}"
+    )
+    running = run(
+        spec("ps", slow, essential=True), spec("rlx", slow), spec("client", slow, client_name="one")
+    )
+    for name in ("ps", "rlx", "client"):
+        running.wait_line(name, "up")
+    running.manager.stop()
+    running.wait()
+    spans = {name: text.split()[1:] for name, text in running.lines if text.startswith("ended")}
+    times = [float(at) for name in ("client", "rlx", "ps") for at in spans[name]]
+    assert times == sorted(times)  # each was asked after the one before it had ended
+
+
 @pytest.mark.parametrize("end", ["death", "stop"])
 def test_grandchildren_that_hold_the_output_are_no_orphans(run: Any, end: str) -> None:
     parent = (

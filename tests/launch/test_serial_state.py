@@ -185,7 +185,7 @@ def test_a_damaged_state_is_named_and_the_run_goes_on_without(damage, begun, tmp
     elif damage == "no zip":
         content = bytearray(b"something else")
     else:
-        content = content.replace(b'"format": 1', b'"format": 0')
+        content = content.replace(b'"format": 2', b'"format": 1')
     path.write_bytes(content)
     with pytest.raises(InvalidInputError, match="damaged"):
         read_document(path)

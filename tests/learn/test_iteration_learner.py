@@ -28,9 +28,10 @@ from support.rollouts import make_rollout
 from support.threads import Caller
 
 from relaax_like.core.metrics import Metrics
-from relaax_like.core.records import Episode, LearnerUpdate, LearnRequest
+from relaax_like.core.records import Episode, LearnerUpdate, LearnRequest, Origin, Received
+from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_iteration_learner, make_trajectory_learner
-from relaax_like.learn import iteration_learner, publishing_learner
+from relaax_like.learn import iteration_learner, tally
 from relaax_like.learn.means import Means
 from relaax_like.learn.serial_learner import SerialLearner
 from relaax_like.learn.updates import NotFiniteError
@@ -203,7 +204,7 @@ def test_publishes_are_numbered_and_count_steps_and_episodes_once(server: Parame
     assert (first.version, first.global_t, first.finished) == (0, 0, "")
     assert_equal(first.values, unpack(server))
     learner.add(make_rewarded(2, 1.0), [Episode(5.0, 3)])
-    learner.add_episodes([Episode(7.0, 4)])
+    learner.add_counts(0, [Episode(7.0, 4)])
     assert learner.learn() is None
     assert (server.version, server.status().episodes) == (0, 0)
     learner.add(make_rewarded(2, 2.0), [Episode(9.0, 5)])
@@ -220,6 +221,62 @@ def test_publishes_are_numbered_and_count_steps_and_episodes_once(server: Parame
     sums = [STEPS * (2 * 1.0 + 2 * 2.0), 0.0]
     np.testing.assert_array_equal(unpack(server)[0], 0.5 * sums[0] + sums[1])
     assert server.lease().slots["default"].min() == 2.0
+
+
+def test_what_a_data_handler_makes_of_a_rollout_does_not_multiply_its_steps(
+    server: ParameterServer,
+) -> None:
+    class FiveOfOne:
+        def after_interact(self, rollout: Rollout) -> list[Rollout]:
+            return [rollout] * 5
+
+        def after_learn(self, training_data: object, policy_data: object) -> None:
+            pass
+
+    learner = make_plain_learner(server)
+    learner._collector._data_handler = FiveOfOne()
+    learner.load()
+    learner.add(make_rewarded(2, 1.0), ())  # ten columns
+    updates = [learner.learn() for _ in range(3)]
+    assert [update and update.global_t for update in updates] == [10, 10, None]
+    assert learner._policy.global_t == 10
+    learner.add(make_rewarded(1, 1.0), (), env_steps=3)
+    learner.close()
+    assert (server.version, server.global_t) == (2, 13)
+
+
+def test_the_last_counts_are_counted_without_new_values(server: ParameterServer) -> None:
+    learner = make_plain_learner(server)
+    learner.load()
+    learner.add_counts(4, [Episode(2.0, 9)])
+    before = server.pull().values
+    update = learner.count()
+    assert update is not None
+    assert (update.version, update.global_t, update.values) == (0, 4, None)
+    assert learner.count() is None
+    learner.add(make_rewarded(1, 1.0), (), 5)
+    learner.close()
+    learner.close()
+    assert server.pull().values is before
+    assert (server.global_t, server.status().episodes) == (9, 1)
+
+
+def test_a_publication_contains_which_experience_was_counted_and_learned_from(
+    server: ParameterServer,
+) -> None:
+    learner = make_plain_learner(server)
+    learner.load()
+    for sequence in (1, 2):
+        learner.add(make_rewarded(3, 1.0), (), 15, Origin("one", 7, sequence))
+    learner.add_counts(1, (), Origin("other", 3, 4))
+    learner.learn()  # all of the first rollout, and a third of the second
+    assert server.lease().received == {"one": Received(7, 2, 1), "other": Received(3, 4, 4)}
+    learner.add(make_rewarded(2, 1.0), (), 10, Origin("other", 3, 5))
+    learner.learn()
+    assert server.lease().received == {"one": Received(7, 2, 2), "other": Received(3, 5, 5)}
+    again = make_plain_learner(server)
+    again.load()
+    assert again.received == server.lease().received
 
 
 def test_another_learner_goes_on_where_the_first_one_ended(server: ParameterServer) -> None:
@@ -247,14 +304,14 @@ def test_episodes_of_other_threads_are_counted_once(server: ParameterServer) -> 
     learner.load()
     done = threading.Event()
 
-    def add_episodes() -> int:
+    def add_counts() -> int:
         count = 0
         while not done.is_set():
-            learner.add_episodes([Episode(1.0, 1)])
+            learner.add_counts(0, [Episode(1.0, 1)])
             count += 1
         return count
 
-    callers = [Caller(add_episodes) for _ in range(3)]
+    callers = [Caller(add_counts) for _ in range(3)]
     for _ in range(50):
         learner.add(make_rewarded(COLUMNS, 0.0), ())
         assert learner.learn() is not None
@@ -268,11 +325,11 @@ def test_episodes_of_other_threads_are_counted_once(server: ParameterServer) -> 
 def test_episodes_that_are_never_published_do_not_fill_the_memory(
     server: ParameterServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing_learner, "_MAX_EPISODES", 10)
+    monkeypatch.setattr(tally, "_MAX_EPISODES", 10)
     learner = make_plain_learner(server)
     learner.load()
     for number in range(25):
-        learner.add_episodes([Episode(float(number), 1)])
+        learner.add_counts(0, [Episode(float(number), 1)])
     learner.add(make_rewarded(COLUMNS, 0.0), ())
     learner.learn()
     assert (server.status().episodes, server.status().mean_return) == (10, 19.5)
@@ -345,16 +402,21 @@ def test_the_iteration_that_uses_up_the_budget_is_the_last() -> None:
     with make_plain_server(max_global_step=ENV_STEPS + 1) as server:
         learner = make_plain_learner(server)
         learner.load()
-        learner.add(make_rewarded(2 * COLUMNS, 1.0), ())
-        finished = [learned.finished for _ in range(2) if (learned := learner.learn())]
+        finished = []
+        for _ in range(2):
+            learner.add(make_rewarded(COLUMNS, 1.0), ())
+            learned = learner.learn()
+            assert learned is not None
+            finished.append(learned.finished)
         assert finished[0] == ""
         assert "budget" in finished[1]
-        # A finished run takes no more.
-        learner.add(make_rewarded(COLUMNS, 1.0), ())
+        # A finished run takes no more values, but counts steps.
+        learner.add(make_rewarded(COLUMNS, 1.0), [Episode(1.0, 1)])
         learned = learner.learn()
         assert learned is not None
         assert "budget" in learned.finished
-        assert (server.version, server.global_t) == (2, 2 * ENV_STEPS)
+        assert (server.version, server.global_t) == (2, 3 * ENV_STEPS)
+        assert server.status().episodes == 0
         again = make_plain_learner(server)
         assert "budget" in again.load().finished
 
@@ -388,22 +450,26 @@ def test_serially_each_work_is_answered_at_once_and_the_last_of_an_iteration_wit
     agents, learner = Agents(), SerialLearner(make_plain_learner(server))
     learner.start(agents.answers.append)
     assert_equal(agents.newest.values or (), unpack(server))
-    learner.submit(LearnRequest(1, make_rewarded(3, 1.0), [Episode(2.0, 4)]))
+    learner.submit(LearnRequest(1, make_rewarded(3, 1.0), [Episode(2.0, 4)], env_steps=15))
     assert (tuple(agents.newest.numbers), agents.newest.values) == ((1,), None)
-    learner.submit(LearnRequest(2, make_rewarded(3, 2.0)))
+    learner.submit(LearnRequest(2, make_rewarded(3, 2.0), env_steps=15))
     assert tuple(agents.newest.numbers) == (2,)
-    assert (agents.newest.version, agents.newest.global_t) == (1, ENV_STEPS)
+    # All that was accepted is counted, with the two columns that wait.
+    assert (agents.newest.version, agents.newest.global_t) == (1, 10 + 20)
     assert_equal(agents.newest.values or (), unpack(server))
-    learner.submit(LearnRequest(3, None, [Episode(4.0, 1)]))
+    learner.submit(LearnRequest(3, None, [Episode(4.0, 1)], env_steps=3))
     assert (tuple(agents.newest.numbers), agents.newest.values) == ((3,), None)
-    assert server.status().episodes == 1
+    assert (server.global_t, server.status().episodes) == (30, 1)
     # Two iterations at once: the values are those of the second.
-    learner.submit(LearnRequest(4, make_rewarded(6, 3.0)))
-    assert (agents.newest.version, agents.newest.global_t) == (3, 3 * ENV_STEPS)
+    learner.submit(LearnRequest(4, make_rewarded(6, 3.0), env_steps=30))
+    assert (agents.newest.version, agents.newest.global_t) == (3, 30 + 3 + 30)
     assert_equal(agents.newest.values or (), unpack(server))
     assert server.status().episodes == 2
+    learner.submit(LearnRequest(5, make_rewarded(1, 3.0), env_steps=7))
     learner.stop()
+    assert (server.version, server.global_t) == (3, 63 + 7)
     learner.stop()
+    assert (server.version, server.global_t) == (3, 63 + 7)
 
 
 def test_serially_rollouts_after_the_end_are_answered_and_not_learned_from() -> None:
@@ -411,7 +477,10 @@ def test_serially_rollouts_after_the_end_are_answered_and_not_learned_from() -> 
         agents, learner = Agents(), SerialLearner(make_plain_learner(server))
         learner.start(agents.answers.append)
         for number in (1, 2):
-            learner.submit(LearnRequest(number, make_rewarded(COLUMNS, 1.0)))
+            rollout = make_rewarded(COLUMNS, 1.0)
+            learner.submit(LearnRequest(number, rollout, env_steps=rollout.env_steps))
             assert tuple(agents.newest.numbers) == (number,)
             assert "budget" in agents.newest.finished
         assert server.version == 1
+        learner.stop()
+        assert server.global_t == 2 * ENV_STEPS

@@ -137,11 +137,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
 }
 
 # Name of a test -> transport -> what is wrong, and where.
-FAULTS: dict[str, dict[str, str]] = {
-    "test_a_segment_whose_answer_was_lost_in_a_restart_is_handled_once": {
-        EXPERIENCE: "ExperienceService forgets which sequences a publication contains",
-    },
-}
+FAULTS: dict[str, dict[str, str]] = {}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -150,7 +150,8 @@ class Agents:
 
     def submit(self, rollout: Rollout | None, *episodes: Episode, agent: str = "agent") -> int:
         self._count += 1
-        self.learner.submit(LearnRequest(self._count, rollout, episodes, agent=agent))
+        env_steps = 0 if rollout is None else rollout.env_steps
+        self.learner.submit(LearnRequest(self._count, rollout, episodes, env_steps, agent))
         return self._count
 
     def wait(self, number: int) -> None:
@@ -272,6 +273,8 @@ def test_a_rollout_that_is_refused_costs_itself_alone(
     agents.wait(agents.submit(make_rewarded(COLUMNS, 1.0)))
     agents.wait_version(1)
     assert far.learned() == [[1.0] * COLUMNS]
+    assert far.server is not None
+    assert far.server.global_t == 2 * STEPS + ENV_STEPS
 
 
 def test_a_rollout_that_cannot_be_sent_costs_itself_alone(
@@ -360,6 +363,9 @@ def test_while_the_server_is_away_agents_go_on_and_rollouts_are_counted(
     agents.wait(agents.submit(make_rewarded(COLUMNS, 2.0)))
     agents.wait_version(2)
     assert far.learned() == [[1.0] * COLUMNS, [2.0] * COLUMNS]
+    assert far.server is not None
+    # The steps of the lost rollouts have gone with the next one.
+    assert far.server.global_t == 2 * ENV_STEPS + 3 * 2 * STEPS
     said = [r.getMessage() for r in caplog.records if r.name == remote_learner.__name__]
     assert len(said) == 2
     assert "continuing with version 0 of the values, and discarding rollouts until" in said[0]

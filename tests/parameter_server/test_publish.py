@@ -18,7 +18,7 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.moments import Moments
-from relaax_like.core.records import Episode, Publication, Push, Reply
+from relaax_like.core.records import Counts, Episode, Publication, Push, Received, Reply
 from relaax_like.parameter_server.ending import Target
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.published_state import NAMES
@@ -91,11 +91,16 @@ def read(server: ParameterServer) -> np.ndarray:
     return values.flat.view(np.float32)
 
 
-def assert_is_publish(server: ParameterServer, number: int, version: int | None = None) -> None:
+def assert_is_publish(
+    server: ParameterServer,
+    number: int,
+    version: int | None = None,
+    env_steps: int | None = None,
+) -> None:
     lease = server.lease()
     assert lease.number == number
     assert server.version == (number if version is None else version)
-    assert server.global_t == 20 * number
+    assert server.global_t == (20 * number if env_steps is None else env_steps)
     assert lease.steps == {"default": 10 * number}
     np.testing.assert_array_equal(read(server), number)
     np.testing.assert_array_equal(lease.slots["default"], 0.5 * number)
@@ -171,9 +176,30 @@ def test_after_the_end_a_publish_takes_no_effect() -> None:
         server.lease()
         assert "budget" in server.publish(make_publish(1)).finished
         reply = server.publish(make_publish(2))
-        assert (reply.outcome, reply.global_t) == ("nothing", 20)
-        assert_is_publish(server, 1)
+        assert reply.outcome == "nothing"
+        # Its steps were taken all the same.
+        assert reply.global_t == 40
+        assert_is_publish(server, 1, env_steps=40)
         assert "budget" in server.lease().finished
+
+
+def test_counts_alone_change_no_values_and_end_the_training_too() -> None:
+    with make_server(max_global_step=30) as server:
+        server.lease()
+        server.publish(make_publish(1))
+        before = server.pull().values
+        reply = server.count(Counts(env_steps=7, episodes=(Episode(3.0, 2),)))
+        assert (reply.version, reply.global_t, reply.finished) == (1, 27, "")
+        assert server.pull().values is before
+        assert_is_publish(server, 1, env_steps=27)
+        assert "budget" in server.count(Counts(env_steps=3, episodes=(Episode(5.0, 2),))).finished
+        # The mean return at the end of the training stays what it was.
+        assert server.count(Counts(env_steps=4, episodes=(Episode(9.0, 2),))).global_t == 34
+        assert (server.status().episodes, server.status().mean_return) == (2, 4.0)
+        for counts in (Counts(env_steps=-1), Counts(env_steps=1, episodes=(Episode(NAN, 1),))):
+            with pytest.raises(InvalidInputError):
+                server.count(counts)
+        assert server.global_t == 34
 
 
 def test_a_publish_can_reach_the_target() -> None:
@@ -302,6 +328,36 @@ def test_a_crash_costs_no_publish(tmp_path: Path) -> None:
         assert server.status().episodes == number
         assert server.publish(make_publish(number, value=99.0)).outcome == "nothing"
     crash(server)
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_crash_costs_no_count_and_keeps_what_it_contains(tmp_path: Path, saves: bool) -> None:
+    server = make_server(tmp_path)
+    server.lease()
+    server.publish(make_publish(1, received={"one": Received(7, 3, 2)}))
+    for more in (1, 2, 3):  # the values are those of one version, in whichever file
+        if saves:
+            server.save_checkpoint()
+        received = {"one": Received(7, 3 + more, 2), "two": Received(8, more, more)}
+        server.count(Counts(env_steps=more, received=received))
+        crash(server)
+        server = make_server(tmp_path)
+        assert_is_publish(server, 1, env_steps=20 + sum(range(more + 1)))
+        assert server.lease().received == received
+    crash(server)
+
+
+@pytest.mark.parametrize("table", [[1], {"one": [1, 2]}, {"one": "abc"}, {"one": 3}])
+def test_a_table_of_received_experience_that_cannot_be_read_is_named(
+    tmp_path: Path, table: Any
+) -> None:
+    server = make_server(tmp_path)
+    server._export_statistics = lambda: {"received": table}  # type: ignore[method-assign]
+    server.lease()
+    server.publish(make_publish(1))
+    server.close()
+    with pytest.raises(SnapshotError, match="list of received experience"):
+        make_server(tmp_path)
 
 
 def test_a_restart_says_which_publish_it_took_up(

@@ -33,6 +33,21 @@ def test_after_a_crash_everything_acknowledged_is_there_bit_by_bit(tmp_path, sav
         assert again.push(make_push(9)).global_t == want[1] + 9
 
 
+def test_steps_that_come_after_the_end_are_counted_and_survive_a_crash(tmp_path):
+    server = open_server(tmp_path / "run", max_global_step=1)
+    assert server.push(make_push(1)).finished
+    before = get_state(server)
+    late = server.push(make_push(2))
+    assert (late.outcome, late.reason) == ("dropped", "training has finished")
+    assert server.push(make_push(4)).outcome == "nothing"  # without a gradient
+    want = get_state(server)
+    assert (want[0], want[1]) == (before[0], before[1] + 2 + 4)
+    left = crash(server, tmp_path / "run", tmp_path)
+    with open_server(left, max_global_step=1) as again:
+        assert get_state(again) == want
+        assert again.push(make_push(4)).global_t == want[1]  # answered, not counted again
+
+
 def test_a_second_crash_loses_nothing_either(tmp_path):
     server, folder = open_server(tmp_path / "run"), tmp_path / "run"
     for sequence in range(1, 13):

@@ -31,6 +31,7 @@ def open_server(
     folder: Path,
     optimizer: OptimizerConfig = ADAM,
     every_sec: float | None = None,
+    max_global_step: int | None = None,
     **options: Any,
 ) -> ParameterServer:
     """Opens a parameter server as a start of the process does."""
@@ -42,6 +43,7 @@ def open_server(
         journal=journal,
         metrics=NullMetrics(),
         snapshot_every_sec=every_sec,
+        max_global_step=max_global_step,
     )
     try:
         server.restore_latest_checkpoint()

@@ -244,5 +244,6 @@ def make_experience(
     if rollout is not None:
         data = make_rollout_bytes(rollout_to_message(rollout).SerializeToString())
         fields.setdefault("columns", rollout.slots)
+        fields.setdefault("env_steps", rollout.env_steps)
     fields.setdefault("incarnation", 1)
     return Experience(client_id=client_id, sequence=sequence, agent=agent, rollout=data, **fields)

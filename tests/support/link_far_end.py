@@ -20,12 +20,20 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from relaax_like.core.records import Episode, Experience, LearnerUpdate, LearnRequest, Publication
+from relaax_like.core.records import (
+    Episode,
+    Experience,
+    LearnerUpdate,
+    LearnRequest,
+    Origin,
+    Publication,
+    Received,
+)
 from relaax_like.core.roles import Learner, OnUpdate
 from relaax_like.experience.rollout import Rollout
 
@@ -142,6 +150,7 @@ def serve_experience(folder: Path) -> None:
     from relaax_like.core.metrics import NullMetrics
     from relaax_like.experience.collector import Collector
     from relaax_like.learn import experience_service, holding
+    from relaax_like.learn.tally import Tally
     from relaax_like.parameter_server.parameter_server import ParameterServer
     from relaax_like.parameter_server.snapshots import Snapshots
     from relaax_like.parameter_server.store import Store
@@ -168,6 +177,12 @@ def serve_experience(folder: Path) -> None:
 
         def __init__(self) -> None:
             self._collector = Collector(STEPS, COLUMNS, capacity=CAPACITY)
+            self._lock = threading.Lock()  # guards _tally
+            self._tally = Tally()
+
+        @property
+        def received(self) -> Mapping[str, Received]:
+            return self._tally.received
 
         @property
         def added_columns(self) -> int:
@@ -182,23 +197,29 @@ def serve_experience(folder: Path) -> None:
 
         def load(self) -> LearnerUpdate:
             self._lease = lease = server.lease()
+            self._tally.load(lease.received)
             self._number = lease.number
             events.write("life", life)
             values = manifest.unpack(lease.values)
             events.write("version", lease.version, int(values[0][0]))
             return LearnerUpdate((), lease.version, lease.global_t, lease.finished, values)
 
-        def add(self, rollout: Rollout, episodes: Sequence[Episode]) -> int:
+        def add(
+            self, rollout: Rollout, episodes: Sequence[Episode], env_steps: int, origin: Origin
+        ) -> int:
             try:
-                ticket = self._collector.add(rollout)
+                with self._lock:
+                    ticket = self._collector.add(rollout)
+                    self._tally.add(env_steps, episodes, origin, ticket)
             except CollectorFullError:
                 events.write("full")
                 raise
             events.write("accepted", *find_codes(rollout.rewards))
             return ticket
 
-        def add_episodes(self, episodes: Sequence[Episode]) -> None:
-            pass
+        def add_counts(self, env_steps: int, episodes: Sequence[Episode], origin: Origin) -> None:
+            with self._lock:
+                self._tally.add(env_steps, episodes, origin)
 
         def learn(self, timeout_sec: float = 0.0) -> LearnerUpdate | None:
             data = self._collector.get_training_data(timeout_sec)
@@ -207,13 +228,17 @@ def serve_experience(folder: Path) -> None:
             wait_while(folder / "hold")
             self._number += 1
             value = 1000 * life + self._number
+            with self._lock:
+                counts = self._tally.take(data.tickets)
             reply = server.publish(
                 Publication(
                     number=self._number,
                     values=manifest.pack([np.full(3, value, np.float32)]),
                     slots=self._lease.slots,
                     steps=dict.fromkeys(self._lease.steps, self._number),
-                    env_steps=data.env_steps,
+                    env_steps=counts.env_steps,
+                    episodes=counts.episodes,
+                    received=counts.received,
                 )
             )
             for code in find_codes(data.rollout.rewards):

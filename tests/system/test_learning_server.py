@@ -70,7 +70,8 @@ def test_two_clients_learn_cartpole_together_and_a_third_joins_them(cluster: Clu
     assert_no_trace(ps, rlx, *clients)
     saved = read_latest(cluster.folder / "run" / "checkpoints")
     assert saved is not None
-    assert saved.global_t == ITERATION * saved.version
+    # With the steps that were under way at the end.
+    assert saved.global_t >= ITERATION * saved.version
     assert not [line for line in rlx.lines if "lost" in line or "refused" in line]
     cluster.assert_nothing_left()
 
@@ -95,16 +96,19 @@ def test_a_killed_parameter_server_takes_up_its_newest_publish_and_agents_act_on
         wait_scores(client, 2)  # with the values at hand
     second = cluster.start_parameter_server()
     # Written down before it was visible to anybody: not one publish more or less.
-    assert find_taken_up(second) == (3, 3 * ITERATION)
-    assert int(second.wait_for(r"global_t is (\d+)")[1]) == 3 * ITERATION
+    number, step = find_taken_up(second)
+    assert number == 3
+    assert step >= 3 * ITERATION
+    assert int(second.wait_for(r"global_t is (\d+)")[1]) == step
     rlx.wait_for("the parameter server is back")
     # Killed wherever it is: what anybody was told is there.
-    told = cluster.wait_steps(2 * ITERATION)
-    assert told.version >= 5
+    told = cluster.wait_status(lambda status: status.version >= 5, "two more publications")
+    assert told.global_t >= step + 2 * ITERATION
     second.stop(signal.SIGKILL)
     third = cluster.start_parameter_server()
     number, step = find_taken_up(third)
-    assert step == number * ITERATION >= told.global_t
+    assert number >= told.version
+    assert step >= told.global_t
     cluster.wait_steps(1)
     # A client that dies in the middle of an iteration is not waited for.
     assert clients[0].stop(signal.SIGKILL) == -signal.SIGKILL
@@ -114,8 +118,7 @@ def test_a_killed_parameter_server_takes_up_its_newest_publish_and_agents_act_on
     assert third.stop() == 128 + signal.SIGTERM
     saved = read_latest(cluster.folder / "run" / "checkpoints")
     assert saved is not None
-    assert saved.global_t == ITERATION * saved.version
-    assert saved.global_t >= step + 4 * ITERATION
+    assert saved.global_t >= step + 3 * ITERATION
     fourth = cluster.start_parameter_server()
     assert int(fourth.wait_for(r"global_t is (\d+)")[1]) == saved.global_t
     # While TensorFlow is being loaded, or compiles.

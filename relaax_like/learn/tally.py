@@ -1,0 +1,98 @@
+"""Tally: what a learner has accepted, until a publication contains it."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from relaax_like.core.records import Counts, Episode, Origin, Received
+
+# Episodes that wait to be counted; when more come without a publication, the oldest are forgotten.
+_MAX_EPISODES = 100_000
+# Clients that are remembered; the one that sent something the longest ago is forgotten first.
+_MAX_CLIENTS = 1_000
+
+
+class Tally:
+    """Counts environment steps once each, and notes which experience they came with.
+
+        tally = Tally()
+        tally.load(lease.received)
+        tally.add(env_steps, episodes, origin, ticket)   # with a rollout
+        tally.add(env_steps, episodes, origin)           # without one
+        counts = tally.take(tickets_that_were_learned_from)
+
+    Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._env_steps = 0
+        self._episodes: deque[Episode] = deque(maxlen=_MAX_EPISODES)
+        self._received: dict[str, Received] = {}
+        self._newest: dict[str, int] = {}  # client id -> sequence number, of this start
+        self._waiting: dict[int, Origin] = {}  # ticket -> origin; not learned from yet
+
+    @property
+    def received(self) -> Mapping[str, Received]:
+        """Client id -> progress, as of the newest `take`, or `load`."""
+        return dict(self._received)
+
+    def load(self, received: Mapping[str, Received]) -> None:
+        """Continues with the progress that a lease contains."""
+        self._received = dict(received)
+
+    def add(
+        self,
+        env_steps: int,
+        episodes: Iterable[Episode] = (),
+        origin: Origin | None = None,
+        ticket: int | None = None,
+    ) -> None:
+        """Adds what was accepted.
+
+        Args:
+          env_steps: 0 or more.
+          episodes: that ended among them.
+          origin: None: it came from this process.
+          ticket: of the rollout that it came with; None: there was none.
+        """
+        self._env_steps += env_steps
+        self._episodes.extend(episodes)
+        if origin is None:
+            return
+        known = self._received.pop(origin.client_id, None)
+        if known is None or known.incarnation != origin.incarnation:
+            known = Received(origin.incarnation, 0, 0)
+        counted = max(known.counted, origin.sequence)
+        self._received[origin.client_id] = known._replace(counted=counted)
+        self._newest[origin.client_id] = origin.sequence
+        if ticket is not None:
+            self._waiting[ticket] = origin
+        if len(self._received) > _MAX_CLIENTS:
+            oldest = next(iter(self._received))
+            del self._received[oldest]
+            self._newest.pop(oldest, None)
+
+    def take(self, tickets: Sequence[int] = ()) -> Counts:
+        """Takes what was added since the last call, for a publication.
+
+        Args:
+          tickets: of the rollouts that the publication has learned from, all of their columns.
+        """
+        for ticket in tickets:
+            self._waiting.pop(ticket, None)
+        self._note_learned()
+        counts = Counts(
+            env_steps=self._env_steps, episodes=tuple(self._episodes), received=self.received
+        )
+        self._env_steps = 0
+        self._episodes.clear()
+        return counts
+
+    def _note_learned(self) -> None:
+        first: dict[tuple[str, int], int] = {}  # client and incarnation -> oldest that waits
+        for origin in self._waiting.values():
+            first.setdefault((origin.client_id, origin.incarnation), origin.sequence)
+        # Others have sent nothing since this server was started: what it lost can still come again.
+        for client_id, newest in self._newest.items():
+            known = self._received[client_id]
+            learned = first.get((client_id, known.incarnation), newest + 1) - 1
+            self._received[client_id] = known._replace(learned=max(known.learned, learned))
