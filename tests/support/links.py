@@ -399,8 +399,8 @@ class _RecordingTask:
     def set_values(self, values: Sequence[np.ndarray]) -> None:
         self._shapes = [value.shape for value in values]
 
-    def split_rewards(self, rewards: np.ndarray) -> np.ndarray:
-        return rewards
+    def make_arguments(self, rollout: Rollout, next_alive: np.ndarray) -> dict[str, np.ndarray]:
+        return {"rewards": rollout.rewards}
 
     def compute_gradients(
         self, *, rewards: np.ndarray, **_: object
