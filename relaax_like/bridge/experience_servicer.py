@@ -44,7 +44,6 @@ class ExperienceServicer:
             epoch = self._backend.pull(first.client_id).epoch  # refuses bad names
             ranges = messages.messages_to_ranges(first.ranges, self._backend.manifest)
             stream = _Stream(sink, self._receiving, first, request_iterator, context)
-            stream.start()
             have = first.have_version if first.have_epoch == epoch else None
             yield from self._tell(sink, first, have, ranges, stream, context)
         except Exception as error:
@@ -86,6 +85,9 @@ class ExperienceServicer:
                 )
             )
             yield from parts  # type: ignore[misc]  # chunks alone
+            # What the client sends again must not be in the first answer: by that it tells what a
+            # server before this one has received and lost.
+            stream.start()
             have, seen = reply.version, progress
             if ended:
                 if stream.error is not None:
@@ -126,6 +128,7 @@ class _Stream:
         self._first = first
         self._requests = requests
         self._context = context
+        self._started = False
         self._ended = threading.Event()
 
     @property
@@ -138,8 +141,10 @@ class _Stream:
         self._ended.wait(timeout_sec)
 
     def start(self) -> None:
-        """Begins to read."""
-        threading.Thread(target=self._read_all, name="experience", daemon=True).start()
+        """Begins to read; can be called again."""
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._read_all, name="experience", daemon=True).start()
 
     def _read_all(self) -> None:
         try:

@@ -69,7 +69,8 @@ class Client:
     """One stream, read by a thread.
 
     Attributes:
-      newest: what the server said last.
+      first: what the server said first.
+      newest: what it said last.
       versions: of the values that came.
       values: that came last.
     """
@@ -82,6 +83,7 @@ class Client:
         have: tuple[int, int] = (0, 0),
         names: Sequence[str] | None = None,
     ):
+        self.first: Advance | None = None
         self.newest: Advance | None = None
         self.versions: list[int] = []
         self.values: list[np.ndarray] = []
@@ -126,6 +128,7 @@ class Client:
                 self.versions.append(advance.reply.version)
                 flat = advance.reply.values.flat
                 self.values = self._stream.manifest.unpack(flat)
+            self.first = self.first or advance
             self.newest = advance
 
 
@@ -202,6 +205,26 @@ def test_rollouts_go_up_progress_and_values_come_down(site: Site) -> None:
     assert client.versions == [0, 1]
     status = site.server.status()
     assert (status.episodes, status.mean_return, status.clients) == (2, 4.0, 1)
+
+
+def test_the_first_answer_tells_what_was_there_before_the_stream(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart, a client tells by it what was lost: it is not what was sent again since."""
+    wait, asked = site.service.wait, threading.Event()
+
+    def wait_for_more(*arguments: Any, **options: Any) -> StreamProgress:
+        if not asked.is_set():
+            asked.set()
+            wait("client", 1, StreamProgress(), 1 << 40, 0.5)  # for what must not be read yet
+        return wait(*arguments, **options)
+
+    monkeypatch.setattr(site.service, "wait", wait_for_more)
+    client = site.connect()
+    client.send(1, make_rewarded(2, 1.0))
+    client.wait(received=1)
+    assert client.first is not None
+    assert client.first.progress == StreamProgress()
 
 
 NETWORKS = [Variable(f"network{i}", np.full((1000,), i, np.float32)) for i in range(5)]
