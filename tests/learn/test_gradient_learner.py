@@ -83,7 +83,7 @@ class Run:
 
     def make_worth_compiling(self) -> None:
         """Makes the next rollout of a known size the one for which a gradient is compiled."""
-        seen = self.learner.get_state()["seen"]
+        seen = self.learner.take_state()["seen"]
         self.learner.set_state({"seen": [[key, 1_000_000] for key, _ in seen]})
 
     def learn(self, number: int, reward: float = 0.0) -> LearnerUpdate:
