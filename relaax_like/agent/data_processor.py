@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relaax_like.algorithm.model import get_reward_columns
+from relaax_like.algorithm.model import get_learning_specs, get_reward_columns
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.records import Episode, LearnerUpdate, LearnRequest
@@ -63,8 +63,13 @@ class ComputationDataProcessor:
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the model's inputs, without the batch axis."""
-        return {name: tuple(p["shape"]) for name, p in self._actor.model.get_input_specs()}
+        """Shapes of all observations that a batch has, without the batch axis."""
+        return {name: tuple(p["shape"]) for name, p in get_learning_specs(self._actor.model)}
+
+    @property
+    def privileged(self) -> tuple[str, ...]:
+        """Names of the observations that are there to learn from alone."""
+        return tuple(name for name, _ in self._actor.model.get_privileged_specs())
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -61,6 +61,15 @@ class Model(Module, abc.ABC):
     def get_action_specs(self) -> Specs:
         """Names and shapes of the actions."""
 
+    def get_privileged_specs(self) -> Specs:
+        """Names and shapes of observations that are there to learn from alone; none by default.
+
+        A critic can read them beside the others, in `batch.inputs` and `batch.next_inputs`, as in
+        Pinto et al. 2018 (asymmetric actor critic, https://arxiv.org/abs/1710.06542). The policy
+        acts without them, so clients that only act need not send them.
+        """
+        return []
+
     def get_reward_specs(self) -> Specs:
         """Names and shapes of the rewards; one number named `reward` by default.
 
@@ -104,6 +113,11 @@ def _find_names(part: Any) -> set[str]:
     holder = Module()
     holder.part = part  # type: ignore[attr-defined]
     return {get_name(variable) for variable in holder.find_variables()}
+
+
+def get_learning_specs(model: Model) -> Specs:
+    """Returns names and shapes of all observations in a batch: those of the policy come first."""
+    return [*model.get_input_specs(), *model.get_privileged_specs()]
 
 
 def get_reward_columns(model: Model) -> dict[str, slice]:

@@ -59,13 +59,14 @@ def measure(experiment: Experiment) -> float:
 def make_fake_buffer(model: Any, trajectories: int, length: int) -> Buffer:
     """Makes a buffer of drawn observations, what the policy does then, and drawn rewards."""
     from relaax_like.algorithm.acting import make_actor
+    from relaax_like.algorithm.model import get_learning_specs
 
     random = np.random.default_rng(0)
     actor = make_actor(model, 0)
     buffer = Buffer(0.99, 0.95)
     inputs = {
         name: random.uniform(0, 1, (length, *p["shape"])).astype(p.get("dtype", "float32"))
-        for name, p in model.get_input_specs()
+        for name, p in get_learning_specs(model)
     }
     states = {
         name: np.zeros((length, *p["shape"]), np.float32) for name, p in model.get_state_specs()

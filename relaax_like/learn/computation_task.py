@@ -18,6 +18,7 @@ from relaax_like.algorithm.flare import FlareAlgorithm
 from relaax_like.algorithm.model import (
     Specs,
     Tensors,
+    get_learning_specs,
     get_normalizers,
     get_reward_columns,
     get_trainable_variables,
@@ -75,6 +76,7 @@ class ComputationTask:
         self._clips = clips
         model = algorithm.model
         self._input_specs = _to_signatures(model.get_input_specs())
+        self._learning_specs = _to_signatures(get_learning_specs(model))
         self._state_specs = _to_signatures(model.get_state_specs())
         self._action_specs = _to_signatures(model.get_action_specs())
         self._log_prob_spec = {LOG_PROB: tf.TensorSpec([None], tf.float32)}
@@ -83,8 +85,8 @@ class ComputationTask:
         self._fixed_axes = {
             part: {name: len(spec.shape) - 1 for name, spec in specs.items()}
             for part, specs in (
-                ("inputs", self._input_specs),
-                ("next_inputs", self._input_specs),
+                ("inputs", self._learning_specs),
+                ("next_inputs", self._learning_specs),
                 ("states", self._state_specs),
                 ("next_states", self._state_specs),
                 ("next_alive", {}),
@@ -122,11 +124,6 @@ class ComputationTask:
         for variable in self._variables:
             self._variables_by_dtype.setdefault(variable.dtype, []).append(variable)
         self._assign = self._compile_assign()
-
-    @property
-    def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the model's inputs, without the batch axis."""
-        return {name: tuple(spec.shape[1:]) for name, spec in self._input_specs.items()}
 
     def split_rewards(self, rewards: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the rewards of each name, `[..., n]`, of `[..., r]` rewards; views."""
@@ -319,8 +316,8 @@ class ComputationTask:
         if LOG_PROB in actions:
             action_specs = {**action_specs, **self._log_prob_spec}
         batch = {
-            "inputs": _select(inputs, self._input_specs, "inputs", any_axes=True),
-            "next_inputs": _select(next_inputs, self._input_specs, "next_inputs", any_axes=True),
+            "inputs": _select(inputs, self._learning_specs, "inputs", any_axes=True),
+            "next_inputs": _select(next_inputs, self._learning_specs, "next_inputs", any_axes=True),
             "states": _select(states, self._state_specs, "states"),
             "next_states": {},
             "next_alive": _select(next_alive, self._alive_spec, "next_alive", any_axes=True),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from relaax_like.algorithm.model import Model, Specs, get_reward_columns
+from relaax_like.algorithm.model import Model, Specs, get_learning_specs, get_reward_columns
 from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, Arrays, Rollout
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import is_finite
@@ -31,7 +31,7 @@ class RolloutLayout:
 
     def __init__(self, model: Model, steps: int, action_spaces: Mapping[str, Space] | None = None):
         self._steps = steps
-        self._inputs = _read_specs(model.get_input_specs())
+        self._inputs = _read_specs(get_learning_specs(model))
         self._states = _read_specs(model.get_state_specs())
         self._actions = _read_specs(model.get_action_specs())
         self._rewards = max(part.stop for part in get_reward_columns(model).values())

@@ -3,7 +3,7 @@
 import abc
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -120,6 +120,8 @@ class BatchHost(AgentHost):
         """Builds one agent for all slots."""
         _validate_spaces(self._config, observation_spaces, action_spaces)
         processors = self._get_processors()
+        if not exploit:
+            _validate_privileged(processors.values(), observation_spaces)
         length = self._config.observation_history
         history = ObservationHistory(length, slots) if length > 1 else None
         # Inputs that are none of the client's are made by the agent.
@@ -316,6 +318,19 @@ def _validate_spaces(config: Any, observation_spaces: Spaces, action_spaces: Spa
         config.validate_spaces(observation_spaces, action_spaces)
     except InvalidInputError as error:
         raise ProtocolError(str(error), "SPACE_MISMATCH", error.field) from error
+
+
+def _validate_privileged(
+    processors: Iterable[ComputationDataProcessor], observation_spaces: Spaces
+) -> None:
+    for name in (name for processor in processors for name in processor.privileged):
+        if name not in observation_spaces:
+            raise ProtocolError(
+                f"the observation space lacks {name!r}, which the model learns from "
+                "(get_privileged_specs); send it, or connect with EXPLOIT mode to act alone",
+                "SPACE_MISMATCH",
+                "observation_spaces",
+            )
 
 
 def _validate_agent_class(agent_class: Any) -> None:

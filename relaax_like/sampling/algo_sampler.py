@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.agent.history import ObservationHistory
-from relaax_like.algorithm.model import Model
+from relaax_like.algorithm.model import Model, get_learning_specs
 from relaax_like.client.client import StepResult
 from relaax_like.client.interactor import EnvironmentSlots, Interactor
 from relaax_like.client.values import SpaceValues
@@ -196,7 +196,7 @@ class _Player:
         self._history = ObservationHistory(history, self._slots) if history > 1 else None
         self._shapes = {
             name: (*p["shape"][:-1], p["shape"][-1] // history) if history > 1 else p["shape"]
-            for name, p in sampler.model.get_input_specs()
+            for name, p in get_learning_specs(sampler.model)
         }
         self._unfinished = Unfinished(self._slots)
         self._states: Arrays = {

@@ -5,7 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from relaax_like.algorithm.acting import Arrays, NumpyActor, make_actor
-from relaax_like.algorithm.model import Model, get_normalizers, get_variables
+from relaax_like.algorithm.model import (
+    Model,
+    get_learning_specs,
+    get_normalizers,
+    get_variables,
+)
 from relaax_like.core.moments import Moments
 from relaax_like.core.prediction import Prediction
 from relaax_like.wire.errors import ConfigError
@@ -70,7 +75,7 @@ class AlgoWorker:
     @property
     def statistics(self) -> tuple[str, ...]:
         """Inputs that the copy normalises."""
-        inputs = {name for name, _ in self.model.get_input_specs()}
+        inputs = {name for name, _ in get_learning_specs(self.model)}
         return tuple(n.statistic for n in get_normalizers(self.model) if n.statistic in inputs)
 
     def get_statistic(self, name: str) -> Moments:
