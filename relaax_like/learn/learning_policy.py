@@ -201,18 +201,18 @@ class LearningPolicy:
         Raises:
           InvalidInputError: there are too few for one minibatch.
         """
-        minibatch = self._plan.minibatch_size
-        if self._plan.minibatch_of == "rollouts":
-            whole = -(-int(mask[0].sum()) // minibatch)
-            return min(whole, mask.shape[1] // minibatch) * minibatch
-        count = int(mask.sum())
-        if count < minibatch:
+        minibatch, count = self._plan.minibatch_size, int(mask.sum())
+        needed = minibatch if self._plan.minibatch_of == "steps" else 1
+        if count < needed:
             raise InvalidInputError(
-                f"an iteration has {count} valid rows, but a minibatch needs {minibatch}; lower "
+                f"an iteration has {count} valid rows, but a minibatch needs {needed}; lower "
                 "the size of minibatches, or have the data handler leave more rows valid",
                 "valid",
             )
-        return count
+        if self._plan.minibatch_of == "steps":
+            return count
+        whole = -(-int(mask[0].sum()) // minibatch)
+        return min(whole, mask.shape[1] // minibatch) * minibatch
 
     def _feed_statistics(
         self, inputs: Mapping[str, np.ndarray], mask: np.ndarray | None = None

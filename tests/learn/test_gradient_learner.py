@@ -197,7 +197,7 @@ def test_an_error_while_learn_is_traced_ends_the_learning(
 
 
 class Uncompilable(A2C):
-    """Has an operation that XLA does not know."""
+    """Its cost uses an operation that XLA does not support."""
 
     def learn(self, batch: Any) -> Losses:
         losses = super().learn(batch)

@@ -130,14 +130,18 @@ def test_a_gradient_with_holes_is_that_of_the_rows_without(form):
     assert_same(*gradients)
 
 
-def test_too_few_valid_rows_for_a_minibatch_are_refused():
-    config, algorithm = make_algorithm("dense")
+@pytest.mark.parametrize(
+    ("form", "rows", "needed"), [("dense", 14, 15), ("recurrent", 0, 1)], ids=["steps", "rollouts"]
+)
+def test_too_few_valid_rows_for_a_minibatch_are_refused(form, rows, needed):
+    config, algorithm = make_algorithm(form)
     policy = LearningPolicy(LearningTask(algorithm, config.optimizers), config.plan, seed=1)
     rollout = make_rollout(config, algorithm.model)
-    valid = np.ones((STEPS, SLOTS), np.bool_)
-    valid[0, 0] = False
+    valid = (np.arange(STEPS * SLOTS) < rows).reshape(STEPS, SLOTS)
     data = collect(dataclasses.replace(rollout, valid=valid))
-    with pytest.raises(InvalidInputError, match="14 valid rows, but a minibatch needs 15"):
+    with pytest.raises(
+        InvalidInputError, match=f"{rows} valid rows, but a minibatch needs {needed}"
+    ):
         policy.forward(policy.data_preprocess(data))
 
 
