@@ -36,7 +36,8 @@ def call_once(cache: str) -> None:
     """Prints the seconds of the first call, and a checksum of the values after it."""
     from relaax_like.config.loader import load_experiment
     from relaax_like.config.plan import OnPolicy
-    from relaax_like.launch.backprop_main import make_fake_buffer
+    from relaax_like.experience.collector import Collector
+    from relaax_like.launch.backprop_main import make_fake_rollout
     from relaax_like.launch.learners import make_learning_task, require_plan
     from relaax_like.launch.process import without_native_stderr
     from relaax_like.nn.compiling import use_compile_cache
@@ -47,16 +48,18 @@ def call_once(cache: str) -> None:
     assert isinstance(plan, OnPolicy), "ppo has one"
     task, model = make_learning_task(experiment)
     with without_native_stderr():
-        from relaax_like.sampling.ppo_optim import PPOOptim
-    optim = PPOOptim(task, plan, 0, plan.rollout_steps)
-    rollouts = math.ceil(plan.env_steps / plan.rollout_steps)
-    buffer = make_fake_buffer(model, rollouts, plan.rollout_steps)
+        from relaax_like.learn.learning_policy import LearningPolicy
+    policy = LearningPolicy(task, plan, 0)
+    assert plan.rollouts is not None, "ppo counts them"
+    collector = Collector(plan.rollout_steps, plan.rollouts, capacity=plan.rollouts)
+    collector.add(make_fake_rollout(model, plan))
+    data = collector.get_training_data()
     watch = Watch()
     logger = logging.getLogger("relaax_like")
     logger.addHandler(watch)
     logger.setLevel(logging.INFO)
     with without_native_stderr():
-        optim.optimize(buffer)
+        policy.forward(policy.data_preprocess(data))
     seconds = time.perf_counter() - watch.at
     values = zlib.crc32(b"".join(value.tobytes() for value in task.get_values()))
     print(json.dumps({"seconds": seconds, "values": values}))

@@ -195,7 +195,6 @@ class Config(ActorCriticConfig):
             update_norm=self.update_norm,
             reward_discount=self.gamma if self.normalize_rewards else None,
             discount=self.gamma,
-            gae_lambda=self.gae_lambda,
         )
 
     @property

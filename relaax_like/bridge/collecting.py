@@ -112,6 +112,7 @@ class CollectStream:
             ],
             leaves=experience.is_leaving,
             env_steps=experience.env_steps,
+            sampling_sec=experience.sampling_sec,
         )
         self._outbox.put(experience_pb2.ExperienceRequest(header=header))
         for part in parts:

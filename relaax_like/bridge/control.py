@@ -30,10 +30,9 @@ from relaax_like.bridge.stub import (
     wait_for_manifest,
 )
 from relaax_like.core.manifest import Manifest
-from relaax_like.core.metrics import Metrics
+from relaax_like.core.metrics import Metrics, NullMetrics
 from relaax_like.core.records import Status
 from relaax_like.core.roles import ExperienceSink, ParameterServerBackend
-from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.metrics.server import MAX_MESSAGE_BYTES as MAX_METRICS_BYTES
 from relaax_like.metrics.server import add_metrics_servicer
@@ -261,5 +260,5 @@ def _add_tutorial(server: grpc.Server, backend: ParameterServerBackend) -> None:
 
 
 def _add_metrics(server: grpc.Server, metrics: Metrics) -> None:
-    if isinstance(metrics, BufferedMetrics):
+    if not isinstance(metrics, NullMetrics):
         add_metrics_servicer(server, metrics)

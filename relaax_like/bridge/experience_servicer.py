@@ -210,6 +210,7 @@ class _Stream:
             episodes=tuple(Episode(e.episode_return, e.length) for e in header.episodes),
             is_leaving=header.leaves,
             env_steps=header.env_steps,
+            sampling_sec=header.sampling_sec,
         )
 
 

@@ -115,7 +115,7 @@ def train(
     """Train in one process, without a network; the fastest way.
 
     After Ctrl-C, `relaax resume` continues as if the run had never been interrupted;
-    with --workers it starts new trajectories.
+    with --workers it starts new episodes.
     Keys of the file are also flags: --learning-rate 3e-4.
     """
 

@@ -245,6 +245,11 @@ class Interactor:
         self._rng.bit_generator.state = state["generator"]
         self._goes_on = True
 
+    @property
+    def busy_sec(self) -> float:
+        """Seconds spent so far in environments and waiting for actions; from any thread."""
+        return self._environment_sec + self._agent_sec
+
     def _summary(self) -> RunSummary:
         return RunSummary(
             episodes=self.episodes,

@@ -330,17 +330,11 @@ class _ExperimentLoader:
                 (LEARNER, "placement"),
                 f"{learner.placement!r}, but this algorithm {what}; set it to {possible!r}",
             )
-        if learner.workers and (possible != "server" or isinstance(plan, Offline)):
-            self._problems.add(
-                (LEARNER, "workers"),
-                f"{learner.workers}, but this algorithm does not learn from complete "
-                "trajectories; set it to 0",
-            )
-        if learner.collect_traj and (possible != "server" or learner.workers):
+        if learner.collect_traj and possible != "server":
             self._problems.add(
                 (LEARNER, "collect_traj"),
-                "true, but only a learner in the server (placement: server) without workers "
-                "can write what it learns from; set it to false",
+                "true, but only a learner in the server (placement: server) can write what it "
+                "learns from; set it to false",
             )
         for name, off in (("eval_freq", 0), ("save_freq", -1), ("hook", {})):
             if possible != "server" and (came := getattr(learner, name)) != off:

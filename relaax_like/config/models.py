@@ -15,6 +15,7 @@ from pydantic import (
 
 from relaax_like.config.address import Address, parse_address
 from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.aliases import LIMIT
 from relaax_like.config.base import Settings
 from relaax_like.config.combine import CombineConfig
 from relaax_like.config.optimizer import OptimizerConfig
@@ -223,10 +224,8 @@ class LearnerConfig(Settings):
     num_eval_eps: int = Field(default=10, ge=1)
     """Episodes per evaluation."""
     workers: int = Field(default=0, ge=0, le=1024)
-    """`relaax train` with placement server: number of processes that sample complete trajectories,
-    each in environment.slots environments. 0: no such processes, and rollouts of fixed length."""
-    max_traj_len: int = Field(default=300, ge=1)
-    """Steps after which a worker truncates a trajectory."""
+    """`relaax train`: number of processes that play, each in environment.slots environments. 0: the
+    process that learns also plays."""
     backprop_workers: int = Field(default=1, ge=-1, le=1024)
     """Placement server: threads that compute an update; -1: the fastest number, which is measured
     when the run starts."""
@@ -289,7 +288,7 @@ class EnvironmentConfig(Settings):
     repeats."""
     rnd: int = Field(default=0, ge=0)
     """Number of random actions at the start of each episode."""
-    limit: int | None = Field(default=None, ge=1)
+    limit: int | None = Field(default=None, ge=1, validation_alias=LIMIT)
     """Environment steps after which an episode is truncated; null: the environment's own limit."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments of the environment's constructor."""

@@ -29,7 +29,6 @@ class OnPolicy:
       minibatch_size: steps or rollouts of one update; 0: all of the iteration.
       minibatch_of: which of the two.
       discount: per step, of `Batch.discount`.
-      gae_lambda: of the advantages of complete trajectories.
       next_actions: whether the algorithm reads `Batch.next_actions`; the last step of a rollout,
         whose next action is not known, is then not valid.
       prenormalize_steps: environment steps at the start of a run that only feed the running
@@ -46,7 +45,6 @@ class OnPolicy:
     minibatch_size: int = 0
     minibatch_of: Unit = "steps"
     discount: float = 0.99
-    gae_lambda: float = 1.0
     next_actions: bool = False
     prenormalize_steps: int = 0
     update_norm: bool = False

@@ -19,10 +19,15 @@ class Metrics(abc.ABC):
           x: position; None means the newest `global_t`.
         """
 
-    def scalars(self, points: Sequence[tuple[str, float, float | None]]) -> None:
-        """Records many points at once, each (name, y, x) as in `scalar`, already validated."""
+    def scalars(self, points: Sequence[tuple[str, float, float | None]]) -> int:
+        """Records many points at once, each (name, y, x) as in `scalar`, already validated.
+
+        Returns:
+          How many were dropped.
+        """
         for name, y, x in points:
             self.scalar(name, y, x)
+        return 0
 
     def histogram(self, name: str, values: np.ndarray, x: float | None = None) -> None:
         """Records the distribution of numbers at one position of a curve; see `scalar`.

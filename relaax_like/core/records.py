@@ -197,6 +197,8 @@ class Experience:
       is_leaving: the agent sends nothing more.
       env_steps: environment steps to count with it: those of the rollout, and others that no
         rollout contains.
+      sampling_sec: seconds in which that process has stepped environments and computed actions
+        since its last message; without waiting. 0: unknown.
     """
 
     client_id: str
@@ -208,6 +210,7 @@ class Experience:
     episodes: tuple[Episode, ...] = ()
     is_leaving: bool = False
     env_steps: int = 0
+    sampling_sec: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ the seconds of one minibatch. TensorFlow's threads can be set once only, so each
 process of its own.
 """
 
-import math
 import sys
 import time
 from dataclasses import replace
@@ -16,8 +15,8 @@ import numpy as np
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.plan import OnPolicy
-from relaax_like.core.prediction import LOG_PROB
-from relaax_like.experience.buffer import Buffer
+from relaax_like.experience.collector import Collector
+from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_learning_task, require_plan
 from relaax_like.launch.process import run_main, setup_logging, without_native_stderr
 from relaax_like.nn.threads import set_threads
@@ -38,49 +37,55 @@ def measure(experiment: Experiment) -> float:
     """Returns the seconds of one minibatch, of the quickest of three iterations."""
     # What is measured is an iteration that learns.
     plan = require_plan(experiment)
-    assert isinstance(plan, OnPolicy), "an experiment with workers has one"
+    assert isinstance(plan, OnPolicy), "only a run that plays measures"
     plan = replace(plan, prenormalize_steps=0)
-    learner = experiment.learner
-    length = min(learner.max_traj_len if learner.workers else plan.rollout_steps, plan.env_steps)
     task, model = make_learning_task(experiment)
     with without_native_stderr():
-        from relaax_like.sampling.ppo_optim import PPOOptim
-    optim = PPOOptim(task, plan, 0, length)
-    buffer = make_fake_buffer(model, math.ceil(plan.env_steps / length), length)
-    optim.optimize(buffer)  # compiles
+        from relaax_like.learn.learning_policy import LearningPolicy
+    policy = LearningPolicy(task, plan, 0)
+    slots = plan.rollouts or 1
+    collector = Collector(plan.rollout_steps, slots, capacity=slots)
+    collector.add(make_fake_rollout(model, plan))
+    data = collector.get_training_data()
+    assert data is not None, "the rollout is an iteration"
+    policy.forward(policy.data_preprocess(data))  # compiles
     seconds = []
     for _ in range(_RUNS):
         began = time.perf_counter()
-        updates = optim.optimize(buffer)["updates"]
+        updates = policy.forward(policy.data_preprocess(data))["updates"]
         seconds.append((time.perf_counter() - began) / updates)
     return min(seconds)
 
 
-def make_fake_buffer(model: Any, trajectories: int, length: int) -> Buffer:
-    """Makes a buffer of drawn observations, what the policy does then, and drawn rewards."""
+def make_fake_rollout(model: Any, plan: OnPolicy) -> Rollout:
+    """Makes an iteration of drawn observations, what the policy does then, and drawn rewards."""
     from relaax_like.algorithm.acting import make_actor
-    from relaax_like.algorithm.model import get_learning_specs
+    from relaax_like.algorithm.model import get_learning_specs, get_reward_columns
 
     random = np.random.default_rng(0)
-    actor = make_actor(model, 0)
-    buffer = Buffer(0.99, 0.95)
+    steps, slots = plan.rollout_steps, plan.rollouts or 1
     inputs = {
-        name: random.uniform(0, 1, (length, *p["shape"])).astype(p.get("dtype", "float32"))
+        name: random.uniform(0, 1, (steps + 1, slots, *p["shape"])).astype(
+            p.get("dtype", "float32")
+        )
         for name, p in get_learning_specs(model)
     }
     states = {
-        name: np.zeros((length, *p["shape"]), np.float32) for name, p in model.get_state_specs()
+        name: np.zeros((slots, *p["shape"]), np.float32) for name, p in model.get_state_specs()
     }
-    prediction = actor.act(inputs, states)
-    for _ in range(trajectories):
-        buffer.push_trajectory(
-            inputs,
-            prediction.actions,
-            random.standard_normal(length),
-            np.zeros(length),
-            extras={LOG_PROB: prediction.log_prob},
-        )
-    return buffer
+    first = {name: array[0] for name, array in inputs.items()}
+    prediction = make_actor(model, 0).act(first, states)
+    rewards = max(part.stop for part in get_reward_columns(model).values())
+    return Rollout(
+        inputs={name: array[:-1] for name, array in inputs.items()},
+        next_inputs={name: array[1:] for name, array in inputs.items()},
+        next_alive=np.ones((steps, slots), np.float32),
+        rewards=random.standard_normal((steps, slots, rewards)).astype(np.float32),
+        actions={name: np.stack([array] * steps) for name, array in prediction.actions.items()},
+        log_prob=np.stack([prediction.log_prob] * steps),
+        states=states,
+        versions=np.zeros(steps, np.int64),
+    )
 
 
 if __name__ == "__main__":

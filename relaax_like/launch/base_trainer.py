@@ -151,9 +151,13 @@ class BaseTrainer(abc.ABC):
                 publisher=server if self.experiment.learner.placement == "server" else None,
                 stop=stop,
             )
+        self.note_ready()
+        return agents
+
+    def note_ready(self) -> None:
+        """Ends the time to start, as the summary shows it; later calls change nothing."""
         if self._ready is None:
             self._ready = time.perf_counter()
-        return agents
 
     def show_episode(self, episode: SlotEpisode, progress: Progress) -> None:
         """Adds an episode to what is shown; for `on_episode` of an `Interactor`."""
@@ -183,7 +187,8 @@ class BaseTrainer(abc.ABC):
             watching.start()
             try:
                 if not server.finished:
-                    if self.experiment.learner.placement == "server":
+                    learner = self.experiment.learner
+                    if learner.placement == "server" and not learner.workers:
                         set_backprop_workers(self.experiment)
                     self.train(server, shutdown.requested, progress)
             finally:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # Most of them import TensorFlow.
     from relaax_like.learn.iteration_learner import IterationLearner
     from relaax_like.learn.learning_policy import LearningPolicy
     from relaax_like.learn.offline_learner import OfflineLearner
-    from relaax_like.learn.publishing_learner import PublishingLearner
     from relaax_like.learn.updates import LearningTask
 
 logger = logging.getLogger(__name__)
@@ -117,39 +116,6 @@ def make_iteration_learner(experiment: Experiment, publisher: Publisher) -> "Ite
     layout = RolloutLayout(model, plan.rollout_steps, _find_action_spaces(experiment))
     trajectories = _make_trajectory_writer(experiment)
     return IterationLearner(base, policy, collector, publisher, layout, trajectories)
-
-
-def make_trajectory_learner(experiment: Experiment, publisher: Publisher) -> "PublishingLearner":
-    """Loads TensorFlow, and makes the learner of a run that samples whole trajectories.
-
-    Raises:
-      ConfigError: the algorithm cannot learn from them.
-    """
-    plan = require_plan(experiment)
-    with without_native_stderr():
-        from relaax_like.algorithm.exploration import takes_explore
-        from relaax_like.learn.publishing_learner import PublishingLearner
-        from relaax_like.sampling.ppo_optim import PPOOptim
-
-    module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
-    if hasattr(module, "make_data_handler"):
-        raise ConfigError(
-            f"{describe_function(module.make_data_handler)}: make_data_handler changes rollouts "
-            f"of one length, but workers (learner.workers: {experiment.learner.workers}) sample "
-            "whole trajectories; set workers: 0"
-        )
-    task, model = make_learning_task(experiment)
-    if takes_explore(model):
-        raise ConfigError(
-            f"{describe_place(type(model), 'policy')}: policy takes `explore`, which workers "
-            f"(learner.workers: {experiment.learner.workers}) do not compute; set workers: 0"
-        )
-    seed = derive_seed(experiment.algorithm.seed, "learn")
-    max_traj_len = experiment.learner.max_traj_len
-    assert isinstance(plan, OnPolicy), "an experiment with workers has one"
-    policy = PPOOptim(task, plan, seed, max_traj_len, experiment.run_dir)
-    base = _make_base_learner(experiment, policy, publisher)
-    return PublishingLearner(base, policy, publisher)
 
 
 def make_offline_learner(

@@ -9,7 +9,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -54,6 +54,11 @@ class NewestScalars(Metrics):
         """Records one point."""
         self._recorder.scalar(name, y, x)
         self._values[name] = float(y)
+
+    def scalars(self, points: Sequence[tuple[str, float, float | None]]) -> int:
+        """Records many points; returns how many were dropped."""
+        self._values.update((name, float(y)) for name, y, _ in points)
+        return self._recorder.scalars(points)
 
     def histogram(self, name: str, values: np.ndarray, x: float | None = None) -> None:
         """Records a histogram; it has no newest value."""

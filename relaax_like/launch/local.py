@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import ACTION, OBSERVATION
 
+# How often an agent that waits looks whether it is to stop.
+_READY_POLL_SEC = 0.2
+
 
 class LocalAgents:
     """Agents with the `step` of an `RlxClient`; what `Interactor` runs environments against.
@@ -41,9 +45,11 @@ class LocalAgents:
       exploit: best actions, nothing learned.
       stop: once it is set, batch-native agents take what happened, but act no more; then their
         state can be taken.
+      resumable: whether that is wanted. False: `stop` also ends a wait for the learner.
 
     Attributes:
       has_state: whether these agents are batch-native ones.
+      waiting_sec: seconds in which batch-native agents have waited for a learner so far.
     """
 
     def __init__(
@@ -52,14 +58,17 @@ class LocalAgents:
         host: AgentHost,
         exploit: bool = False,
         stop: threading.Event | None = None,
+        resumable: bool = True,
     ):
         self._observations = SpaceValues(slots.observation_space, OBSERVATION)
         self._actions = SpaceValues(slots.action_space, ACTION)
         self._slots = slots.slots
         self._host = host
         self._stop = stop
+        self._resumable = resumable
         self._meter = EpisodeMeter(slots.slots)
         self._ready = threading.Event()
+        self.waiting_sec = 0.0
         if isinstance(host, BatchHost):
             host.on_ready = self._ready.set
         self._agents = host.make_slot_agents(
@@ -103,12 +112,9 @@ class LocalAgents:
         """Returns the next actions of batch-native agents, after `step` or `set_state`."""
         agents = self._agents
         assert isinstance(agents, BatchAgents)
-        with tracing.span("wait for gradients"):
-            while not agents.ready:
-                self._ready.clear()
-                if not agents.ready:
-                    self._ready.wait(1.0)
-        if self._stop is not None and self._stop.is_set():
+        if not agents.ready:
+            self._wait_ready(agents)
+        if self._is_stopped():
             return StepResult(actions=None, finished="stopped", version=0)
         decision = None
         while decision is None:
@@ -116,6 +122,18 @@ class LocalAgents:
             prediction = None if request is None else self._host.predict([request])[0]
             decision = agents.decide(prediction)
         return self._answer(decision)
+
+    def _wait_ready(self, agents: BatchAgents) -> None:
+        began = time.perf_counter()
+        with tracing.span("wait for learner"):
+            while not (agents.ready or (self._is_stopped() and not self._resumable)):
+                self._ready.clear()
+                if not agents.ready:
+                    self._ready.wait(_READY_POLL_SEC)
+        self.waiting_sec += time.perf_counter() - began
+
+    def _is_stopped(self) -> bool:
+        return self._stop is not None and self._stop.is_set()
 
     def take_state(self) -> dict[str, Any] | None:
         """Takes away what agents of another process need to go on, after the last `step`.

@@ -46,7 +46,7 @@ from relaax_like.launch.security import (
     validate_exposure,
     validate_unprotected,
 )
-from relaax_like.learn.experience_service import ExperienceService
+from relaax_like.learn.experience_service import ExperienceService, log_failure
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.metrics.prometheus import PrometheusPage
@@ -216,7 +216,9 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         write_config(experiment)
         if not is_described(experiment):
             describe_start(experiment, SERVERS)
-        service = _make_experience_service(experiment, server, shutdown)
+        service = make_experience_service(
+            experiment, server, lambda error: _end_without_learner(error, shutdown)
+        )
         grpc_server, port = BridgeControl().create_server(
             str(settings.bind), server, security, service
         )
@@ -259,7 +261,7 @@ def validate_served(experiment: Experiment) -> None:
     learner = experiment.learner
     if learner.workers:
         raise ConfigError(
-            f"learner.workers: {learner.workers}, but only relaax train samples with workers; "
+            f"learner.workers: {learner.workers}, but only relaax train starts workers; "
             "set it to 0 (here, environments are clients)"
         )
     if learner.offline is not None:
@@ -278,10 +280,21 @@ def validate_served(experiment: Experiment) -> None:
         )
 
 
-def _make_experience_service(
-    experiment: Experiment, server: ParameterServer, shutdown: Shutdown
+def _end_without_learner(error: Exception, shutdown: Shutdown) -> None:
+    log_failure(error)
+    shutdown.request(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
+
+
+def make_experience_service(
+    experiment: Experiment, server: ParameterServer, on_failure: Callable[[Exception], None]
 ) -> ExperienceService | None:
-    """Makes the learner of this process, not started; None: the run learns elsewhere."""
+    """Makes the learner of a server's process, not started; None: the run learns elsewhere.
+
+    Args:
+      experiment: what is trained.
+      server: to which it publishes.
+      on_failure: see `ExperienceService`.
+    """
     plan = get_plan(experiment.algorithm)
     if experiment.learner.placement != "server" or not isinstance(plan, OnPolicy):
         return None
@@ -295,9 +308,7 @@ def _make_experience_service(
         make_learner,
         plan.rollouts,
         _MAX_ROLLOUT_BYTES,
-        on_failure=lambda error: shutdown.request(
-            EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR
-        ),
+        on_failure,
     )
 
 

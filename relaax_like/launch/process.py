@@ -54,16 +54,21 @@ class OutputHandler(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
-def setup_logging(level: str, stream: TextIO | None = None) -> None:
+def setup_logging(level: str, stream: TextIO | None = None, with_time: bool = True) -> None:
     """Sends log lines to standard output, or to `stream`: time and message.
 
     The runner names the process.
+
+    Args:
+      level: of the lines that are written.
+      stream: where to; None: standard output.
+      with_time: False: whoever reads them adds the time.
     """
     # TensorFlow's own messages, in the processes that load it.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.basicConfig(
         level=level,
-        format="%(asctime)s %(message)s",
+        format="%(asctime)s %(message)s" if with_time else "%(message)s",
         datefmt="%H:%M:%S",
         handlers=[OutputHandler(stream or sys.stdout)],
         force=True,

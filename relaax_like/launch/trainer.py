@@ -7,7 +7,7 @@ from relaax_like.launch.base_trainer import BaseTrainer
 from relaax_like.launch.live import Progress
 from relaax_like.launch.local import open_slots
 from relaax_like.launch.serial_state import SerialState
-from relaax_like.launch.trajectory_trainer import train_on_trajectories
+from relaax_like.launch.workers import train_with_workers
 from relaax_like.parameter_server.parameter_server import ParameterServer
 
 
@@ -23,7 +23,7 @@ class Trainer(BaseTrainer):
         """Plays until the end; see `BaseTrainer`. A run that was stopped goes on where it was."""
         experiment = self.experiment
         if experiment.learner.workers:
-            train_on_trajectories(experiment, server, stop, progress.lengths)
+            train_with_workers(experiment, server, stop, on_ready=self.note_ready)
             return
         environment = experiment.environment
         with open_slots(experiment, "train") as slots:

@@ -69,6 +69,12 @@ class _Client:
         return StreamProgress(self.received, released)
 
 
+def log_failure(error: Exception) -> None:
+    """Logs why learning has failed; with a stack trace unless it is one of our own errors."""
+    traceback = None if isinstance(error, RelaaxError) else error
+    logger.error("learning has failed: %s", error, exc_info=traceback)
+
+
 class ExperienceService(ExperienceSink):
     """Collects what clients send, and learns from it in a thread of its own.
 
@@ -86,7 +92,7 @@ class ExperienceService(ExperienceSink):
       make_learner: called in the thread, as it may import TensorFlow.
       columns: rollouts of one slot in an iteration.
       max_rollout_bytes: longest serialised rollout that is taken.
-      on_failure: called, from the thread, when learning has failed for good.
+      on_failure: called, from the thread, when learning has failed for good; the default logs it.
     """
 
     def __init__(
@@ -94,7 +100,7 @@ class ExperienceService(ExperienceSink):
         make_learner: Callable[[], "IterationLearner"],
         columns: int,
         max_rollout_bytes: int,
-        on_failure: Callable[[Exception], None] = lambda error: None,
+        on_failure: Callable[[Exception], None] = log_failure,
     ):
         self._make_learner = make_learner
         self._columns = columns
@@ -121,19 +127,27 @@ class ExperienceService(ExperienceSink):
         """Loads the learner, and begins to learn; returns at once."""
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, timeout_sec: float | None = _STOP_SEC) -> None:
         """Ends after the iteration at hand, and tells what was not learned from.
 
-        It waits for two seconds at most: agents do not hear of what is published later, if it is.
-        Called again after that, it does not wait.
+        Agents do not hear of what is published after `timeout_sec`, if it is. Called again after
+        that, it does not wait.
+
+        Args:
+          timeout_sec: longest wait; None: until it has ended.
         """
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
             learns = self._learner is not None and not self._stopped
         if learns:  # else there is nothing to lose
-            self._thread.join(_STOP_SEC)
+            self._thread.join(timeout_sec)
         self._end_news()
+
+    def join(self) -> None:
+        """Waits for the thread's end, after `stop`; also while the learner is still being made."""
+        if self._thread.is_alive():
+            self._thread.join()
 
     @property
     def has_agents(self) -> bool:
@@ -156,6 +170,7 @@ class ExperienceService(ExperienceSink):
                     "columns",
                 )
         _validate_env_steps(experience.env_steps, 0 if rollout is None else rollout.env_steps)
+        _validate_sampling_sec(experience.sampling_sec)
         deadline = time.monotonic() + _ROOM_SEC
         while not self._try_to_add(learner, experience, rollout):
             if time.monotonic() > deadline:
@@ -241,6 +256,7 @@ class ExperienceService(ExperienceSink):
                 client.pending[experience.sequence] = ticket
             else:
                 learner.add_counts(env_steps, episodes, origin)
+            learner.add_sampling(experience.client_id, experience.sampling_sec)
             client.received = experience.sequence
             self._release_vain()
             self._changed.notify_all()
@@ -289,7 +305,6 @@ class ExperienceService(ExperienceSink):
             if self._stopping and isinstance(error, ServerUnavailableError):
                 logger.info("updates that were not published are lost: %s", error)
                 return
-            logger.error("learning has failed: %s", error, exc_info=_get_traceback(error))
             self._end_news()
             self._on_failure(error)
 
@@ -374,12 +389,15 @@ def _validate_env_steps(env_steps: int, in_rollout: int) -> None:
         )
 
 
+def _validate_sampling_sec(seconds: float) -> None:
+    if not 0.0 <= seconds < math.inf:
+        raise InvalidInputError(
+            f"sampling_sec: {seconds}, expected 0 or more seconds", "sampling_sec"
+        )
+
+
 def _validate_name(agent: str) -> None:
     if len(agent) > _NAME_LENGTH or not (agent.isprintable() or not agent):
         raise InvalidInputError(
             f"agent: {agent[:60]!r}, expected at most {_NAME_LENGTH} printable characters", "agent"
         )
-
-
-def _get_traceback(error: Exception) -> Exception | None:
-    return None if isinstance(error, RelaaxError) else error

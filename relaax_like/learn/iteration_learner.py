@@ -51,7 +51,9 @@ class IterationLearner(PublishingLearner):
         self._layout = layout
         self._trajectories = trajectories
         self._counted_at = 0.0
-        self._came_env_steps = 0  # since _counted_at; guarded by _lock
+        # Since _counted_at; guarded by _lock.
+        self._came_env_steps = 0
+        self._sampling_sec: dict[str, float] = {}  # client id -> seconds
 
     @property
     def waiting_columns(self) -> int:
@@ -103,6 +105,11 @@ class IterationLearner(PublishingLearner):
             self._came_env_steps += steps
         return ticket
 
+    def add_sampling(self, client_id: str, seconds: float) -> None:
+        """Takes note of how long a client has sampled, without waiting, since its last message."""
+        with self._lock:
+            self._sampling_sec[client_id] = self._sampling_sec.get(client_id, 0.0) + seconds
+
     def learn(self, timeout_sec: float = 0.0) -> LearnerUpdate | None:
         """Learns from the next iteration, if there is one in time, and publishes.
 
@@ -119,7 +126,7 @@ class IterationLearner(PublishingLearner):
         learned = self.learn_from(data)
         means = {name: np.asarray(y) for name, y in self._base_learner.log_buffer.items()}
         self._collector.handle_data_after_learn({**means, **self._policy.rows})
-        self.record({LAG: lag, "Time/Sampled Timesteps per Second": self._count_sampled()})
+        self.record({LAG: lag, **self._count_sampled()})
         if self._trajectories is not None:
             self._trajectories.write(self.iteration, data.rollout)
         return learned
@@ -147,13 +154,23 @@ class IterationLearner(PublishingLearner):
             self._tally.add(int(state["env_steps"]), episodes)
         self._policy.set_sums(state["reward_sums"])
 
-    def _count_sampled(self) -> float:
-        """Returns the environment steps per second that have come since the last call."""
+    def _count_sampled(self) -> dict[str, float]:
+        """Returns curves of what has come since the last call."""
         now = time.monotonic()
         with self._lock:
             came, self._came_env_steps = self._came_env_steps, 0
+            sampling, self._sampling_sec = self._sampling_sec, {}
         seconds, self._counted_at = now - self._counted_at, now
-        return came / max(seconds, 1e-9)
+        curves = {"Time/Sampled Timesteps per Second": came / max(seconds, 1e-9)}
+        busy_sec = sum(sampling.values())
+        if busy_sec > 0:
+            # Had each of them done nothing but sample.
+            ideal = came * len(sampling) / busy_sec
+            curves |= {
+                "Time/Ideal Sample Rate": ideal,
+                "Time/Overhead Loss": ideal - self._sample_rate,
+            }
+        return curves
 
     def close(self) -> None:
         """Takes nothing more, counts what no publication contains, and runs the last hooks."""

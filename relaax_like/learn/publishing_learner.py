@@ -67,6 +67,7 @@ class PublishingLearner:
         self._lock = threading.Lock()  # guards _tally
         self._tally = Tally()
         self._learned_at = time.monotonic()
+        self._sample_rate = 0.0  # steps per second, of the newest iteration
         self._means = Means(publisher.metrics())
 
     @property
@@ -197,9 +198,11 @@ class PublishingLearner:
         now = time.monotonic()
         sampling, learning = began - self._learned_at, now - began
         self._learned_at = now
+        self._sample_rate = env_steps / max(sampling, 1e-9)
         self._means.add(
             {
                 "Time/Sample Time": sampling,
+                "Time/Sample Rate": self._sample_rate,
                 "Time/Optimize Time": learning,
                 "Time/Timesteps per Iteration": env_steps,
                 "Time/Timesteps per Second": env_steps / max(sampling + learning, 1e-9),

@@ -93,6 +93,8 @@ class RemoteLearner(Learner):
       client_id: of this process.
       on_global_t: called, from another thread, with the newest known environment steps of the run.
       on_failure: called, from another thread, when there is no use in trying again.
+      get_sampling_sec: returns the seconds in which this process has sampled so far, without
+        waiting; called by another thread.
     """
 
     def __init__(
@@ -101,12 +103,15 @@ class RemoteLearner(Learner):
         client_id: str,
         on_global_t: Callable[[int], None] = lambda global_t: None,
         on_failure: Callable[[RelaaxError], None] = lambda error: None,
+        get_sampling_sec: Callable[[], float] = lambda: 0.0,
     ):
         self.lost_rollouts = 0  # written under _lock
         self._open_stream = open_stream
         self._client_id = client_id
         self._on_global_t = on_global_t
         self._on_failure = on_failure
+        self._get_sampling_sec = get_sampling_sec
+        self._sampling_sec = 0.0  # reported so far; in the sending thread alone
         self._incarnation = time.time_ns()
         self._numbers = itertools.count(1)
         # Bounded by the agents, of whom each has at most one or two works under way.
@@ -351,7 +356,12 @@ class RemoteLearner(Learner):
             episodes=tuple(episodes),
             is_leaving=work.is_leaving,
             env_steps=work.env_steps,
+            sampling_sec=self._take_sampling_sec(),
         )
+
+    def _take_sampling_sec(self) -> float:
+        before, self._sampling_sec = self._sampling_sec, self._get_sampling_sec()
+        return max(self._sampling_sec - before, 0.0)
 
     def _send_experience(self, number: int | None, **fields: Any) -> bool:
         experience = Experience(

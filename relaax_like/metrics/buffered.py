@@ -143,9 +143,9 @@ class BufferedMetrics(Metrics):
         validate_point(name, y, x)
         self.store([(name, y, x)])
 
-    def scalars(self, points: Sequence[tuple[str, float, float | None]]) -> None:
+    def scalars(self, points: Sequence[tuple[str, float, float | None]]) -> int:
         """Records many points at once; see `Metrics.scalars`."""
-        self.store(points)
+        return self.store(points)
 
     def store(
         self,

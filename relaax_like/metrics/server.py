@@ -7,6 +7,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from relaax_like.bridge.channel import bind, make_interceptors
 from relaax_like.config.address import Address
+from relaax_like.core.metrics import Metrics
 from relaax_like.metrics.buffered import BufferedMetrics, select_valid, validate_point
 from relaax_like.v1 import metrics_pb2, metrics_pb2_grpc
 from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError
@@ -22,7 +23,7 @@ _MAX_CALLS = 64
 class MetricsServicer(metrics_pb2_grpc.MetricsServicer):
     """Answers `StoreScalars` from a recorder, or passes the points on through a `MetricsClient`."""
 
-    def __init__(self, recorder: BufferedMetrics):
+    def __init__(self, recorder: Metrics):
         self._recorder = recorder
 
     def StoreScalars(
@@ -35,13 +36,13 @@ class MetricsServicer(metrics_pb2_grpc.MetricsServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         if not context.is_active():  # The caller has given up and counted them as lost.
             return metrics_pb2.StoreScalarsReply()
-        return metrics_pb2.StoreScalarsReply(dropped=self._recorder.store(points))
+        return metrics_pb2.StoreScalarsReply(dropped=self._recorder.scalars(points))
 
 
 def unpack_scalars(
     request: metrics_pb2.StoreScalarsRequest,
 ) -> list[tuple[str, float, float | None]]:
-    """Validates a received request and returns its (name, y, x) points, for `store`.
+    """Validates a received request and returns its (name, y, x) points, for `scalars`.
 
     Raises:
       InvalidInputError: too many points, or a bad one, which is named.
@@ -60,7 +61,7 @@ def unpack_scalars(
     return points
 
 
-def add_metrics_servicer(server: grpc.Server, recorder: BufferedMetrics) -> None:
+def add_metrics_servicer(server: grpc.Server, recorder: Metrics) -> None:
     """Adds the service to a server that offers others too."""
     metrics_pb2_grpc.add_MetricsServicer_to_server(MetricsServicer(recorder), server)
 

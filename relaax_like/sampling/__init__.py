@@ -1,1 +1,1 @@
-"""Whole trajectories: workers that sample them, and the update that learns from them."""
+"""Complete trajectories for scripts: what samples them, and the update that learns from them."""

@@ -23,23 +23,15 @@ from relaax_like.wire.spaces import ACTION, OBSERVATION
 
 @dataclass(frozen=True, kw_only=True)
 class SampleTiming:
-    """What a sample has cost.
+    """What a sample took.
 
     Attributes:
       env_steps: in the sample.
-      sample_sec: from the wish to the buffer.
-      ideal_sec: the same, had the workers done nothing but sample, side by side: the mean of what
-        each has needed.
-      discarded_trajectories: that were begun, but are in no sample.
-      discarded_steps: of those, as far as anybody knows: a worker that died has not told. They were
-        taken in environments, and count as such.
+      sample_sec: from the call to the buffer.
     """
 
     env_steps: int
     sample_sec: float
-    ideal_sec: float
-    discarded_trajectories: int = 0
-    discarded_steps: int = 0
 
 
 class AlgoSampler(AlgoWorker):
@@ -105,38 +97,9 @@ class AlgoSampler(AlgoWorker):
             parts.setdefault(slot, buffer)
 
         slots = self._env_slots.slots
-        self._play(max_traj_len, take, lambda: len(parts) < slots, do_eval)
-        buffer = Buffer.join([parts[slot] for slot in range(slots)])
-        if update_normalization_param:
-            states = buffer.rows().states
-            assert isinstance(states, dict)
-            self.add_to_statistics(states)
-        seconds = time.perf_counter() - began
-        return buffer, SampleTiming(env_steps=len(buffer), sample_sec=seconds, ideal_sec=seconds)
-
-    def sample_on(
-        self, max_traj_len: int, take: Callable[[Buffer], None], goes_on: Callable[[], bool]
-    ) -> tuple[int, int]:
-        """Plays trajectory after trajectory in each slot.
-
-        Args:
-          max_traj_len: steps after which a trajectory is cut off.
-          take: called with each that is whole.
-          goes_on: asked before each step of the slots; False ends it.
-
-        Returns:
-          Trajectories that were not whole then, and their steps; they are lost.
-        """
-        return self._play(max_traj_len, lambda slot, buffer: take(buffer), goes_on)
-
-    def _play(
-        self,
-        max_traj_len: int,
-        take: Callable[[int, Buffer], None],
-        goes_on: Callable[[], bool],
-        do_eval: bool = False,
-    ) -> tuple[int, int]:
-        player = _Player(self, self._env_slots, self._history, take, goes_on, do_eval)
+        player = _Player(
+            self, self._env_slots, self._history, take, lambda: len(parts) < slots, do_eval
+        )
         Interactor(
             self._env_slots,
             player,
@@ -144,7 +107,13 @@ class AlgoSampler(AlgoWorker):
             limit=min(max_traj_len, self._limit or max_traj_len),
             seed=int(self._seeds.integers(2**31)),
         ).run()
-        return player.count_unfinished()
+        buffer = Buffer.join([parts[slot] for slot in range(slots)])
+        if update_normalization_param:
+            states = buffer.rows().states
+            assert isinstance(states, dict)
+            self.add_to_statistics(states)
+        seconds = time.perf_counter() - began
+        return buffer, SampleTiming(env_steps=len(buffer), sample_sec=seconds)
 
     def make_buffer(
         self, parts: dict[str, dict[str, np.ndarray]], behind: tuple[Arrays, Arrays] | None
@@ -236,11 +205,6 @@ class _Player:
             for name, array in prediction.actions.items()
         }
         return StepResult(actions=self._actions.from_leaves(leaves))
-
-    def count_unfinished(self) -> tuple[int, int]:
-        """Returns trajectories that are not whole, and their steps."""
-        lengths = self._unfinished.lengths
-        return int((lengths > 0).sum()), int(lengths.sum())
 
     def _add_outcome(self, rewards: Any) -> None:
         rewards = np.asarray(rewards, np.float32)

@@ -37,9 +37,8 @@ class AlgoWorker:
         actor = make_actor(model, seed, whole=True)  # `value` reads the critic
         if not isinstance(actor, NumpyActor) or not hasattr(model, "value"):
             raise ConfigError(
-                f"learner.workers: {type(model).__name__} cannot sample, because it must act "
-                "in NumPy (our layers, no convolutions) and have a value function; set "
-                "workers: 0"
+                f"AlgoWorker: {type(model).__name__} must act in NumPy (our layers, no "
+                "convolutions) and have a value function; `relaax train --workers` needs neither"
             )
         self.model = model
         self._actor = actor

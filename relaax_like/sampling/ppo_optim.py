@@ -12,7 +12,6 @@ from relaax_like.experience.buffer import Buffer, lay_side_by_side
 from relaax_like.experience.rollout import ALIVE, TERMINATED
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.updates import LearningTask
-from relaax_like.sampling.trajectory_data import TrajectoryData
 
 # Rows are filled up to a multiple of this part of an iteration.
 _PARTS = 4
@@ -52,7 +51,7 @@ class PPOOptim(LearningPolicy):
         run_dir: Path | None = None,
     ):
         super().__init__(task, plan, seed, run_dir)
-        task.validate_one_reward("complete trajectories (learner.workers) have one")
+        task.validate_one_reward("a Buffer has one")
         self._plan: OnPolicy = plan
         self._max_traj_len = max_traj_len
         self._state_shapes = task.state_shapes
@@ -70,18 +69,18 @@ class PPOOptim(LearningPolicy):
           NotFiniteError: the buffer, or a gradient, has NaN or infinity; the updates before it
             stay.
         """
-        return self.forward(self.data_preprocess(TrajectoryData(buffer)))
+        return self.forward(self.data_preprocess(buffer))
 
     def data_preprocess(self, data: Any) -> dict[str, Any]:
         """Returns the arguments of an update.
 
         Args:
-          data: a `TrajectoryData`.
+          data: a `Buffer`, with named states and actions, and the extra `log_prob`.
 
         Raises:
           NotFiniteError: they have NaN or infinity; nothing has changed.
         """
-        buffer: Buffer = data.buffer
+        buffer: Buffer = data
         steps, borders = buffer.rows(), np.array(buffer.traj_idx)
         assert isinstance(steps.states, dict)
         assert isinstance(steps.actions, dict)

@@ -21,10 +21,10 @@ from relaax_like.algorithm.acting import make_actor
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.moments import Moments
 from relaax_like.launch.evaluation import evaluate_snapshot
-from relaax_like.launch.learners import load_model_module
+from relaax_like.launch.learners import load_model_module, make_model
 from relaax_like.launch.local import open_slots
-from relaax_like.launch.sampler_main import make_sampler
 from relaax_like.parameter_server.snapshots import read_latest
+from relaax_like.sampling.algo_sampler import AlgoSampler
 
 _SIGNS = "observations: {left: {size: 2, layers: [16]}, arm/right: {size: 2}}"
 _BRIGHT = (
@@ -172,11 +172,18 @@ def test_a2c_trains_with_a_memory_and_a_history_behind_the_join(
         assert counts[0] == counts[1] >= 1500 - 128
 
 
-def test_sampling_workers_read_both_leaves(tmp_path: Path) -> None:
+def test_a_sampler_reads_both_leaves(tmp_path: Path) -> None:
     algorithm = f"{_PPO}, {_SIGNS}, observation_history: 2, update_norm: true"
     experiment = load_experiment(write(tmp_path, "Signs-v0", algorithm))
     with open_slots(experiment, "sample") as slots:
-        sampler = make_sampler(experiment, slots, "0")
+        sampler = AlgoSampler(
+            make_model(experiment),
+            slots,
+            discount=0.5,
+            gae_lambda=1.0,
+            seed=1,
+            observation_history=2,
+        )
         buffer, _ = sampler.sample_traj(10, update_normalization_param=True)
     states = buffer.rows().states
     assert isinstance(states, dict)

@@ -28,8 +28,6 @@ def test_a_learner_beside_its_agents_cannot_keep_what_it_learns_from() -> None:
         ConfigError, match=r"learner\.collect_traj: true, but only a learner in the"
     ):
         load("a2c", "learner.collect_traj=true")
-    with pytest.raises(ConfigError, match=r"learner\.collect_traj: true, but .*without workers"):
-        load("ppo", "learner.collect_traj=true", "learner.workers=2")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from support.cluster import ROOT
 
 from relaax_like.config.loader import dump_experiment, load_experiment
 from relaax_like.launch.backprop import FILE_NAME, set_backprop_workers
-from relaax_like.launch.backprop_main import make_fake_buffer
+from relaax_like.launch.backprop_main import make_fake_rollout
 from relaax_like.nn.threads import get_threads, set_threads
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
@@ -93,15 +93,14 @@ def test_no_threads_are_refused(tmp_path):
     [
         {"num_actions": 3},
         {"action_size": 2, "bounded": True, "action_low": 1, "action_high": 2},
-        {"num_actions": 2, "network": {"layers": ({"lstm": 4},)}, "batch_size": 4},
+        {"num_actions": 2, "network": {"layers": ({"lstm": 4},)}},
     ],
     ids=["discrete", "bounded", "lstm"],
 )
-def test_a_fake_buffer_has_actions_that_there_can_be(settings):
-    config = load("config", "ppo").Config(**settings)
-    buffer = make_fake_buffer(load("model", "ppo").make_model(config, 0), 3, 5)
-    assert buffer.traj_idx == [0, 5, 10, 15]
-    rows = buffer.rows()
-    assert np.isfinite(rows.extras["log_prob"]).all()
+def test_a_fake_rollout_has_actions_that_there_can_be(settings):
+    config = load("config", "ppo").Config(num_steps=15, rollout_steps=5, batch_size=3, **settings)
+    rollout = make_fake_rollout(load("model", "ppo").make_model(config, 0), config.plan)
+    assert rollout.next_alive.shape == rollout.log_prob.shape == (5, 3)
+    assert np.isfinite(rollout.log_prob).all()
     if "bounded" in settings:
-        assert ((rows.actions["action"] > 1) & (rows.actions["action"] < 2)).all()
+        assert ((rollout.actions["action"] > 1) & (rollout.actions["action"] < 2)).all()

@@ -30,7 +30,7 @@ from support.threads import Caller
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import Episode, LearnerUpdate, LearnRequest, Origin, Received
 from relaax_like.experience.rollout import Rollout
-from relaax_like.launch.learners import make_iteration_learner, make_trajectory_learner
+from relaax_like.launch.learners import make_iteration_learner
 from relaax_like.learn import iteration_learner, tally
 from relaax_like.learn.means import Means
 from relaax_like.learn.serial_learner import SerialLearner
@@ -39,7 +39,6 @@ from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire.errors import (
     CollectorClosedError,
     CollectorFullError,
-    ConfigError,
     InvalidInputError,
     ServerUnavailableError,
 )
@@ -185,14 +184,6 @@ def test_a_data_handler_of_the_algorithms_folder_changes_what_is_learned_from(
                 assert handler is None
             learner.close()
     assert_equal(learned["mine"], learned["plain"])
-    experiment = make_experiment(tmp_path, *mine, "learner.workers=2")
-    with (
-        make_server(experiment) as server,
-        pytest.raises(
-            ConfigError, match="make_data_handler changes rollouts of one length, but workers"
-        ),
-    ):
-        make_trajectory_learner(experiment, server)
 
 
 # Counting, with a policy that learns in NumPy.

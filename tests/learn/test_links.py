@@ -28,7 +28,6 @@ from support.links import (
     DirectCarrier,
     ExperienceCarrier,
     Missing,
-    SamplerCarrier,
     Segment,
     Server,
     make_segments,
@@ -36,23 +35,20 @@ from support.links import (
 from support.threads import Caller, wait_until
 
 from relaax_like.learn import gradient_learner, learner_process, remote_learner
-from relaax_like.sampling import sampler_pool
 from relaax_like.wire.errors import InvalidInputError, RelaaxError
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 DIRECT, THREAD = "direct call", "thread"
-PROCESS, EXPERIENCE, WORKERS = "learner process", "experience service", "sampling workers"
+PROCESS, EXPERIENCE = "learner process", "experience service"
 
 _NO_CONNECTION = "the far end is in the same process: there is no connection that breaks"
 _SOCKET_PAIR = "a socket pair breaks only when a process ends; then segments are lost and counted"
 _NO_RESTART = "the far end is in the sender's process and ends with it"
-_NO_ANSWER = "the pool does not answer: a worker pauses when the sample is complete"
 _ONE_LIFE = "a sender's socket, or its object, belongs to one start of one process"
 _NO_LOG = "experience is in memory until it is learned from, and no answer says so"
 _ORDERED = "values arrive in the order in which one source makes them; nothing compares versions"
 _BY_AGENTS = "bounded by its agents: each has at most two rollouts under way"
-_BY_PAUSE = "bounded by a pause after each sample: what workers send before it is kept"
 _NO_WAIT = "nothing waits: the far end is there as soon as the sender is"
 _NO_PROCESS = "no process is started"
 
@@ -62,53 +58,43 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         DIRECT: _NO_CONNECTION,
         THREAD: _NO_CONNECTION,
         PROCESS: _SOCKET_PAIR,
-        WORKERS: _SOCKET_PAIR,
     },
     "test_segments_not_accepted_before_a_break_are_sent_again": {
         DIRECT: _NO_CONNECTION,
         THREAD: _NO_CONNECTION,
         PROCESS: _SOCKET_PAIR,
-        WORKERS: _SOCKET_PAIR,
     },
     "test_a_segment_whose_answer_was_lost_in_a_restart_is_handled_once": {
         DIRECT: _NO_RESTART,
         THREAD: _NO_RESTART,
-        WORKERS: _NO_ANSWER,
     },
     "test_a_segment_of_an_earlier_incarnation_is_refused": {
         DIRECT: _ONE_LIFE,
         THREAD: _ONE_LIFE,
         PROCESS: _ONE_LIFE,
-        WORKERS: _ONE_LIFE,
     },
-    "test_a_segment_is_answered_after_the_far_end_has_handled_it": {WORKERS: _NO_ANSWER},
     "test_the_answer_says_whether_a_segment_is_in_a_log_or_in_memory": {
         DIRECT: _NO_LOG,
         THREAD: _NO_LOG,
         PROCESS: _NO_LOG,
         EXPERIENCE: _NO_LOG,
-        WORKERS: _NO_ANSWER,
     },
     "test_values_of_an_older_version_do_not_replace_newer_ones": {
         DIRECT: _ORDERED,
         THREAD: _ORDERED,
         PROCESS: _ORDERED,
         EXPERIENCE: _ORDERED,
-        WORKERS: "the pool sends values of any version other than the last one",
     },
     "test_a_sender_does_not_wait_for_a_frozen_far_end": {
         DIRECT: "learns in the thread of the agents, so that two runs of a seed are the same",
-        WORKERS: "the pool waits for up to 20 s for a worker that does not read, and kills it",
     },
     "test_a_held_far_end_gives_no_credit_back_and_then_each_credit_once": {
         DIRECT: "a sender waits in its call: it has no more than one segment under way",
-        WORKERS: _NO_ANSWER,
     },
     "test_a_held_far_end_accepts_no_more_than_it_has_room_for": {
         DIRECT: "a sender waits in its call: it has no more than one segment under way",
         THREAD: _BY_AGENTS,
         PROCESS: _BY_AGENTS,
-        WORKERS: _BY_PAUSE,
     },
     "test_values_after_a_restart_replace_those_before_it": {
         DIRECT: _NO_RESTART,
@@ -121,18 +107,15 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "test_after_a_restart_each_sender_has_its_credit_back_once": {
         DIRECT: _NO_RESTART,
         THREAD: _NO_RESTART,
-        WORKERS: _NO_ANSWER,
     },
     "test_close_wakes_a_caller_that_waits_for_the_far_end": {
         DIRECT: _NO_WAIT,
         THREAD: _NO_WAIT,
-        WORKERS: "the pool belongs to one thread, whose `sample` ends by its `stop` event",
     },
     "test_a_close_while_the_far_end_is_being_started_leaves_no_process": {
         DIRECT: _NO_PROCESS,
         THREAD: _NO_PROCESS,
         EXPERIENCE: "the sender does not start the parameter server",
-        WORKERS: "one thread starts the workers and closes the pool",
     },
 }
 
@@ -184,7 +167,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_learner, "_MAX_PAUSE_SEC", 0.1)
     for module in (gradient_learner, learner_process, remote_learner):
         monkeypatch.setattr(module, "_STOP_SEC", 0.2)
-    monkeypatch.setattr(sampler_pool, "_END_SEC", 0.2)
 
 
 @pytest.fixture
@@ -252,8 +234,7 @@ def test_segments_of_each_sender_are_handled_once_and_in_order(link: Carrier) ->
 
 def test_segments_of_one_sender_stay_in_order_beside_those_of_another_size(link: Carrier) -> None:
     first, *rest = make_segments(3)
-    # There is one sampling worker; its trajectories differ in length.
-    other = Segment(0, 9) if isinstance(link, SamplerCarrier) else Segment(1, 1)
+    other = Segment(1, 1)
     with contextlib.ExitStack() as stack:
         if not isinstance(link, DirectCarrier):
             stack.enter_context(link.held())

@@ -22,7 +22,7 @@ def write_experiment(folder: Path, placement: str) -> Path:
     file = folder / "experiment.yaml"
     file.write_text(
         f"run_dir: {folder / 'run'}\n"
-        f"learner: {{placement: {placement}, target_episodes: 20, max_traj_len: {STEPS}}}\n"
+        f"learner: {{placement: {placement}, target_episodes: 20}}\n"
         f"algorithm: {{path: {FOLDER}, max_global_step: 4000, rollouts: {rollouts}}}\n"
         f"environment: {{path: {FOLDER}, slots: {SLOTS}}}\n"
     )
@@ -34,7 +34,7 @@ def write_experiment(folder: Path, placement: str) -> Path:
     [
         ("agent", []),
         ("server", []),
-        ("server", ["learner.workers=2", "algorithm.max_global_step=12000"]),
+        ("server", ["learner.workers=2"]),
     ],
     ids=["agent", "server", "workers"],
 )

@@ -59,7 +59,7 @@ def test_trajectories_by_hand_one_of_each_slot_from_reset_to_end():
     want = [1 + second / 2 + (2 - second) / 4, 2]
     np.testing.assert_allclose(rows.returns[:2], want, rtol=1e-6)
     assert timing.env_steps == 5
-    assert timing.sample_sec == timing.ideal_sec > 0
+    assert timing.sample_sec > 0
 
 
 def test_what_is_longer_is_cut_off_and_ends_with_the_value_of_what_came_last():
@@ -91,15 +91,14 @@ def test_values_and_log_probs_are_tensorflows_from_no_memory_on(layers):
     values = draw_values(sampler.model, 3)
     sampler.sync_policy(values, 7)
     assert sampler.version == 7
-    buffers = []
-    sampler.sample_on(50, buffers.append, lambda: len(buffers) < 5)
-    assert {len(buffer) for buffer in buffers} == {3, 5}
-    for buffer in buffers:
-        rows = buffer.rows()
-        want, distribution = unroll(config, values, rows.states["observation"])
-        np.testing.assert_allclose(rows.values, want, atol=1e-5)
-        log_prob = distribution.log_prob(rows.actions["action"]).numpy()
-        np.testing.assert_allclose(rows.extras["log_prob"], log_prob, atol=1e-5)
+    for _ in range(2):
+        buffer, _ = sampler.sample_traj(50)
+        assert buffer.traj_idx == [0, 3, 8]
+        for steps, rows in split(buffer):
+            want, distribution = unroll(config, values, rows.states["observation"][steps])
+            np.testing.assert_allclose(rows.values[steps], want, atol=1e-5)
+            log_prob = distribution.log_prob(rows.actions["action"][steps]).numpy()
+            np.testing.assert_allclose(rows.extras["log_prob"][steps], log_prob, atol=1e-5)
 
 
 def test_the_end_of_a_cut_trajectory_is_valued_with_what_is_remembered_of_it():
@@ -193,19 +192,6 @@ def test_a_history_begins_anew_with_each_trajectory():
         np.testing.assert_array_equal(inputs[1:, :3], inputs[:-1, 3:])
 
 
-def test_what_is_not_whole_in_the_end_is_counted():
-    sampler = make_sampler(CountingSlots([2, 5]))
-    asked, whole = [], []
-
-    def goes_on():
-        asked.append(1)
-        return len(asked) <= 7  # seven steps
-
-    # Slot 0: three whole, one step; slot 1: one whole, two steps.
-    assert sampler.sample_on(9, whole.append, goes_on) == (2, 3)
-    assert sorted(map(len, whole)) == [2, 2, 2, 5]
-
-
 def test_trajectories_longer_than_the_first_room():
     buffer, _ = make_sampler(CountingSlots([200, 3])).sample_traj(150)
     assert buffer.traj_idx == [0, 150, 153]
@@ -214,5 +200,5 @@ def test_trajectories_longer_than_the_first_room():
 
 def test_a_policy_that_does_not_act_in_numpy_is_refused():
     config = make_config([{"conv": {"filters": 2, "kernel": 3, "stride": 1}}, 4], image=(8, 8, 1))
-    with pytest.raises(ConfigError, match=r"learner\.workers: PPOModel cannot sample"):
+    with pytest.raises(ConfigError, match="AlgoWorker: PPOModel must act in NumPy"):
         AlgoWorker(make_model(config), 0)

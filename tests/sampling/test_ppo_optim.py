@@ -16,7 +16,6 @@ from relaax_like.experience.rollout import ALIVE, TERMINATED
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.updates import LearningTask, NotFiniteError
 from relaax_like.sampling.ppo_optim import PPOOptim
-from relaax_like.sampling.trajectory_data import TrajectoryData
 
 from .conftest import SIZE, CountingSlots, make_config, make_model, make_sampler
 
@@ -73,7 +72,7 @@ def test_returns_and_advantages_are_those_of_the_buffer(layers):
     config = make_config(layers, batch_size=2, normalize_advantage="none")
     buffer, optim = sample(config), make_optim(config)
     task = optim._task
-    arguments = optim.data_preprocess(TrajectoryData(buffer))
+    arguments = optim.data_preprocess(buffer)
     with Traced(task._algorithm, task._settings, task._setting_values, 0) as traced:
         parts = task._make_batch(**arguments)
         prepared = task._algorithm.prepare(make_batch(parts, traced.discount))
@@ -103,7 +102,7 @@ def test_padding_changes_no_number(layers):
     """Of one minibatch with all that there is, for several epochs."""
     config = make_config(layers, num_steps=80, batch_size=3 if len(layers) > 1 else 15, epochs=3)
     buffer, optim, plain = sample(config), make_optim(config, 64), make_task(config)
-    laid_out = optim.data_preprocess(TrajectoryData(buffer))
+    laid_out = optim.data_preprocess(buffer)
     assert laid_out["extras"]["mask"].size > len(buffer)
     if len(layers) > 1:
         arguments, unit, minibatch = make_arguments(buffer, [0, 1, 2]), "rollouts", 3
@@ -189,7 +188,7 @@ def test_rewards_are_scaled_by_sums_that_begin_with_each_trajectory():
             {LOG_PROB: np.zeros(2, np.float32)},
         )
     optim = make_optim(config)
-    arguments = optim.data_preprocess(TrajectoryData(buffer))
+    arguments = optim.data_preprocess(buffer)
     # R = 2, 4 + 2 / 2 = 5 and again: variance 2.25. The value behind the end is scaled already.
     rewards = arguments["rewards"]["reward"][:4, 0, 0]
     np.testing.assert_allclose(rewards, [2 / 1.5, 4 / 1.5, 2 / 1.5, 4 / 1.5 + 1.5], rtol=1e-5)

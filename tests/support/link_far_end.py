@@ -2,15 +2,13 @@
 
     python -m support.link_far_end learner FOLDER SOCKET
     python -m support.link_far_end experience FOLDER
-    python -m support.link_far_end sampler FOLDER NAME SOCKET
 
-The protocol's end in it is the product's own; only the learning, or the playing, is scripted. It
+The protocol's end in it is the product's own; only the learning is scripted. It
 loads no TensorFlow. `FOLDER` contains what it has done (`Events`) and what a test tells it to do:
 
     hold        accepts segments, but handles none while this file exists
     mute        says nothing about what it has handled while this file exists
     silent      does not come up while this file exists
-    commands-N  trajectories that sampling worker N plays: code and length, one per line
 """
 
 import os
@@ -19,8 +17,7 @@ import socket
 import sys
 import threading
 import time
-import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -221,6 +218,9 @@ def serve_experience(folder: Path) -> None:
             with self._lock:
                 self._tally.add(env_steps, episodes, origin)
 
+        def add_sampling(self, client_id: str, seconds: float) -> None:
+            pass
+
         def learn(self, timeout_sec: float = 0.0) -> LearnerUpdate | None:
             data = self._collector.get_training_data(timeout_sec)
             if data is None:
@@ -274,89 +274,13 @@ def serve_experience(folder: Path) -> None:
     os._exit(0)
 
 
-class ScriptedSampler:
-    """Plays what the file of commands says, one trajectory per line: its code and its length."""
-
-    def __init__(self, folder: Path, name: str):
-        self._folder = folder
-        self._place = name.partition(".")[0]
-        self._events = Events(folder)
-        # A worker that replaces another one continues behind what that one had begun.
-        self._done = sum(place == self._place for place, _ in self._events.read("begun"))
-        self._value = 0.0
-
-    def sync_policy(self, values: Sequence[np.ndarray], version: int) -> None:
-        """Records the values."""
-        self._value = float(values[0][0])
-        self._events.write("sync", self._place, version, int(self._value))
-
-    def sample_on(
-        self,
-        max_traj_len: int,
-        take: Callable[[object], None],
-        goes_on: Callable[[], bool],
-    ) -> tuple[int, int]:
-        """Plays until there are new values; returns unfinished trajectories and their steps."""
-        from relaax_like.experience.buffer import Buffer
-
-        while goes_on():
-            command = self._read_command()
-            if command is None:
-                time.sleep(_POLL_SEC)
-                continue
-            code, length = command
-            self._events.write("begun", self._place, code)
-            while (self._folder / "hold").exists():
-                if not goes_on():
-                    return 1, 1
-                time.sleep(_POLL_SEC)
-            rewards = np.zeros(length, np.float32)
-            rewards[0] = code
-            buffer = Buffer(0.99, 0.95)
-            buffer.push_trajectory(
-                {"observation": np.zeros((length, 4), np.float32)},
-                {"action": np.zeros(length, np.int64)},
-                rewards,
-                np.zeros(length, np.float32),
-                terminal_value=0.0,
-                extras={"value": np.full(length, self._value, np.float32)},
-            )
-            take(buffer)
-        return 0, 0
-
-    def _read_command(self) -> tuple[int, int] | None:
-        path = self._folder / f"commands-{self._place}"
-        lines = path.read_text().splitlines() if path.exists() else []
-        if len(lines) <= self._done:
-            return None
-        self._done += 1
-        code, length = lines[self._done - 1].split()
-        return int(code), int(length)
-
-
-def serve_sampler(folder: Path, name: str, number: int) -> None:
-    """Runs a sampling worker that plays what it is told."""
-    # The service needs it only to name a type, and it takes longer to load than all the rest.
-    sampler = types.SimpleNamespace(AlgoSampler=None)
-    sys.modules["relaax_like.sampling.algo_sampler"] = sampler  # type: ignore[assignment]
-
-    from relaax_like.learn.channel import Channel
-    from relaax_like.sampling.sampler_service import SamplerService
-    from relaax_like.v1 import sampling_pb2
-
-    channel = Channel(socket.socket(fileno=number), sampling_pb2.SamplerRequest)
-    SamplerService(channel).serve(ScriptedSampler(folder, name))  # type: ignore[arg-type]
-
-
 def main() -> None:
     """Runs one far end."""
     kind, folder, *rest = sys.argv[1:]
     if kind == "learner":
         serve_learner(Path(folder), int(rest[0]))
-    elif kind == "experience":
-        serve_experience(Path(folder))
     else:
-        serve_sampler(Path(folder), rest[0], int(rest[1]))
+        serve_experience(Path(folder))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Each transport of experience behind one interface, as tests/learn/test_links.py needs it.
 
 A `Carrier` has a sender of segments, in this process, and a far end that accepts them. The far end
-is a process where the product has one; it records what it accepts. With the sampling workers it is
-the other way round: their processes send, and this process accepts.
+is a process where the product has one; it records what it accepts.
 """
 
 import abc
@@ -32,14 +31,13 @@ from relaax_like.experience.rollout import Rollout
 from relaax_like.learn import learner_process
 from relaax_like.learn.learner_process import LearnerProcess
 from relaax_like.learn.remote_learner import RemoteLearner
-from relaax_like.sampling.sampler_pool import SamplerPool
 from relaax_like.wire.errors import ServerUnavailableError
 from support.bridge import make_backend
 from support.cluster import ROOT
 from support.lines import Line
 from support.link_far_end import CAPACITY, COLUMNS, OLDER, STEPS, Events, find_codes
 from support.rollouts import make_rollout
-from support.threads import WAIT_SEC, Caller, wait_until
+from support.threads import WAIT_SEC, wait_until
 
 _ENVIRONMENT = {
     **os.environ,
@@ -706,160 +704,9 @@ class ExperienceCarrier(_LearnerCarrier):
         return self._link.collect_stream(self._client_id, 0.5)
 
 
-class SamplerCarrier(Carrier):
-    """`SamplerPool` and `SamplerService`: socket pairs to processes that sample.
-
-    Segments are trajectories. The workers send them, and the pool, in this process, accepts them;
-    `restart_far_end` kills the workers. Values go from the pool to the workers.
-    """
-
-    most_under_way = 1  # in one environment
-
-    def __init__(self, folder: Path, senders: int = 1):
-        super().__init__(folder, senders)
-        self._pool: SamplerPool | None = None
-        self._received: list[Segment] = []
-        self._lost = 0
-        self._version = 0
-        self._sent = 0
-        self._sampling: Caller | None = None
-        self._stop = threading.Event()
-
-    def start(self) -> None:
-        self._pool = SamplerPool(
-            [*_FAR_END, "sampler", str(self.folder)],
-            self.senders,
-            slots=1,
-            discount=0.99,
-            gae_lambda=0.95,
-            environment=_ENVIRONMENT,
-        )
-        self._sync(0)
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.close()
-
-    def tear_down(self) -> None:
-        self._stop.set()
-
-    def find_pids(self) -> list[int]:
-        return _find_children(self.folder)
-
-    def send(self, segment: Segment, slots: int = COLUMNS) -> None:
-        with (self.folder / f"commands-{segment.sender}").open("a") as file:
-            file.write(f"{segment.code} {slots}\n")
-
-    def send_much(self) -> None:
-        # To the workers: what they send is read by a thread of its own.
-        assert self._pool is not None
-        for version in range(1, 5):
-            self._pool.sync_policy([np.zeros(1 << 20, np.float32)], version)
-
-    def send_through(self, first: int) -> list[Segment]:
-        segment = Segment(0, first)
-        self.send(segment)
-        while segment not in self._received:
-            self._sample()
-        return [segment]
-
-    def held(self) -> contextlib.AbstractContextManager[None]:
-        return self._existing("hold")
-
-    def wait_under_way(self, count: int) -> None:
-        begun = len(self.events.read("begun"))
-        self._sampling = Caller(self._sample)
-        wait_until(lambda: len(self.events.read("begun")) > begun, "the trajectory")
-
-    def received(self) -> list[Segment]:
-        return list(self._received)
-
-    def wait_received(self, count: int) -> None:
-        if self._sampling is not None:
-            self._sampling.get()
-            self._sampling = None
-        while len(self._received) < count:
-            self._sample()
-
-    def _sample(self) -> None:
-        assert self._pool is not None
-        timer = threading.Timer(WAIT_SEC, self._stop.set)
-        timer.start()
-        try:
-            sampled = self._pool.sample(1, COLUMNS * 4, self._stop)
-        finally:
-            timer.cancel()
-        assert sampled is not None, "waited for a trajectory"
-        buffer, timing = sampled
-        rewards = buffer.rows().rewards
-        self._received += [Segment.of(int(code)) for code in rewards if code]
-        self._lost += timing.discarded_trajectories
-
-    def lost(self) -> int:
-        return self._lost
-
-    def publish(self) -> None:
-        self._version += 1
-        self._sync(self._version)
-
-    def publish_older(self) -> None:
-        self._sync(self._version - 1)
-        self._exchange()
-
-    def _sync(self, version: int) -> None:
-        assert self._pool is not None
-        self._pool.sync_policy([np.full(3, 1000 + version, np.float32)], version)
-
-    def _exchange(self) -> None:
-        """Sends a segment of each worker, so that both ends have handled all that came before."""
-        self._sent += 1
-        for worker in range(self.senders):
-            self.send(Segment(worker, 60 + self._sent))
-        self.wait_received(len(self._received) + self.senders)
-
-    def seen(self) -> list[tuple[int, float]]:
-        return [(int(version), float(value)) for _, version, value in self.events.read("sync")]
-
-    def newest(self) -> tuple[int, float]:
-        return self._version, 1000.0 + self._version
-
-    def wait_newest(self, more_than: int = 0) -> None:
-        self._exchange()
-        super().wait_newest(more_than)
-
-    @contextlib.contextmanager
-    def frozen(self) -> Iterator[None]:
-        pids = self.find_pids()
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
-
-    def restart_far_end(self, forgets: bool = False) -> None:
-        for pid in self.find_pids():
-            os.kill(pid, signal.SIGKILL)
-        if self._sampling is None:
-            return  # the pool, which is used by one thread, replaces them while it samples
-        # The one that is under way ends with a trajectory of the next worker.
-        (self.folder / "hold").unlink()
-        self._sent += 1
-        self.send(Segment(0, 60 + self._sent))
-        self._sampling.get()
-        self._sampling = None
-
-    def make_waiter(self) -> Callable[[], object]:
-        self.start()
-        return self._sample
-
-
 CARRIERS: Mapping[str, type[Carrier]] = {
     "direct call": DirectCarrier,
     "thread": ThreadCarrier,
     "learner process": LearnerProcessCarrier,
     "experience service": ExperienceCarrier,
-    "sampling workers": SamplerCarrier,
 }

@@ -62,10 +62,7 @@ ROADS: dict[str, tuple[str, Callable[[Path], str]]] = {
 }
 TRAIN_ROADS = {
     **ROADS,
-    "workers": (
-        "placement: server, workers: 2, max_traj_len: 6",
-        lambda folder: f"name: ppo, {PPO}",
-    ),
+    "workers": ("placement: server, workers: 2", make_ppo),
 }
 
 

@@ -2,9 +2,11 @@
 
 The file is that of the variable RELAAX_TEST_STEPS, and common to all processes. Episodes have up to
 40 steps. With RELAAX_TEST_STATELESS set, a run cannot be resumed in the middle of them. With
-RELAAX_TEST_STOP set to "PID CALLS", a process gets a Ctrl-C during that call of `step`.
+RELAAX_TEST_STOP set to "PID CALLS", a process gets a Ctrl-C during that call of `step`; only one,
+where several processes step.
 """
 
+import contextlib
 import os
 import signal
 from collections.abc import Mapping
@@ -32,7 +34,8 @@ class StepCountingSlots:
         self._random = np.random.default_rng(seed)
         self._left = self._draw_lengths()
         self._file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        stop = os.environ.get(STOP)
+        stop = os.environ.get(STOP, "")
+        self._mark = file.with_name(f"stop {stop}")
         self._stop_pid, self._calls_left = map(int, stop.split()) if stop else (0, 0)
         if not os.environ.get(STATELESS):
             self.get_state = self._get_state
@@ -47,7 +50,9 @@ class StepCountingSlots:
         os.write(self._file, b"." * self.slots)
         self._calls_left -= 1
         if not self._calls_left:
-            os.kill(self._stop_pid, signal.SIGINT)
+            with contextlib.suppress(FileExistsError):
+                self._mark.touch(exist_ok=False)
+                os.kill(self._stop_pid, signal.SIGINT)
         self._left -= 1
         ended, final = self._left == 0, self._observe()
         truncated = ended & (np.arange(self.slots) % 2 == 0)

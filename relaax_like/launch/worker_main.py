@@ -1,0 +1,165 @@
+"""`python -m ...`: a worker of `relaax train`, which runs environments and their agents.
+
+Its arguments are the run's config.yaml, its number, and the address of the parameter server.
+"""
+
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from relaax_like.bridge.control import BridgeControl, Link
+from relaax_like.client.interactor import Interactor
+from relaax_like.config.loader import load_experiment
+from relaax_like.config.models import Experiment
+from relaax_like.config.seeds import derive_seed
+from relaax_like.core.roles import ParameterServerClient
+from relaax_like.launch.agents import BesideLearner, make_agent_host
+from relaax_like.launch.local import LocalAgents, open_slots
+from relaax_like.launch.metrics import make_agent_metrics
+from relaax_like.launch.process import (
+    EXIT_USAGE,
+    Shutdown,
+    end_now,
+    run_main,
+    setup_logging,
+    start_tracing,
+)
+from relaax_like.launch.security import make_client_security
+from relaax_like.learn.remote_learner import RemoteLearner
+from relaax_like.nn.compiling import use_compile_cache
+from relaax_like.wire import tracing
+from relaax_like.wire.errors import ConfigError, InvalidInputError, ProtocolError, RelaaxError
+from relaax_like.wire.reports import Event, Reporter
+from relaax_like.wire.security import ClientSecurity
+
+logger = logging.getLogger(__name__)
+
+_SERVER_WAIT_SEC = 5.0
+_POLL_SEC = 0.2
+
+
+def main() -> int:
+    """Plays until the training's end or a signal."""
+    shutdown = Shutdown()
+    reporter = Reporter.from_environment()
+    file, number, address = sys.argv[1:]
+    experiment = load_experiment(file)
+    setup_logging(experiment.parameter_server.log_level, with_time=False)
+    name = f"worker-{number}"
+    start_tracing(name, experiment, wanted=False)
+    use_compile_cache(experiment.compile_cache)
+    # On this machine, in the clear.
+    security = ClientSecurity(token_file=make_client_security(experiment).token_file)
+    with BridgeControl().connect(address, security) as link:
+        try:
+            play(experiment, name, link, shutdown, reporter)
+        except (InvalidInputError, ProtocolError) as error:
+            # Of the environment: its spaces, or a wrong value. That ends the run.
+            raise ConfigError(str(error)) from error
+    # A gradient that takes too long is still being computed: Python's end would abort in it.
+    end_now(shutdown.exit_status)
+
+
+def play(
+    experiment: Experiment, name: str, link: Link, shutdown: Shutdown, reporter: Reporter
+) -> None:
+    """Runs the environments of one worker until the training's end or a signal.
+
+    Args:
+      experiment: what is trained.
+      name: of the worker, the same after a restart.
+      link: to the parameter server.
+      shutdown: of this process.
+      reporter: hears of the first rollout.
+
+    Raises:
+      InvalidInputError: an environment has made a wrong value.
+      ProtocolError: the algorithm cannot use the environments' spaces.
+    """
+    environment = experiment.environment
+    assert environment is not None, "workers have environments"
+    metrics = make_agent_metrics(experiment, link)
+    sampling = _Sampling()
+
+    def make_client(client_id: str) -> ParameterServerClient:
+        return link.parameter_server_stub(client_id, metrics, _SERVER_WAIT_SEC)
+
+    with contextlib.ExitStack() as ends:
+        with shutdown.interrupting(), tracing.span(tracing.START):
+            beside = None
+            if experiment.learner.placement == "server":
+                learner = _make_learner(name, link, shutdown, sampling.get_sec)
+                beside = BesideLearner(learner, metrics, experiment.learner.rollouts_ahead)
+            host = make_agent_host(experiment, make_client, client_id=name, beside=beside)
+            # Whoever takes the place of a worker that died plays other episodes.
+            purpose = f"{name} from step {link.status().global_t}"
+            slots = ends.enter_context(open_slots(experiment, purpose))
+            if beside is not None:
+                ends.callback(learner.stop)
+                while not (learner.wait_loaded(_POLL_SEC) or shutdown.requested.is_set()):
+                    pass
+            agents = LocalAgents(slots, host, stop=shutdown.requested, resumable=False)
+            ends.callback(agents.close)
+        interactor = Interactor(
+            slots,
+            agents,
+            rnd=environment.rnd,
+            limit=environment.limit,
+            stop=shutdown.requested,
+            on_step=_FirstRollout(experiment.algorithm, reporter).count_step,
+            seed=derive_seed(experiment.seed, purpose),
+        )
+        sampling.begin(interactor, agents)
+        interactor.run()
+
+
+def _make_learner(
+    name: str, link: Link, shutdown: Shutdown, get_sampling_sec: Callable[[], float]
+) -> RemoteLearner:
+    def fail(error: RelaaxError) -> None:
+        logger.error("%s", error)
+        shutdown.request(EXIT_USAGE)
+
+    return RemoteLearner(
+        lambda: link.collect_stream(name, _SERVER_WAIT_SEC),
+        name,
+        on_global_t=link.note_global_t,
+        on_failure=fail,
+        get_sampling_sec=get_sampling_sec,
+    )
+
+
+class _Sampling:
+    """Tells how long this process has sampled, without waiting for the learner."""
+
+    def __init__(self) -> None:
+        self._get: Callable[[], float] = lambda: 0.0
+
+    def begin(self, interactor: Interactor, agents: LocalAgents) -> None:
+        """Counts from now on."""
+        self._get = lambda: interactor.busy_sec - agents.waiting_sec
+
+    def get_sec(self) -> float:
+        """Returns the seconds so far; from any thread."""
+        return self._get()
+
+
+class _FirstRollout:
+    """Reports when the first rollout is complete: whoever plays so far is healthy."""
+
+    def __init__(self, config: Any, reporter: Reporter):
+        steps = getattr(config, "rollout_steps", 1)
+        self._left = max(steps.values()) if isinstance(steps, Mapping) else int(steps)
+        self._reporter = reporter
+
+    def count_step(self) -> None:
+        """Counts a step of all slots."""
+        self._left -= 1
+        if self._left == 0:
+            self._reporter.report(Event.WORKED)
+
+
+if __name__ == "__main__":
+    run_main(main)

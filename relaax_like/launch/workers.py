@@ -1,0 +1,132 @@
+"""`relaax train` with `learner.workers`: processes that play, and this one, which learns."""
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+from relaax_like.bridge.control import BridgeControl
+from relaax_like.config.models import Experiment
+from relaax_like.config.run_folder import CONFIG_NAME
+from relaax_like.launch.manager import Manager, ProcessSpec
+from relaax_like.launch.parameter_server import make_experience_service
+from relaax_like.launch.process import EXIT_USAGE
+from relaax_like.launch.security import make_client_security, make_server_security
+from relaax_like.learn.experience_service import ExperienceService
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.wire import tracing
+from relaax_like.wire.errors import ConfigError, RelaaxError
+from relaax_like.wire.security import ServerSecurity
+
+logger = logging.getLogger(__name__)
+
+_WORKER = "relaax_like.launch.worker_main"
+# A worker computes a row or a few at a time: threads would only be in the others' way.
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_POLL_SEC = 0.05
+# After the end of the training, for the last steps of the environments.
+_LAST_STEPS_SEC = 5.0
+# At the end, for calls that do not end by themselves.
+_CALLS_SEC = 3.0
+
+
+def train_with_workers(
+    experiment: Experiment,
+    server: ParameterServer,
+    stop: threading.Event,
+    on_ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serves the parameter server to workers on this machine, until the training's end or `stop`.
+
+    Each worker runs its environments and their agents in one process; for this one it is what an
+    rlx server is to a parameter server. Workers that die are restarted.
+
+    Args:
+      experiment: whose config.yaml is in the run's folder.
+      server: in this process; with `learner.placement: server` this process also learns.
+      stop: ends it.
+      on_ready: called, by another thread, when experience has come; often.
+
+    Raises:
+      ConfigError: there is no environment, or a worker has found a mistake in the settings.
+      RelaaxError: learning has failed, or the workers could not be kept alive.
+    """
+    if experiment.environment is None:
+        raise ConfigError(f"{experiment.file}: training needs a section environment; add one")
+    failures: list[Exception] = []
+    service = make_experience_service(experiment, server, failures.append)
+    # Workers are on this machine: a token is asked of them where the run has one, but no TLS.
+    security = ServerSecurity(tokens=make_server_security(experiment).tokens)
+    make_client_security(experiment)  # a missing token is found here, not by each worker
+    grpc_server, port = BridgeControl().create_server("127.0.0.1:0", server, security, service)
+    grpc_server.start()
+    try:
+        if service is not None:
+            service.start()
+        manager = Manager(_make_specs(experiment, f"127.0.0.1:{port}"), write_line=_log_line)
+        with _watching(manager, server, service, stop, failures, on_ready):
+            status = manager.run()
+    finally:
+        if service is not None:
+            # TensorFlow must not be in the middle of an update when this process ends.
+            service.stop(timeout_sec=None)
+        grpc_server.stop(grace=1.0).wait(_CALLS_SEC)
+    if failures:
+        raise failures[0]
+    if status and not stop.is_set():
+        if service is not None:
+            service.join()  # standard error is hidden while TensorFlow is being loaded
+        error = ConfigError if status == EXIT_USAGE else RelaaxError
+        raise error(f"a worker ended with status {status}; see its error above")
+
+
+def _make_specs(experiment: Experiment, address: str) -> list[ProcessSpec]:
+    config = str(experiment.run_dir / CONFIG_NAME)
+    env = {name: value for name, value in _ONE_THREAD.items() if name not in os.environ}
+    if tracing.active is not None:
+        env[tracing.ENVIRONMENT_VARIABLE] = str(tracing.active.path.parent)
+    return [
+        ProcessSpec(
+            name=f"worker{number}",
+            argv=[sys.executable, "-m", _WORKER, config, str(number), address],
+            reports=True,
+            env=env,
+        )
+        for number in range(1, experiment.learner.workers + 1)
+    ]
+
+
+def _log_line(name: str, line: str) -> None:
+    logger.info("%s | %s", name, line)
+
+
+@contextlib.contextmanager
+def _watching(
+    manager: Manager,
+    server: ParameterServer,
+    service: ExperienceService | None,
+    stop: threading.Event,
+    failures: list[Exception],
+    on_ready: Callable[[], None],
+) -> Iterator[None]:
+    """Stops the manager when there is a reason to; the context is its run."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        first = server.global_t
+        while not (ended.wait(_POLL_SEC) or stop.is_set() or failures or server.finished):
+            if server.global_t != first or (service is not None and service.has_agents):
+                on_ready()
+        if server.finished and not stop.is_set():
+            ended.wait(_LAST_STEPS_SEC)  # workers hear of the end and exit by themselves
+        manager.stop()
+
+    watcher = threading.Thread(target=watch, name="workers", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
