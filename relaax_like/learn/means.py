@@ -1,5 +1,6 @@
 """Means of numbers over a second, for the curves: an update may take a millisecond."""
 
+import math
 import time
 from collections.abc import Mapping
 
@@ -13,7 +14,7 @@ _EVERY_SEC = 1.0
 
 
 class Means:
-    """Adds up numbers by name, and records their means about once a second.
+    """Adds up numbers by name, and records their means about once a second; the first ones at once.
 
     Not thread-safe.
 
@@ -23,7 +24,7 @@ class Means:
 
     def __init__(self, metrics: Metrics):
         self._metrics = metrics
-        self._since = time.monotonic()
+        self._since = -math.inf
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
 

@@ -30,6 +30,7 @@ FILE = ROOT / "algorithms" / "bc" / "bc.yaml"
 def make_task(layers: Any = (), **settings: Any) -> LearningTask:
     config = bc_config.Config(network={"layers": tuple(layers)}, **settings)
     model = bc_model.make_model(config, 0)
+    model.xla = False  # compiling takes longer than all else here
     return LearningTask(bc_algorithm.make_algorithm(config, model, 0), config.optimizers)
 
 

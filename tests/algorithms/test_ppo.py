@@ -28,6 +28,7 @@ def make_config(layers=(8,), **settings):
 
 def make_task(config, seed=0):
     model = ppo_model.make_model(config, seed)
+    model.xla = False  # compiling takes longer than all else here
     return LearningTask(ppo_algorithm.make_algorithm(config, model, seed), config.optimizers)
 
 

@@ -331,7 +331,7 @@ def test_curves_say_what_was_learned_and_where_the_time_went() -> None:
     with make_plain_server(metrics=metrics) as server:
         learner = make_plain_learner(server)
         learner.load()
-        for reward in (1.0, 3.0):
+        for reward in (9.0, 1.0, 3.0):  # the first one is recorded at once
             learner.add(make_rewarded(COLUMNS, reward), ())
             learner.learn()
         learner.close()  # records what has come since the last second

@@ -31,6 +31,7 @@ def make_policy(run_dir=None, **settings):
         **settings,
     )
     model = load("model", "ppo").make_model(config, 0)
+    model.xla = False  # compiling takes longer than all else here
     algorithm = load("algorithm", "ppo").make_algorithm(config, model, 0)
     task = LearningTask(algorithm, config.optimizers)
     return LearningPolicy(task, config.plan, seed=1, run_dir=run_dir)

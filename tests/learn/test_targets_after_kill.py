@@ -21,6 +21,7 @@ def feed(folder: Path, *kill: object) -> int:
     file = folder / "experiment.yaml"
     file.write_text(
         f"run_dir: {folder / 'run'}\n"
+        f"compile_cache: {folder.parent / 'cache'}\n"
         "learner: {placement: server}\n"
         f"algorithm: {{path: '{FOLDER}', max_global_step: 1000000}}\n"
     )

@@ -59,6 +59,8 @@ class Regressor(Model):
 class Regression(Algorithm):
     """A cost for each group, both with a decay of the weights."""
 
+    autograph = False
+
     def learn(self, batch):
         x, y, model = batch.inputs["x"], batch.rewards["reward"], self.model
         actor = tf.reduce_mean((x @ model.w + model.b - y) ** 2)
@@ -260,6 +262,8 @@ def make_x(x):
 class Chase(Algorithm):
     """The critic goes to 3, the actor to where the critic is."""
 
+    autograph = False
+
     def learn(self, batch):
         critic, actor = self.model.critic, self.model.actor
         costs = {"critic": 0.5 * (critic - 3.0) ** 2, "actor": 0.5 * (actor - critic) ** 2}
@@ -380,6 +384,8 @@ def test_frozen_groups_keep_their_values_and_their_steps(xla):
 class Climb(Algorithm):
     """The actor climbs by 1 per update, up to a height of 4."""
 
+    autograph = False
+
     def learn(self, batch):
         actor = self.model.actor
         return Losses(
@@ -430,6 +436,8 @@ class Mixed(Followed):
 
 class Rise(Algorithm):
     """The actor climbs by 1 per update."""
+
+    autograph = False
 
     def learn(self, batch):
         actor = self.model.actor(batch.returns)
@@ -544,6 +552,8 @@ def test_settings_schedules_and_global_t_are_inputs_of_one_compiled_function(xla
 
 
 class RowResults(Algorithm):
+    autograph = False
+
     def learn(self, batch):
         zero = 0.0 * (self.model.actor + self.model.critic)
         return Losses({"actor": zero, "critic": zero}, rows={"double": 2.0 * batch.inputs["x"]})
@@ -570,6 +580,8 @@ def test_results_of_rows_come_back_at_their_places(xla):
 
 class Seen(Algorithm):
     """Tells which rows it saw: row i is 2^i. What was seen in one update adds to the actor."""
+
+    autograph = False
 
     def learn(self, batch):
         costs = {"actor": -self.model.actor, "critic": 0.0 * self.model.critic}
@@ -657,6 +669,8 @@ class Sequences(Model):
 
 
 class WholeRollouts(Algorithm):
+    autograph = False
+
     def learn(self, batch):
         slots, steps = batch.inputs["x"][..., 0], batch.inputs["x"][..., 1]  # [T, m]
         wrong = [

@@ -16,6 +16,7 @@ from relaax_like.core.metrics import NullMetrics
 from relaax_like.launch.initial_values_main import make_initial_values
 from relaax_like.launch.learners import make_iteration_learner
 from relaax_like.launch.parameter_server import make_parameter_server, make_run_dir
+from relaax_like.nn.compiling import use_compile_cache
 from support.rollouts import make_rollout
 
 ITERATIONS = 4
@@ -24,6 +25,7 @@ ITERATIONS = 4
 def main() -> None:
     file, dumps, *kill = sys.argv[1:]
     experiment = load_experiment(file)
+    use_compile_cache(experiment.compile_cache)
     make_run_dir(experiment)
     server = make_parameter_server(
         experiment, (), NullMetrics(), lambda: make_initial_values(experiment)

@@ -10,6 +10,7 @@ from .model import ContractModel
 
 
 class Contract(Algorithm):
+    autograph = False
     phases = (Phase("critic"), Phase("actor", every=2))  # if phases
     frozen = ("fixed",)  # if frozen
 

@@ -36,6 +36,8 @@ class LinearPolicy(Model):
 class Reinforce(Algorithm):
     """Williams 1992: cost = -mean(log pi(a|x) r), each choice being an episode of its own."""
 
+    autograph = False
+
     def learn(self, batch: Batch) -> Losses:
         """Returns the cost of a rollout `[T, k, ...]`."""
         ((name, distribution),) = self.model.policy(batch.inputs, batch.memory)[0].items()

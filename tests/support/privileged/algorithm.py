@@ -9,6 +9,8 @@ from .model import Student
 
 
 class Learning(Algorithm):
+    autograph = False
+
     def learn(self, batch: Batch) -> Losses:
         policies, _ = self.model.policy(batch.inputs, batch.memory)
         answers = tf.argmax(batch.inputs["answer"], -1)

@@ -9,6 +9,8 @@ from .model import PaidModel
 
 
 class Paid(Algorithm):
+    autograph = False
+
     def learn(self, batch: Batch) -> Losses:
         speed, costs = batch.rewards["speed"][..., 0], batch.rewards["costs"]
         gains = batch.normalize(speed - self.config.weight * tf.reduce_sum(costs, -1))

@@ -10,6 +10,7 @@ from .model import TargetModel
 
 
 class Delayed(Algorithm):
+    autograph = False
     phases = (Phase("critic"), Phase("actor", every=2))
 
     def learn(self, batch: Batch) -> Losses:
