@@ -124,7 +124,7 @@ class BaseTrainer(abc.ABC):
           server: holds weights, optimizers and counts; `InProcessClient(server, name)` is an
             agent's view of it.
           stop: asks for the end.
-          progress: is shown; `show_episode` adds to it.
+          progress: is shown.
         """
 
     def make_agents(
@@ -159,9 +159,8 @@ class BaseTrainer(abc.ABC):
         if self._ready is None:
             self._ready = time.perf_counter()
 
-    def show_episode(self, episode: SlotEpisode, progress: Progress) -> None:
-        """Adds an episode to what is shown; for `on_episode` of an `Interactor`."""
-        progress.lengths.append(episode.length)
+    def show_episode(self, episode: SlotEpisode) -> None:
+        """Logs an episode, where score lines are on; for `on_episode` of an `Interactor`."""
         if self.experiment.rlx_server.score_lines:
             logger.info("slot %d: score %g, %d steps", episode.slot, episode.score, episode.length)
 
@@ -180,6 +179,7 @@ class BaseTrainer(abc.ABC):
         self, server: ParameterServer, newest: NewestScalars, shutdown: Shutdown
     ) -> Progress:
         with open_progress(self._log, self.experiment, newest, shutdown) as progress:
+            progress.find_mean_length = lambda: server.episode_means.mean_length
             watching = threading.Thread(
                 target=watch_progress,
                 args=(server, shutdown, progress.interval_sec, progress.show),

@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -29,7 +28,6 @@ from relaax_like.launch.parameter_server import log_progress
 from relaax_like.launch.process import Shutdown
 
 _TABLE_INTERVAL_SEC = 1.0
-_LENGTHS = 100
 # Groups of curves in the table, and how many lines each may take.
 _OPTIMIZER, _TIME = "Optimizer/", "Time/"
 _MAX_ROWS = 14
@@ -70,22 +68,17 @@ class Progress(ABC):
 
     Attributes:
       interval_sec: between two calls of `show`.
-      lengths: of the newest episodes, in steps; whoever runs the environments appends to it.
+      find_mean_length: returns the mean length of the newest episodes, in steps; None before the
+        first one.
     """
 
     def __init__(self, interval_sec: float) -> None:
         self.interval_sec = interval_sec
-        self.lengths: deque[int] = deque(maxlen=_LENGTHS)
+        self.find_mean_length: Callable[[], float | None] = lambda: None
 
     @abstractmethod
     def show(self, status: Status) -> None:
         """Shows the numbers of this moment."""
-
-    @property
-    def mean_length(self) -> float | None:
-        """Mean length of the newest episodes; None before the first one."""
-        lengths = tuple(self.lengths)
-        return sum(lengths) / len(lengths) if lengths else None
 
 
 class PlainProgress(Progress):
@@ -123,7 +116,7 @@ class JsonProgress(Progress):
             "steps_per_sec": status.env_steps_per_sec,
             "mean_return": status.mean_return,
             "return_episodes": status.return_episodes,
-            "mean_length": self.mean_length,
+            "mean_length": self.find_mean_length(),
             "episodes": status.episodes,
             "uptime_sec": status.uptime_sec,
             "snapshot_step": status.snapshot_global_t,
@@ -225,9 +218,10 @@ class TableProgress(Progress):
         mean = "-" if status.mean_return is None else f"{status.mean_return:.2f}"
         wanted = "" if target is None else f" of {target:g}"
         last = f" (last {status.return_episodes})" if status.return_episodes else ""
+        length = self.find_mean_length()
         return {
             "mean return": f"{mean}{wanted}{last}",
-            "episode length": "-" if self.mean_length is None else f"{self.mean_length:,.1f}",
+            "episode length": "-" if length is None else f"{length:,.1f}",
             "episodes": f"{status.episodes:,}",
         }
 

@@ -36,7 +36,7 @@ class Trainer(BaseTrainer):
                 limit=environment.limit,
                 # Agents with a state end where it can be taken.
                 stop=None if agents.has_state else stop,
-                on_episode=lambda episode: self.show_episode(episode, progress),
+                on_episode=self.show_episode,
                 seed=experiment.seed,
             )
             state = SerialState(experiment, server, slots, agents, interactor)

@@ -39,7 +39,7 @@ from relaax_like.core.manifest import Variable
 from relaax_like.core.records import Episode, StreamProgress
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn import experience_service, holding
-from relaax_like.learn.experience_service import ExperienceService
+from relaax_like.learn.experience_service import ExperienceService, log_failure
 from relaax_like.learn.messages import rollout_to_message
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import Snapshots
@@ -146,7 +146,7 @@ class Site:
         server_options = options.pop("server", {})
         self.server: ParameterServer = make_plain_server(**server_options)
         self.service: ExperienceService = make_plain_service(
-            self.server, self.policy, on_failure=self.failures.append, **options
+            self.server, self.policy, on_failure=self._note_failure, **options
         )
         self._stack = contextlib.ExitStack()
         self._stack.callback(self.server.close)
@@ -154,6 +154,10 @@ class Site:
         self._stack.callback(self.policy.gate.set)
         self.address, self.port = address, int(address.rpartition(":")[2])
         self.link = self._stack.enter_context(BridgeControl().connect(address))
+
+    def _note_failure(self, error: Exception) -> None:
+        log_failure(error)
+        self.failures.append(error)
 
     def connect(self, name: str = "client", **options: Any) -> Client:
         client = Client(self.link, name, **options)
@@ -586,7 +590,7 @@ def test_streams_leave_no_thread_behind(site: Site) -> None:
     clients = [site.connect(f"client-{n}") for n in range(20)]
     for client in clients:
         client.wait()
-    assert len(find_stream_threads()) == 20
+    wait_until(lambda: len(find_stream_threads()) == 20, "the threads")
     for client in clients[:10]:
         client.close()
     ends = [Caller(client.finish) for client in clients[10:]]
@@ -1084,16 +1088,18 @@ class Idle:
 def test_200_idle_streams_disturb_nobody(
     shared: Site, honest: Honest, channel: grpc.Channel
 ) -> None:
-    before = len(find_stream_threads())
+    honest.check()
+    others = set(find_stream_threads())
     idle = [Idle(channel, [header(client_id=f"idle-{n}")]) for n in range(200)]
     for stream in idle:
         next(stream.call)  # the values
-    assert len(find_stream_threads()) == before + 200
+    # A stream is read once its first answer has been sent.
+    wait_until(lambda: len(set(find_stream_threads()) - others) == 200, "the threads")
     for _ in range(3):
         honest.check()
     for stream in idle:
         stream.close()
-    wait_until(lambda: len(find_stream_threads()) <= before, "the end of the threads")
+    wait_until(lambda: set(find_stream_threads()) <= others, "the end of the threads")
 
 
 @pytest.mark.parametrize(

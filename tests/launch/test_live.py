@@ -76,7 +76,7 @@ def draw(cluster: Cluster, newest: NewestScalars, status: Status, *sets: str) ->
     experiment = load_experiment(cluster.config, ["algorithm.max_global_step=1000000", *sets])
     console = Console(file=io.StringIO(), width=100, force_terminal=False)
     table = TableProgress(experiment, newest, console)
-    table.lengths.extend([10, 20, 60])
+    table.find_mean_length = lambda: 30.0
     console.print(table.make_panel(status))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()

@@ -48,7 +48,7 @@ class Trainer(BaseTrainer):
         over = threading.Event()
 
         def take(episode):
-            self.show_episode(episode, progress)
+            self.show_episode(episode)
             status = server.status()
             mastered = status.episodes >= 10 and status.mean_return >= target
             if mastered or server.finished or stop.is_set():
