@@ -46,6 +46,7 @@ class LocalAgents:
       stop: once it is set, batch-native agents take what happened, but act no more; then their
         state can be taken.
       resumable: whether that is wanted. False: `stop` also ends a wait for the learner.
+      name: of the agents, for the parameter server; unique in a run.
 
     Attributes:
       has_state: whether these agents are batch-native ones.
@@ -59,6 +60,7 @@ class LocalAgents:
         exploit: bool = False,
         stop: threading.Event | None = None,
         resumable: bool = True,
+        name: str = "local",
     ):
         self._observations = SpaceValues(slots.observation_space, OBSERVATION)
         self._actions = SpaceValues(slots.action_space, ACTION)
@@ -75,7 +77,7 @@ class LocalAgents:
             self._observations.spaces,
             self._actions.spaces,
             slots.slots,
-            client_id="local",
+            client_id=name,
             exploit=exploit,
         )
         self.has_state = isinstance(self._agents, BatchSlots)

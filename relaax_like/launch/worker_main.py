@@ -100,7 +100,7 @@ def play(
                 ends.callback(learner.stop)
                 while not (learner.wait_loaded(_POLL_SEC) or shutdown.requested.is_set()):
                     pass
-            agents = LocalAgents(slots, host, stop=shutdown.requested, resumable=False)
+            agents = LocalAgents(slots, host, stop=shutdown.requested, resumable=False, name=name)
             ends.callback(agents.close)
         interactor = Interactor(
             slots,

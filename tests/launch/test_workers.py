@@ -94,6 +94,16 @@ def test_single_gradients_are_learned_from_too(tmp_path: Path) -> None:
     assert read_state(tmp_path).version > 0
 
 
+def test_plain_agents_of_several_workers_push_beside_each_other(tmp_path: Path) -> None:
+    file = write(tmp_path, algorithm="policy_gradient")
+    file.write_text(file.read_text().replace(", network: {layers: [4]}", ""))
+    with Processes(tmp_path) as processes:
+        program = start(processes, file, *SMALL[:2], "--max-global-step", 1500)
+        assert program.wait(110) == 0, program
+    assert "push dropped" not in program.output
+    assert TRACE not in program.output
+
+
 def test_a_recurrent_policy_learns_and_a_stopped_run_continues(tmp_path: Path) -> None:
     file = write(tmp_path, "[{lstm: 4}]", 2, "MaskedCartPole-v1")
     with Processes(tmp_path) as processes:
