@@ -84,6 +84,12 @@ def make_trainer(
     """
     trainer_class: type[BaseTrainer] = Trainer
     if (experiment.algorithm_folder / TRAINER_FILE).is_file():
+        if experiment.learner.workers:
+            raise ConfigError(
+                f"learner.workers: {experiment.learner.workers}, but "
+                f"{experiment.algorithm_folder / TRAINER_FILE} decides what plays; set it to 0, or "
+                "remove trainer.py"
+            )
         trainer_class = _load_trainer_class(experiment.algorithm_folder)
     elif experiment.learner.offline is not None:
         trainer_class = OfflineTrainer

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.cluster import BARE, TRACE, Cluster, Program, find_command
+from support.cluster import BARE, ROOT, TRACE, Cluster, Program, find_command
 from support.recordings import record
 from support.serial import STOP_AT, STOPPED
 
@@ -281,6 +281,20 @@ def test_methods_that_could_not_be_called_are_refused(tmp_path: Path, body: str,
 )
 def test_methods_may_have_a_form_of_their_own(tmp_path: Path, body: str) -> None:
     make_trainer(load_experiment(write_experiment(tmp_path, trainer=BASE + body)))
+
+
+def test_a_trainer_and_workers_exclude_each_other(tmp_path: Path) -> None:
+    folder = tmp_path / "ppo"
+    shutil.copytree(ROOT / "algorithms" / "ppo", folder, ignore=shutil.ignore_patterns("__*"))
+    (folder / "trainer.py").write_text("")
+    file = tmp_path / "experiment.yaml"
+    file.write_text(
+        f"algorithm: {{path: '{folder}', state_size: 4, num_actions: 2}}\n"
+        "environment: {program: OpenAI_Gym, env: CartPole-v1}\n"
+    )
+    experiment = load_experiment(file, ["learner.workers=2"])
+    with pytest.raises(ConfigError, match=r"learner\.workers: 2, but .*trainer\.py decides what"):
+        make_trainer(experiment)
 
 
 def test_relaax_run_refuses_a_trainer_that_it_would_not_use(tmp_path: Path) -> None:
