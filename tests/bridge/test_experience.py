@@ -6,6 +6,7 @@ covers R14, R27, R28, R30
 import contextlib
 import dataclasses
 import logging
+import math
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -889,6 +890,8 @@ STREAMS: dict[str, tuple[Sequence[bytes], str]] = {
         r"episodes\[0\].length",
     ),
     "more steps than anybody takes": ([header(sequence=1, env_steps=(1 << 32) + 1)], "env_steps"),
+    "no seconds": ([header(sequence=1, sampling_sec=math.nan)], "sampling_sec: nan"),
+    "negative seconds": ([header(sequence=1, sampling_sec=-1.0)], "sampling_sec: -1.0"),
     "endless steps": ([whole(GOOD_BYTES, env_steps=(1 << 64) - 1)], "than the rollout's 10"),
     "no columns": ([whole(GOOD_BYTES, columns=0)], "columns: 0, but the rollout has 2 slots"),
     "2^32 - 1 columns": ([whole(GOOD_BYTES, columns=(1 << 32) - 1)], "columns: 4294967295"),
