@@ -20,6 +20,7 @@ from support.contract.slots import CountingSlots
 import relaax_like
 from relaax_like.client import Interactor, RlxClient
 from relaax_like.experience.trajectory_files import TRAJECTORY_FOLDER
+from relaax_like.learn.checkpoint import load_checkpoint
 from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import read_latest
@@ -29,8 +30,8 @@ from relaax_like.wire.errors import ConfigError
 FEATURES = {
     "prepare": ("", ""),
     "stop": ("def stop", "stop ends the epochs of an iteration"),
-    "phases": ("phases =", "phases are several optimizer steps per batch"),
-    "frozen": ("frozen =", "frozen groups get no optimizer steps"),
+    "phases": ("", ""),
+    "frozen": ("", ""),
     "target": ("", ""),
     "settings": ("", ""),
     "random": ("", ""),
@@ -38,13 +39,14 @@ FEATURES = {
     "rows": ("", ""),
     "several rewards": ("def get_reward_specs", "the rewards are speed, costs"),
     "acting": ("", ""),
-    "next actions": ("def plan", "plan asks for next_actions"),
+    "next actions": ("", ""),
     "data handler": ("def make_data_handler", "make_data_handler"),
     "predict": ("def predict", "predict is overridden"),
     "replay": ("def plan", "plan is Replay"),
     "episodes": ("def plan", "plan is Episodes"),
 }
 PREFIX = "Optimizer/"  # of what `learn` returns
+HOOK = "learner.hook={save_ckpt_after_run: true}"
 COLUMNS = ("agent", "server", "serial", "workers", "offline")
 
 
@@ -86,7 +88,7 @@ class Trained:
 
 
 def get_options(column: str, folder: Path) -> list[str]:
-    run = [f"run_dir={folder / 'run'}"]
+    run = [f"run_dir={folder / 'run'}", HOOK]
     match column:
         case "agent":
             return [*run, "learner.placement=agent", "algorithm.alone=true"]
@@ -155,6 +157,7 @@ def serve(folder: Path, features: set[str]) -> None:
     """Trains in the parameter server, with a client over the network."""
     write_folder(folder / "contract", features)
     settings = (
+        HOOK,
         "learner.placement=server",
         "algorithm.max_global_step=512",
         f"algorithm.rows_file={folder / 'rows.npz'}",
@@ -255,6 +258,24 @@ CHECKS: dict[str, Callable[[Trained], None]] = {
 @pytest.mark.parametrize(("column", "feature"), select("yes"))
 def test_what_works_works(column: str, feature: str, train: Callable[[str], Trained]) -> None:
     CHECKS[feature](train(column))
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_hooks_are_called(column: str, train: Callable[[str], Trained]) -> None:
+    run = train(column)
+    (file,) = (run.folder / "run" / "ckpt").iterdir()
+    kept = load_checkpoint(file)
+    assert kept.last_iter > 0
+    for name, value in run.values.items():
+        np.testing.assert_array_equal(kept.policy[f"value/{name}"], value)
+
+
+def test_phases_are_refused_where_gradients_are_held_back(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, {"phases"})
+    options = [*get_options("agent", tmp_path), "relaax-parameter-server.combine.method=avg"]
+    place = re.escape(find_line(tmp_path / "contract", "phases ="))
+    with pytest.raises(ConfigError, match=rf"{place}: phases .*: avg holds .*; set it to fifo"):
+        relaax_like.train(file, options)
 
 
 @pytest.mark.parametrize(("column", "feature"), select("refused"))

@@ -46,20 +46,19 @@ class TaskClient(ParameterServerClient):
                     name,
                 )
         self._places = [places[name] for name in names]
-        own = [segments[place] for place in self._places if segments[place].kind == TRAINABLE]
-        self._groups = tuple(dict.fromkeys(segment.group for segment in own))
-        order = {segment.name: index for index, segment in enumerate(own)}
-        layout = client.manifest.select_groups(self._groups).trainable if own else ()
-        for segment in layout:
-            if segment.name not in order:
+        self._own = own = [segments[p] for p in self._places if segments[p].kind == TRAINABLE]
+        groups = tuple(dict.fromkeys(segment.group for segment in own))
+        own_names = {segment.name for segment in own}
+        for segment in client.manifest.select_groups(groups).trainable if own else ():
+            if segment.name not in own_names:
                 raise InvalidInputError(
                     f"{segment.name}: in the same variable group as the task's {own[0].name}, "
                     "but not a variable of the task, so that a gradient would change it; "
                     "start the run from initial values that give each task its own groups",
                     segment.name,
                 )
-        # Where in the task's gradients each array of a push lies.
-        self._order = [order[segment.name] for segment in layout]
+        # Groups of a push -> their names in the run, and where each of its arrays comes from.
+        self._layouts: dict[tuple[str, ...], tuple[tuple[str, ...], list[int]]] = {}
 
     @property
     def manifest(self) -> Manifest:
@@ -94,8 +93,8 @@ class TaskClient(ParameterServerClient):
         self._client.add_statistics(self._statistics.get(name, name), moments)
 
     def apply_gradients(self, gradients: Sequence[np.ndarray], groups: Sequence[str] = ()) -> None:
-        """Pushes one gradient of the task's variables; `groups` are always the task's own."""
-        self._client.apply_gradients(self._arrange(gradients), self._groups)
+        """Pushes one gradient of the task's variables, or of its variable groups `groups`."""
+        self._client.apply_gradients(*self._arrange(gradients, groups))
 
     def get_values(self) -> list[np.ndarray]:
         """Pulls the newest values of the task's variables."""
@@ -107,7 +106,7 @@ class TaskClient(ParameterServerClient):
         """Pushes as `apply_gradients` (or no gradient), pulls as `get_values`."""
         if gradients is None:
             return self._select(self._client.push_pull())
-        return self._select(self._client.push_pull(self._arrange(gradients), self._groups))
+        return self._select(self._client.push_pull(*self._arrange(gradients, groups)))
 
     def metrics(self) -> Metrics:
         """Returns the recorder."""
@@ -117,13 +116,34 @@ class TaskClient(ParameterServerClient):
         """Closes the wrapped client."""
         self._client.close()
 
-    def _arrange(self, gradients: Sequence[np.ndarray]) -> list[np.ndarray]:
-        if len(gradients) != len(self._order):
+    def _arrange(
+        self, gradients: Sequence[np.ndarray], groups: Sequence[str]
+    ) -> tuple[list[np.ndarray], tuple[str, ...]]:
+        """Returns the arrays in the order of a push, and the names of the groups in the run."""
+        chosen = tuple(groups)
+        if chosen not in self._layouts:
+            self._layouts[chosen] = self._find_layout(chosen)
+        run_groups, order = self._layouts[chosen]
+        if len(gradients) != len(order):
             raise InvalidInputError(
-                f"received {len(gradients)} gradients, but the task has {len(self._order)} "
-                "variables"
+                f"received {len(gradients)} gradients, but the task has {len(order)} variables"
             )
-        return [gradients[index] for index in self._order]
+        return [gradients[index] for index in order], run_groups
+
+    def _find_layout(self, groups: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
+        """Returns the groups' names in the run, and where each array of a push comes from.
+
+        In the run a group is called as in the task, behind the names of the tasks that have it.
+        """
+        own = [
+            segment
+            for segment in self._own
+            if not groups or segment.group.partition("/")[2] in groups
+        ]
+        run_groups = tuple(dict.fromkeys(segment.group for segment in own))
+        layout = self._client.manifest.select_groups(run_groups).trainable if own else ()
+        places = {segment.name: index for index, segment in enumerate(own)}
+        return run_groups, [places[segment.name] for segment in layout]
 
     def _select(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [values[place] for place in self._places]

@@ -109,6 +109,8 @@ _DEFAULTS: dict[str, Any] = {
     "log_show_after_iter": 100,
 }
 LOG_REDUCE = "log_reduce_after_iter"
+# For key `hook`: none of the default ones.
+NO_HOOKS: dict[str, Any] = dict.fromkeys(_DEFAULTS)
 
 
 class BaseLearnerConfig(Settings):

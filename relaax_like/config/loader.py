@@ -336,7 +336,7 @@ class _ExperimentLoader:
                 "true, but only a learner in the server (placement: server) can write what it "
                 "learns from; set it to false",
             )
-        for name, off in (("eval_freq", 0), ("save_freq", -1), ("hook", {})):
+        for name, off in (("eval_freq", 0), ("save_freq", -1)):
             if possible != "server" and (came := getattr(learner, name)) != off:
                 self._problems.add(
                     (LEARNER, name),

@@ -244,7 +244,8 @@ class LearnerConfig(Settings):
     """Folder of the run whose newest weights this run starts from; that run is not changed.
     Relative to the working directory."""
     hook: dict[str, JsonValue] = Field(default_factory=dict)
-    """Hooks of a learner in the server; see config/base_learner.py."""
+    """Hooks of the learner; see config/base_learner.py. With placement agent, each rlx server's
+    learner has them."""
 
     @property
     def rollouts_ahead(self) -> int:

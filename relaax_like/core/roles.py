@@ -12,6 +12,8 @@
         '-- in the parameter server's process: experience up, values down
             ExperienceSink, whose learner publishes complete states to the Publisher
 
+In both places a learner is a `learn.LearnerLoop`: source -> update -> sink.
+
 The parameter server is `ParameterServerBackend` and `Publisher`. It owns the weights, the optimizer
 steps, `global_t`, the journal and the snapshots. What the roles exchange is in `core.records`.
 """

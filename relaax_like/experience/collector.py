@@ -69,6 +69,25 @@ class DataHandler(Protocol):
         """
 
 
+def handle_rollout(data_handler: DataHandler | None, rollout: Rollout) -> Sequence[Rollout]:
+    """Returns what a data handler makes of a rollout; without one, the rollout.
+
+    Raises:
+      InvalidInputError: it made nothing of it.
+    """
+    if data_handler is None:
+        return [rollout]
+    handled = data_handler.after_interact(rollout)
+    if isinstance(handled, Rollout):
+        return [handled]
+    if not handled:
+        raise InvalidInputError(
+            "the data handler's after_interact returned no rollouts, expected at least one",
+            "after_interact",
+        )
+    return handled
+
+
 class _Part(NamedTuple):
     """Columns of one rollout that wait, or that go into a batch."""
 
@@ -154,6 +173,12 @@ class Collector:
             return self._num_added - self._num_taken
 
     @property
+    def has_batch(self) -> bool:
+        """Whether a whole batch waits."""
+        with self._changed:
+            return self._has_batch()
+
+    @property
     def num_added(self) -> int:
         """Columns that ever came; with a data handler, those that it made."""
         return self._num_added
@@ -186,7 +211,7 @@ class Collector:
         Returns:
           One ticket for each.
         """
-        handled = [self._handle(rollout) for rollout in exps]
+        handled = [handle_rollout(self._data_handler, rollout) for rollout in exps]
         layouts = [_find_layout(part, self._steps) for parts in handled for part in parts]
         added = sum(part.slots for parts in handled for part in parts)
         with self._changed:
@@ -289,19 +314,6 @@ class Collector:
 
     def _has_batch(self) -> bool:
         return self._num_added - self._num_taken >= self._columns
-
-    def _handle(self, rollout: Rollout) -> Sequence[Rollout]:
-        if self._data_handler is None:
-            return [rollout]
-        handled = self._data_handler.after_interact(rollout)
-        if isinstance(handled, Rollout):
-            return [handled]
-        if not handled:
-            raise InvalidInputError(
-                "the data handler's after_interact returned no rollouts, expected at least one",
-                "after_interact",
-            )
-        return handled
 
     def _validate_room(self, added: int) -> None:
         waiting = self._num_added - self._num_taken

@@ -1,5 +1,6 @@
 """Loads the experiment's algorithm and makes the host of its agents."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -8,6 +9,7 @@ from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
 from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.algorithm.model import get_acting_names
 from relaax_like.bridge.client import make_client_id
+from relaax_like.bridge.control import Link
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
@@ -22,15 +24,17 @@ from relaax_like.launch.learners import (
     make_learners,
     make_model,
 )
-from relaax_like.launch.process import without_native_stderr
+from relaax_like.launch.process import EXIT_USAGE, Shutdown, without_native_stderr
 from relaax_like.learn.fixed_values import FixedValues
 from relaax_like.learn.learner_process import LearnerProcess
 from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, RelaaxError
 
 if TYPE_CHECKING:  # They import TensorFlow.
     from relaax_like.algorithm.acting import Actor
+
+logger = logging.getLogger(__name__)
 
 MakeClient = Callable[[str], ParameterServerClient]
 
@@ -48,6 +52,36 @@ class BesideLearner:
     link: LearnerProcess | RemoteLearner
     metrics: Metrics
     ahead: int
+
+
+def make_remote_learner(
+    link: Link,
+    client_id: str,
+    wait_sec: float,
+    shutdown: Shutdown,
+    get_sampling_sec: Callable[[], float] = lambda: 0.0,
+) -> RemoteLearner:
+    """Makes the link to a learner in the parameter server; it is not started.
+
+    Args:
+      link: to the parameter server.
+      client_id: of this process.
+      wait_sec: how long a stream waits for the parameter server.
+      shutdown: is requested when there is no use in trying again.
+      get_sampling_sec: see `RemoteLearner`.
+    """
+
+    def fail(error: RelaaxError) -> None:
+        logger.error("%s", error)
+        shutdown.request(EXIT_USAGE)
+
+    return RemoteLearner(
+        lambda: link.collect_stream(client_id, wait_sec),
+        client_id,
+        on_global_t=link.note_global_t,
+        on_failure=fail,
+        get_sampling_sec=get_sampling_sec,
+    )
 
 
 def make_agent_host(

@@ -39,7 +39,7 @@ class BaseTrainer(abc.ABC):
     """Trains an experiment in this process; a subclass says on what, in `train`.
 
         class Trainer(BaseTrainer):
-            def train(self, server, stop, progress):
+            def train(self, server, stop):
                 with open_slots(self.experiment, "train") as slots:
                     agents = self.make_agents(slots, server, stop)
                     try:
@@ -113,7 +113,7 @@ class BaseTrainer(abc.ABC):
         return make_initial_values(self.experiment)
 
     @abc.abstractmethod
-    def train(self, server: ParameterServer, stop: threading.Event, progress: Progress) -> None:
+    def train(self, server: ParameterServer, stop: threading.Event) -> None:
         """Trains until the end; what it returns with is saved.
 
         Called once, in the main thread, unless the run had finished before. It is to return soon
@@ -124,7 +124,6 @@ class BaseTrainer(abc.ABC):
           server: holds weights, optimizers and counts; `InProcessClient(server, name)` is an
             agent's view of it.
           stop: asks for the end.
-          progress: is shown.
         """
 
     def make_agents(
@@ -190,7 +189,7 @@ class BaseTrainer(abc.ABC):
                     learner = self.experiment.learner
                     if learner.placement == "server" and not learner.workers:
                         set_backprop_workers(self.experiment)
-                    self.train(server, shutdown.requested, progress)
+                    self.train(server, shutdown.requested)
             finally:
                 self._returned = time.perf_counter()
                 shutdown.requested.set()

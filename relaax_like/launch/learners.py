@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relaax_like.config.algorithm_folder import load_algorithm_module
+from relaax_like.config.base_learner import NO_HOOKS
 from relaax_like.config.models import Experiment, LearnerConfig
 from relaax_like.config.places import describe_function, describe_place
 from relaax_like.config.plan import Offline, OnPolicy, RolloutPlan, get_plan
 from relaax_like.config.seeds import derive_seed
+from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import TASK
 from relaax_like.core.roles import ParameterServerClient, Publisher
 from relaax_like.experience.trajectory_files import TRAJECTORY_FOLDER, TrajectoryWriter
@@ -21,10 +23,12 @@ from relaax_like.wire.spaces import ACTION, Space
 if TYPE_CHECKING:  # Most of them import TensorFlow.
     from relaax_like.experience.collector import DataHandler
     from relaax_like.learn.base_learner import BaseLearner
+    from relaax_like.learn.collected import Collected
     from relaax_like.learn.gradient_learner import GradientLearner
-    from relaax_like.learn.iteration_learner import IterationLearner
+    from relaax_like.learn.learner_loop import LearnerLoop
     from relaax_like.learn.learning_policy import LearningPolicy
-    from relaax_like.learn.offline_learner import OfflineLearner
+    from relaax_like.learn.recorded_files import RecordedFiles
+    from relaax_like.learn.tally import Tally
     from relaax_like.learn.updates import LearningTask
 
 logger = logging.getLogger(__name__)
@@ -56,8 +60,8 @@ def make_learners(
     config = experiment.algorithm
     seed = derive_seed(config.seed, "act", client_id)
     with without_native_stderr():
-        from relaax_like.learn.computation_task import ComputationTask
         from relaax_like.learn.gradient_learner import GradientLearner
+        from relaax_like.learn.gradients import GradientTask
         from relaax_like.learn.tasks import Tasks
 
         algorithm_module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
@@ -66,45 +70,55 @@ def make_learners(
         model = make_model(experiment)
         with naming_place(experiment.algorithm_folder):
             algorithm = algorithm_module.make_algorithm(config, model, seed)
-        _refuse_beside_agents(algorithm, algorithm_module)
-        task = ComputationTask(algorithm, compile_in_background=compile_in_background)
-        return {TASK: GradientLearner(task, make_client(client_id), on_failure=on_failure)}
+        _refuse_beside_agents(experiment, algorithm)
+        learner = GradientLearner(
+            GradientTask(algorithm, compile_in_background=compile_in_background),
+            make_client(client_id),
+            on_failure=on_failure,
+            learner=_make_base_learner(experiment),
+            data_handler=_make_data_handler(experiment),
+        )
+        return {TASK: learner}
     make_algorithms = get_make_algorithms(algorithm_module)
     with naming_place(experiment.algorithm_folder):
         tasks = Tasks(make_algorithms(config, seed))
     for algorithm in tasks.algorithms.values():
-        _refuse_beside_agents(algorithm, algorithm_module)
+        _refuse_beside_agents(experiment, algorithm)
+    if hasattr(algorithm_module, "make_data_handler"):
+        raise ConfigError(
+            f"{describe_function(algorithm_module.make_data_handler)}: make_data_handler changes "
+            f"the rollouts of one task, but make_algorithms makes {len(tasks.algorithms)}"
+        )
     return {
         name: GradientLearner(
-            ComputationTask(algorithm, compile_in_background=compile_in_background),
+            GradientTask(algorithm, compile_in_background=compile_in_background),
             tasks.make_client(name, make_client(f"{client_id}-{name}")),
             curves=f"Optimizer/{name}",
             on_failure=on_failure,
+            learner=_make_base_learner(experiment),
         )
         for name, algorithm in tasks.algorithms.items()
     }
 
 
-def make_iteration_learner(experiment: Experiment, publisher: Publisher) -> "IterationLearner":
+def make_iteration_learner(
+    experiment: Experiment, publisher: Publisher
+) -> "LearnerLoop[Collected]":
     """Loads TensorFlow, and makes the learner of a run that learns in its parameter server.
 
     Raises:
       ConfigError: the algorithm cannot learn there.
     """
-    config = experiment.algorithm
     plan = require_plan(experiment)
     assert isinstance(plan, OnPolicy), "an experiment with this placement has one"
     assert plan.rollouts is not None
     with without_native_stderr():
         from relaax_like.experience.collector import Collector
-        from relaax_like.learn.iteration_learner import IterationLearner
-        from relaax_like.learn.learning_policy import LearningPolicy
+        from relaax_like.learn.collected import Collected
         from relaax_like.learn.rollout_layout import RolloutLayout
+        from relaax_like.learn.tally import Tally
 
-    task, model = make_learning_task(experiment)
-    seed = derive_seed(config.seed, "learn")
-    policy = LearningPolicy(task, plan, seed, experiment.run_dir)
-    base = _make_base_learner(experiment, policy, publisher)
+    policy, model = _make_policy(experiment, plan)
     # Any client's rollout finds room as soon as all whole iterations have been taken.
     largest = plan.rollouts + experiment.rlx_server.max_slots_per_client
     collector = Collector(
@@ -114,13 +128,14 @@ def make_iteration_learner(experiment: Experiment, publisher: Publisher) -> "Ite
         data_handler=_make_data_handler(experiment),
     )
     layout = RolloutLayout(model, plan.rollout_steps, _find_action_spaces(experiment))
-    trajectories = _make_trajectory_writer(experiment)
-    return IterationLearner(base, policy, collector, publisher, layout, trajectories)
+    tally = Tally()
+    source = Collected(collector, tally, layout, _make_trajectory_writer(experiment))
+    return _make_publishing_loop(experiment, source, policy, publisher, tally)
 
 
 def make_offline_learner(
     experiment: Experiment, publisher: Publisher, files: Sequence[Path]
-) -> "OfflineLearner":
+) -> "LearnerLoop[RecordedFiles]":
     """Loads TensorFlow, and makes the learner of a run that learns from files of trajectories.
 
     Raises:
@@ -128,8 +143,8 @@ def make_offline_learner(
     """
     plan = require_plan(experiment)
     with without_native_stderr():
-        from relaax_like.learn.learning_policy import LearningPolicy
-        from relaax_like.learn.offline_learner import OfflineLearner
+        from relaax_like.learn.recorded_files import RecordedFiles
+        from relaax_like.learn.tally import Tally
 
     module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
     if hasattr(module, "make_data_handler"):
@@ -137,12 +152,39 @@ def make_offline_learner(
             f"{describe_function(module.make_data_handler)}: make_data_handler changes what agents "
             "collect; a run that learns from files (learner.offline) has no agents"
         )
+    policy, model = _make_policy(experiment, plan)
+    seed = derive_seed(experiment.algorithm.seed, "learn")
+    tally = Tally()
+    source = RecordedFiles(files, tally, model, _find_action_spaces(experiment), seed)
+    return _make_publishing_loop(experiment, source, policy, publisher, tally)
+
+
+def _make_policy(experiment: Experiment, plan: RolloutPlan) -> tuple["LearningPolicy", Any]:
+    """Returns what is updated, and its model."""
+    with without_native_stderr():
+        from relaax_like.learn.learning_policy import LearningPolicy
+
     task, model = make_learning_task(experiment)
     seed = derive_seed(experiment.algorithm.seed, "learn")
-    policy = LearningPolicy(task, plan, seed, experiment.run_dir)
-    base = _make_base_learner(experiment, policy, publisher)
-    spaces = _find_action_spaces(experiment)
-    return OfflineLearner(base, policy, publisher, files, model, spaces, seed)
+    return LearningPolicy(task, plan, seed, experiment.run_dir), model
+
+
+def _make_publishing_loop(
+    experiment: Experiment,
+    source: Any,
+    policy: "LearningPolicy",
+    publisher: Publisher,
+    tally: "Tally",
+) -> Any:
+    from relaax_like.learn.learner_loop import LearnerLoop
+    from relaax_like.learn.publishing import Publishing
+
+    learner = _make_base_learner(experiment, publisher.metrics())
+    learner.policy = policy
+    if experiment.learner.eval_freq:
+        _add_tests(experiment, learner, policy, publisher)
+    sink = Publishing(publisher, policy, tally)
+    return LearnerLoop(source, learner, sink, publisher.metrics())
 
 
 def validate_recordings(experiment: Experiment, files: Sequence[Path]) -> None:
@@ -153,7 +195,7 @@ def validate_recordings(experiment: Experiment, files: Sequence[Path]) -> None:
     """
     plan = require_plan(experiment)
     with without_native_stderr():
-        from relaax_like.learn.offline_learner import validate_files
+        from relaax_like.learn.recorded_files import validate_files
 
     size = sum(path.stat().st_size for path in files)
     logger.info("checking %d trajectory files, %.1f MB", len(files), size / 1e6)
@@ -197,8 +239,8 @@ def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
     return LearningTask(algorithm, experiment.optimizers), model
 
 
-def _refuse_beside_agents(algorithm: Any, module: Any) -> None:
-    """Refuses what one gradient of each batch cannot honour.
+def _refuse_beside_agents(experiment: Experiment, algorithm: Any) -> None:
+    """Refuses what learners beside their agents cannot honour.
 
     Raises:
       ConfigError: names the line.
@@ -207,23 +249,19 @@ def _refuse_beside_agents(algorithm: Any, module: Any) -> None:
 
     _refuse_own_predict(algorithm)
     own = type(algorithm)
-    cure = "learners beside their agents (learner.placement: agent) cannot do that"
     if own.stop is not Algorithm.stop:
         place = describe_place(own, "stop")
-        raise ConfigError(f"{place}: stop ends the epochs of an iteration; {cure}")
-    if algorithm.phases:
+        raise ConfigError(
+            f"{place}: stop ends the epochs of an iteration; learners beside their agents "
+            "(learner.placement: agent) have none"
+        )
+    combine = experiment.parameter_server.combine
+    if algorithm.phases and combine.method == "avg":
         place = describe_place(own, "phases")
-        raise ConfigError(f"{place}: phases are several optimizer steps per batch; {cure}")
-    if algorithm.frozen:
-        place = describe_place(own, "frozen")
-        raise ConfigError(f"{place}: frozen groups get no optimizer steps; {cure}")
-    plan = get_plan(algorithm.config)
-    if plan is not None and plan.next_actions:
-        place = describe_place(type(algorithm.config), "plan")
-        raise ConfigError(f"{place}: plan asks for next_actions; {cure}")
-    if hasattr(module, "make_data_handler"):
-        place = describe_function(module.make_data_handler)
-        raise ConfigError(f"{place}: make_data_handler changes complete iterations; {cure}")
+        raise ConfigError(
+            f"{place}: phases meet the values that the phases before them left, but "
+            "relaax-parameter-server.combine.method: avg holds gradients back; set it to fifo"
+        )
 
 
 def _refuse_own_predict(algorithm: Any) -> None:
@@ -266,28 +304,17 @@ def _make_trajectory_writer(experiment: Experiment) -> TrajectoryWriter | None:
     )
 
 
-def _make_base_learner(
-    experiment: Experiment, policy: "LearningPolicy", publisher: Publisher
-) -> "BaseLearner":
+def _make_base_learner(experiment: Experiment, metrics: Metrics | None = None) -> "BaseLearner":
     from relaax_like.learn.base_learner import BaseLearner
 
-    base = BaseLearner(
-        {"hook": _make_hooks(experiment.learner)},
-        exp_dir=experiment.run_dir,
-        metrics=publisher.metrics(),
-    )
-    base.policy = policy
-    if experiment.learner.eval_freq:
-        _add_tests(experiment, base, policy, publisher)
-    return base
+    hooks = {"hook": _make_hooks(experiment.learner)}
+    return BaseLearner(hooks, exp_dir=experiment.run_dir, metrics=metrics)
 
 
 def _make_hooks(config: LearnerConfig) -> dict[str, Any]:
     """Returns the learner's hooks; those of the YAML file come last."""
-    hooks: dict[str, Any] = {"save_ckpt_after_run": False, "log_show_after_iter": None}
-    if config.save_freq > 0:
-        hooks["save_ckpt_after_iter"] = config.save_freq
-    return {**hooks, **config.hook}
+    save_freq = config.save_freq if config.save_freq > 0 else None
+    return {**NO_HOOKS, "save_ckpt_after_iter": save_freq, **config.hook}
 
 
 def _add_tests(experiment: Experiment, base: Any, policy: Any, publisher: Publisher) -> None:

@@ -8,7 +8,6 @@ from relaax_like.config.models import Experiment
 from relaax_like.experience.trajectory_files import find_trajectories
 from relaax_like.launch.base_trainer import BaseTrainer
 from relaax_like.launch.learners import make_offline_learner, validate_recordings
-from relaax_like.launch.live import Progress
 from relaax_like.launch.local import validate_environment
 from relaax_like.launch.modes import LogMode
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -60,14 +59,13 @@ class OfflineTrainer(BaseTrainer):
         if experiment.learner.eval_freq:
             _validate_tests(experiment, folder)
 
-    def train(self, server: ParameterServer, stop: threading.Event, progress: Progress) -> None:
+    def train(self, server: ParameterServer, stop: threading.Event) -> None:
         """Learns until the end; see `BaseTrainer`."""
         with tracing.span(tracing.START):
             learner = make_offline_learner(self.experiment, server, self._files)
         try:
-            learned = learner.load()
-            while not (learned.finished or stop.is_set()):
-                learned = learner.learn()
+            learner.load()
+            learner.run(lambda: bool(learner.newest.finished) or stop.is_set())
         finally:
             learner.close()
 

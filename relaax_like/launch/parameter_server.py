@@ -69,7 +69,8 @@ from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotErro
 from relaax_like.wire.reports import Event, Reporter
 
 if TYPE_CHECKING:  # It imports TensorFlow.
-    from relaax_like.learn.iteration_learner import IterationLearner
+    from relaax_like.learn.collected import Collected
+    from relaax_like.learn.learner_loop import LearnerLoop
 
 logger = logging.getLogger(__name__)
 
@@ -300,7 +301,7 @@ def make_experience_service(
         return None
     assert plan.rollouts is not None, "placement server needs it"
 
-    def make_learner() -> "IterationLearner":
+    def make_learner() -> "LearnerLoop[Collected]":
         set_backprop_workers(experiment)
         return make_iteration_learner(experiment, server)
 

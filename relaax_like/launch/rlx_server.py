@@ -13,7 +13,7 @@ from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.config.models import Experiment, RlxServerConfig
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.roles import ParameterServerClient
-from relaax_like.launch.agents import BesideLearner, make_agent_host
+from relaax_like.launch.agents import BesideLearner, make_agent_host, make_remote_learner
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.process import (
     EXIT_USAGE,
@@ -36,7 +36,7 @@ from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.server import RlxServer, new_event_loop
 from relaax_like.rlx_server.session import Session
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import NotAllowedError, RelaaxError, ServerUnavailableError
+from relaax_like.wire.errors import NotAllowedError, ServerUnavailableError
 from relaax_like.wire.reports import Event, Reporter
 from relaax_like.wire.security import ServerSecurity
 
@@ -140,18 +140,7 @@ def _make_learner(
 ) -> LearnerProcess | RemoteLearner:
     """Makes the link to where the run learns; nothing is started."""
     if experiment.learner.placement == "server":
-        client_id = make_client_id("rlx")
-
-        def fail(error: RelaaxError) -> None:
-            logger.error("%s", error)
-            shutdown.request(EXIT_USAGE)
-
-        return RemoteLearner(
-            lambda: link.collect_stream(client_id, _HELLO_WAIT_SEC),
-            client_id,
-            on_global_t=link.note_global_t,
-            on_failure=fail,
-        )
+        return make_remote_learner(link, make_client_id("rlx"), _HELLO_WAIT_SEC, shutdown)
     return LearnerProcess(
         [sys.executable, "-m", _LEARNER, str(experiment.file), *overrides],
         environment=_make_environment(),

@@ -4,7 +4,6 @@ import threading
 
 from relaax_like.client.interactor import Interactor
 from relaax_like.launch.base_trainer import BaseTrainer
-from relaax_like.launch.live import Progress
 from relaax_like.launch.local import open_slots
 from relaax_like.launch.serial_state import SerialState
 from relaax_like.launch.workers import train_with_workers
@@ -19,7 +18,7 @@ class Trainer(BaseTrainer):
     The same objects as over the network, the same run folder, the same curves.
     """
 
-    def train(self, server: ParameterServer, stop: threading.Event, progress: Progress) -> None:
+    def train(self, server: ParameterServer, stop: threading.Event) -> None:
         """Plays until the end; see `BaseTrainer`. A run that was stopped goes on where it was."""
         experiment = self.experiment
         if experiment.learner.workers:

@@ -15,11 +15,10 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
 from relaax_like.core.roles import ParameterServerClient
-from relaax_like.launch.agents import BesideLearner, make_agent_host
+from relaax_like.launch.agents import BesideLearner, make_agent_host, make_remote_learner
 from relaax_like.launch.local import LocalAgents, open_slots
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.process import (
-    EXIT_USAGE,
     Shutdown,
     end_now,
     run_main,
@@ -27,10 +26,9 @@ from relaax_like.launch.process import (
     start_tracing,
 )
 from relaax_like.launch.security import make_client_security
-from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.nn.compiling import use_compile_cache
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import ConfigError, InvalidInputError, ProtocolError, RelaaxError
+from relaax_like.wire.errors import ConfigError, InvalidInputError, ProtocolError
 from relaax_like.wire.reports import Event, Reporter
 from relaax_like.wire.security import ClientSecurity
 
@@ -90,7 +88,9 @@ def play(
         with shutdown.interrupting(), tracing.span(tracing.START):
             beside = None
             if experiment.learner.placement == "server":
-                learner = _make_learner(name, link, shutdown, sampling.get_sec)
+                learner = make_remote_learner(
+                    link, name, _SERVER_WAIT_SEC, shutdown, sampling.get_sec
+                )
                 beside = BesideLearner(learner, metrics, experiment.learner.rollouts_ahead)
             host = make_agent_host(experiment, make_client, client_id=name, beside=beside)
             # Whoever takes the place of a worker that died plays other episodes.
@@ -113,22 +113,6 @@ def play(
         )
         sampling.begin(interactor, agents)
         interactor.run()
-
-
-def _make_learner(
-    name: str, link: Link, shutdown: Shutdown, get_sampling_sec: Callable[[], float]
-) -> RemoteLearner:
-    def fail(error: RelaaxError) -> None:
-        logger.error("%s", error)
-        shutdown.request(EXIT_USAGE)
-
-    return RemoteLearner(
-        lambda: link.collect_stream(name, _SERVER_WAIT_SEC),
-        name,
-        on_global_t=link.note_global_t,
-        on_failure=fail,
-        get_sampling_sec=get_sampling_sec,
-    )
 
 
 class _Sampling:

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -48,6 +49,25 @@ _MAX_COMPILED = 16
 _COMPILER_NICE = 10
 # Beside the costs where gradients are clipped: the norm before that.
 GRADIENT_NORM = "gradient norm"
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What a batch has led to.
+
+    Attributes:
+      groups: variable groups that it is of, as a push names them; (): all.
+      arrays: one float32 array per trainable variable of these groups, in manifest order.
+      numbers: costs and metrics by name.
+      rows: results of each row by name, with the leading axes of the batch.
+      is_last: whether no other gradient of the batch follows.
+    """
+
+    groups: tuple[str, ...]
+    arrays: list[np.ndarray]
+    numbers: dict[str, float]
+    rows: dict[str, np.ndarray]
+    is_last: bool = True
 
 
 class ComputationTask:
@@ -102,6 +122,8 @@ class ComputationTask:
             tf.TensorSpec([], tf.int64),
             tf.TensorSpec(self._settings.values.shape, tf.float32),
         ]
+        # Those of gradients have a number, too, by which they draw.
+        self._gradient_specs = [*self._common_specs, tf.TensorSpec([], tf.int64)]
         plan = getattr(algorithm.config, "plan", None)
         self._wants_next_actions = plan is not None and plan.next_actions
         self._num_gradients = 0
@@ -280,8 +302,8 @@ class ComputationTask:
         if self._algorithm.phases:
             place = describe_place(type(self._algorithm), "phases")
             raise ConfigError(
-                f"{place}: phases: a gradient is of all variable groups at the same values; use "
-                "learner.placement: server"
+                f"{place}: phases: this gradient is of all variable groups at the same values; "
+                "derive Agent from BatchAgent, or remove agent.py"
             )
         batch = self._make_batch(
             inputs,
@@ -294,8 +316,13 @@ class ComputationTask:
             next_states,
             extras,
         )
-        call = self._get_compiled("gradients", batch, self._compile_gradients)
         self._num_gradients += 1
+        gradient = self._compute("gradients", batch, self._compile_gradients, global_t)
+        return gradient.arrays, gradient.numbers
+
+    def _compute(self, form: Any, batch: Parts, compile_form: CompileForm, global_t: int) -> Any:
+        """Calls what is compiled for a batch with the number of the newest gradient."""
+        call = self._get_compiled(form, batch, compile_form)
         number = to_int64(self._num_gradients)
         return call([to_int64(global_t), self._setting_values, number, *flatten(batch)])
 
@@ -500,37 +527,65 @@ class ComputationTask:
         return tf.function(assign, input_signature=specs).get_concrete_function()
 
     def _compile_gradients(
-        self, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool
-    ) -> Callable[[list[tf.Tensor]], Any]:
+        self,
+        batch: Parts,
+        specs: Sequence[tf.TensorSpec],
+        xla: bool,
+        groups: Sequence[str] | None = None,
+        prepared: bool = False,
+    ) -> Callable[[list[tf.Tensor]], Gradient]:
         """Returns one compiled call from a batch with these names to gradients and costs.
 
-        Both come out as one array each: every array that crosses the border costs as much as a
-        small layer.
+        Gradients and numbers come out as one array each: every array that crosses the border costs
+        as much as a small layer.
+
+        Args:
+          batch: names its tensors.
+          specs: of its tensors.
+          xla: whether XLA compiles it.
+          groups: variable groups that the gradient is of; None: all.
+          prepared: whether `prepare` was called for the batch.
         """
         names: list[str] = []
+        names_of_rows: list[str] = []
+        series = "gradient" if groups is None else "+".join(groups)
 
         def flat(
             global_t: tf.Tensor, settings: tf.Tensor, number: tf.Tensor, *tensors: tf.Tensor
-        ) -> tuple[tf.Tensor, tf.Tensor]:
+        ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
             with Traced(self._algorithm, self._settings, settings, global_t) as traced:
-                parts = self._prepare(unflatten(batch, tensors), traced, number)
-                traced.draw_for("gradient", number)
-                gradients, losses = self._trace_gradients(make_batch(parts, traced.discount))
+                parts = unflatten(batch, tensors)
+                if not prepared:
+                    parts = self._prepare(parts, traced, number)
+                traced.draw_for(series, number)
+                made = make_batch(parts, traced.discount)
+                gradients, losses = self._trace_gradients(made, groups)
             numbers = {**losses.costs, **losses.metrics}
-            names[:] = numbers
+            names[:], names_of_rows[:] = numbers, losses.rows
             vector = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
-            return vector, tf.stack([tf.cast(cost, tf.float32) for cost in numbers.values()])
+            stacked = tf.stack([tf.cast(cost, tf.float32) for cost in numbers.values()])
+            return vector, stacked, list(losses.rows.values())
 
-        signature = [*self._common_specs, tf.TensorSpec([], tf.int64), *specs]
-        concrete = self._compile_function(flat, signature, xla, self._explain_compiling)
-        shapes = [tuple(variable.shape) for variable in self._trainable]
+        concrete = self._compile_function(
+            flat, [*self._gradient_specs, *specs], xla, self._explain_compiling
+        )
+        shapes = [
+            tuple(variable.shape)
+            for group, variables in self._group_variables().items()
+            for variable in variables
+            if groups is None or group in groups
+        ]
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
 
-        def call(tensors: list[tf.Tensor]) -> tuple[list[np.ndarray], dict[str, float]]:
-            vector, costs = concrete(*tensors)
+        def call(tensors: list[tf.Tensor]) -> Gradient:
+            vector, costs, rows = concrete(*tensors)
             parts = np.split(vector.numpy(), ends[:-1])
-            gradients = [part.reshape(s) for part, s in zip(parts, shapes, strict=True)]
-            return gradients, dict(zip(names, costs.numpy().tolist(), strict=True))
+            return Gradient(
+                groups=tuple(groups or ()),
+                arrays=[part.reshape(s) for part, s in zip(parts, shapes, strict=True)],
+                numbers=dict(zip(names, costs.numpy().tolist(), strict=True)),
+                rows={n: row.numpy() for n, row in zip(names_of_rows, rows, strict=True)},
+            )
 
         return call
 

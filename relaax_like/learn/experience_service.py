@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from relaax_like.core.records import Episode, Experience, Origin, StreamProgress
+from relaax_like.core.records import (
+    Episode,
+    Experience,
+    LearnerUpdate,
+    Origin,
+    StreamProgress,
+)
 from relaax_like.core.roles import ExperienceSink
 from relaax_like.experience.magnitudes import validate_rollout
 from relaax_like.experience.rollout import Rollout
@@ -27,7 +33,8 @@ from relaax_like.wire.errors import (
 )
 
 if TYPE_CHECKING:  # It imports TensorFlow.
-    from relaax_like.learn.iteration_learner import IterationLearner
+    from relaax_like.learn.collected import Collected
+    from relaax_like.learn.learner_loop import LearnerLoop
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +104,7 @@ class ExperienceService(ExperienceSink):
 
     def __init__(
         self,
-        make_learner: Callable[[], "IterationLearner"],
+        make_learner: Callable[[], "LearnerLoop[Collected]"],
         columns: int,
         max_rollout_bytes: int,
         on_failure: Callable[[Exception], None] = log_failure,
@@ -107,7 +114,7 @@ class ExperienceService(ExperienceSink):
         self._max_rollout_bytes = max_rollout_bytes
         self._on_failure = on_failure
         self._changed = threading.Condition()  # guards all that follows, and notifies of changes
-        self._learner: IterationLearner | None = None
+        self._source: Collected | None = None  # once the learner is loaded
         self._holding = Holding()
         self._clients: dict[str, _Client] = {}
         self._by_ticket: dict[int, tuple[_Client, int]] = {}
@@ -139,7 +146,7 @@ class ExperienceService(ExperienceSink):
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-            learns = self._learner is not None and not self._stopped
+            learns = self._source is not None and not self._stopped
         if learns:  # else there is nothing to lose
             self._thread.join(timeout_sec)
         self._end_news()
@@ -159,10 +166,10 @@ class ExperienceService(ExperienceSink):
         """Takes experience; see `ExperienceSink`."""
         _validate_name(experience.agent)
         _validate_episodes(experience.episodes)
-        learner = self._wait_for_learner()
+        source = self._wait_for_source()
         rollout = None
         if experience.rollout is not None and not self._is_known(experience):
-            rollout = learner.conform(_read_rollout(experience.rollout))
+            rollout = source.conform(_read_rollout(experience.rollout))
             validate_rollout(rollout)
             if rollout.slots != experience.columns:
                 raise InvalidInputError(
@@ -172,7 +179,7 @@ class ExperienceService(ExperienceSink):
         _validate_env_steps(experience.env_steps, 0 if rollout is None else rollout.env_steps)
         _validate_sampling_sec(experience.sampling_sec)
         deadline = time.monotonic() + _ROOM_SEC
-        while not self._try_to_add(learner, experience, rollout):
+        while not self._try_to_add(source, experience, rollout):
             if time.monotonic() > deadline:
                 raise ServerUnavailableError("experience: the queue is full; retry later")
             self._wait_for_change()
@@ -214,10 +221,10 @@ class ExperienceService(ExperienceSink):
             self._stopping = self._stopped = True
             self._changed.notify_all()
 
-    def _wait_for_learner(self) -> "IterationLearner":
-        while (learner := self._learner) is None:
+    def _wait_for_source(self) -> "Collected":
+        while (source := self._source) is None:
             self._wait_for_change()
-        return learner
+        return source
 
     def _wait_for_change(self) -> None:
         with self._changed:
@@ -230,7 +237,7 @@ class ExperienceService(ExperienceSink):
             return experience.sequence <= self._get_client(experience).received
 
     def _try_to_add(
-        self, learner: "IterationLearner", experience: Experience, rollout: Rollout | None
+        self, source: "Collected", experience: Experience, rollout: Rollout | None
     ) -> bool:
         """Adds experience, unless it was added before; False: there is no room, or it ends."""
         with self._changed:
@@ -248,15 +255,15 @@ class ExperienceService(ExperienceSink):
                 self._holding.leave(agent)
             if rollout is not None and not self._finished:
                 try:
-                    ticket = learner.add(rollout, episodes, env_steps, origin)
+                    ticket = source.add(rollout, episodes, env_steps, origin)
                 except (CollectorFullError, CollectorClosedError):
                     return False
                 self._holding.add(agent, ticket, experience.columns)
                 self._by_ticket[ticket] = (client, experience.sequence)
                 client.pending[experience.sequence] = ticket
             else:
-                learner.add_counts(env_steps, episodes, origin)
-            learner.add_sampling(experience.client_id, experience.sampling_sec)
+                source.add_counts(env_steps, episodes, origin)
+            source.add_sampling(experience.client_id, experience.sampling_sec)
             client.received = experience.sequence
             self._release_vain()
             self._changed.notify_all()
@@ -281,11 +288,11 @@ class ExperienceService(ExperienceSink):
 
     def _release_vain(self) -> None:
         """Lets those act on who would wait for ever."""
-        if self._learner is None:
+        if self._source is None:
             return
         # Those of the iteration that is being learned from are not to come once more: until it is
         # over, its agents wait for its values, and nobody waits in vain.
-        missing = self._columns - (self._learner.added_columns - self._learned_columns)
+        missing = self._columns - (self._source.added_columns - self._learned_columns)
         if missing > 0:
             self._release(self._holding.find_released(missing))
 
@@ -309,39 +316,36 @@ class ExperienceService(ExperienceSink):
             self._on_failure(error)
 
     def _learn_all(self) -> None:
-        learner = self._make_learner()
-        first = learner.load()
+        loop = self._make_learner()
+        first = loop.load()
         with self._changed:
-            self._learner, self._version = learner, first.version
+            self._source, self._version = loop.source, first.version
             self._finished = bool(first.finished)
-            for client_id, known in learner.received.items():
+            for client_id, known in loop.source.received.items():
                 self._clients[client_id] = _Client(known.incarnation, known.learned, known.counted)
             self._changed.notify_all()
         logger.info("learning in the parameter server, %d rollouts at a time", self._columns)
-        while not self._stopping:
-            if self._finished:  # agents still report their last steps
-                learner.count()
-                with self._changed:
-                    self._changed.wait_for(lambda: self._stopping, _POLL_SEC)
-                continue
-            learned = learner.learn(_POLL_SEC)
+        loop.run(lambda: self._stopping or self._finished, self._take, timeout_sec=_POLL_SEC)
+        while not self._stopping:  # agents still report their last steps
+            loop.count()
             with self._changed:
-                if learned is not None:
-                    self._version, self._finished = learned.version, bool(learned.finished)
-                    self._learned_columns += self._columns
-                    # A rollout that reaches into the next iteration was sent by an agent that waits
-                    # for that one.
-                    self._release(learned.numbers)
-                self._release_vain()
-                if self._finished:
-                    self._release(list(self._by_ticket))
-                self._changed.notify_all()
-        learner.close()
-        if learner.waiting_columns:
-            logger.info(
-                "%d rollout(s) of one slot were received but not learned from",
-                learner.waiting_columns,
-            )
+                self._changed.wait_for(lambda: self._stopping, _POLL_SEC)
+        loop.close()
+        if waiting := loop.source.waiting_columns:
+            logger.info("%d rollout(s) of one slot were received but not learned from", waiting)
+
+    def _take(self, learned: LearnerUpdate | None) -> None:
+        with self._changed:
+            if learned is not None:
+                self._version, self._finished = learned.version, bool(learned.finished)
+                self._learned_columns += self._columns
+                # A rollout that reaches into the next iteration was sent by an agent that waits
+                # for that one.
+                self._release(learned.numbers)
+            self._release_vain()
+            if self._finished:
+                self._release(list(self._by_ticket))
+            self._changed.notify_all()
 
 
 def _read_rollout(data: np.ndarray) -> Rollout:

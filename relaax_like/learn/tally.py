@@ -1,5 +1,6 @@
 """Tally: what a learner has accepted, until a publication contains it."""
 
+import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -20,10 +21,14 @@ class Tally:
         tally.add(env_steps, episodes, origin)           # without one
         counts = tally.take(tickets_that_were_learned_from)
 
-    Not thread-safe.
+    Thread-safe.
+
+    Attributes:
+      lock: reentrant; held by those who add something else together with counts.
     """
 
     def __init__(self) -> None:
+        self.lock = threading.RLock()  # guards all that follows
         self._env_steps = 0
         self._episodes: deque[Episode] = deque(maxlen=_MAX_EPISODES)
         self._received: dict[str, Received] = {}
@@ -33,11 +38,13 @@ class Tally:
     @property
     def received(self) -> Mapping[str, Received]:
         """Client id -> progress, as of the newest `take`, or `load`."""
-        return dict(self._received)
+        with self.lock:
+            return dict(self._received)
 
     def load(self, received: Mapping[str, Received]) -> None:
         """Continues with the progress that a lease contains."""
-        self._received = dict(received)
+        with self.lock:
+            self._received = dict(received)
 
     def add(
         self,
@@ -54,10 +61,30 @@ class Tally:
           origin: None: it came from this process.
           ticket: of the rollout that it came with; None: there was none.
         """
-        self._env_steps += env_steps
-        self._episodes.extend(episodes)
-        if origin is None:
-            return
+        with self.lock:
+            self._env_steps += env_steps
+            self._episodes.extend(episodes)
+            if origin is not None:
+                self._note_origin(origin, ticket)
+
+    def take(self, tickets: Sequence[int] = ()) -> Counts:
+        """Takes what was added since the last call, for a publication.
+
+        Args:
+          tickets: of the rollouts that the publication has learned from, all of their columns.
+        """
+        with self.lock:
+            for ticket in tickets:
+                self._waiting.pop(ticket, None)
+            self._note_learned()
+            counts = Counts(
+                env_steps=self._env_steps, episodes=tuple(self._episodes), received=self.received
+            )
+            self._env_steps = 0
+            self._episodes.clear()
+        return counts
+
+    def _note_origin(self, origin: Origin, ticket: int | None) -> None:
         known = self._received.pop(origin.client_id, None)
         if known is None or known.incarnation != origin.incarnation:
             known = Received(origin.incarnation, 0, 0)
@@ -70,22 +97,6 @@ class Tally:
             oldest = next(iter(self._received))
             del self._received[oldest]
             self._newest.pop(oldest, None)
-
-    def take(self, tickets: Sequence[int] = ()) -> Counts:
-        """Takes what was added since the last call, for a publication.
-
-        Args:
-          tickets: of the rollouts that the publication has learned from, all of their columns.
-        """
-        for ticket in tickets:
-            self._waiting.pop(ticket, None)
-        self._note_learned()
-        counts = Counts(
-            env_steps=self._env_steps, episodes=tuple(self._episodes), received=self.received
-        )
-        self._env_steps = 0
-        self._episodes.clear()
-        return counts
 
     def _note_learned(self) -> None:
         first: dict[tuple[str, int], int] = {}  # client and incarnation -> oldest that waits

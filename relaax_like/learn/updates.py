@@ -16,17 +16,16 @@ from relaax_like.algorithm.parts import MASK, Parts, make_batch
 from relaax_like.algorithm.phases import Phase
 from relaax_like.algorithm.tracing import Traced
 from relaax_like.config.optimizer import OptimizerConfig
-from relaax_like.config.places import describe_place
 from relaax_like.config.plan import Unit
 from relaax_like.core.moments import Moments
 from relaax_like.learn.computation_task import (
     Arrays,
     ComputationTask,
-    find_nearest,
     flatten,
     to_int64,
     unflatten,
 )
+from relaax_like.learn.gradients import find_phases
 from relaax_like.nn.compiling import get_compile_cache
 from relaax_like.nn.layers import merge_steps
 from relaax_like.nn.module import as_tf_variable, get_name
@@ -132,7 +131,7 @@ class LearningTask(ComputationTask):
         super().__init__(algorithm)
         groups = self._group_variables()
         _validate_groups("optimizers", optimizers, groups)
-        self._phases = _find_phases(algorithm, list(groups))
+        self._phases = find_phases(algorithm, list(groups))
         self._optimizers = {
             group: Optimizer(optimizers[group], variables) for group, variables in groups.items()
         }
@@ -527,42 +526,6 @@ class _Mixer:
             if target.tau is not None:
                 new = target.tau * new + (1.0 - target.tau) * copy
             copy.assign(tf.where(wanted, new, copy))
-
-
-def _find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
-    """Returns the phases of an update.
-
-    Raises:
-      ConfigError: they do not step each group that is trained once; names the line.
-    """
-    known = ", ".join(groups)
-    for group in algorithm.frozen:
-        if group not in groups:
-            place = describe_place(type(algorithm), "frozen")
-            raise ConfigError(
-                f"{place}: frozen: {group!r} is not a variable group{find_nearest(group, groups)}; "
-                f"the groups are {known}"
-            )
-    trained = algorithm.trained_groups
-    if not algorithm.phases:
-        return [Phase(*trained)]
-    place = describe_place(type(algorithm), "phases")
-    stepped = [group for phase in algorithm.phases for group in phase.groups]
-    for group in stepped:
-        if group not in trained:
-            raise ConfigError(
-                f"{place}: phases: {group!r} is not a variable group that is trained"
-                f"{find_nearest(group, trained)}; those are {', '.join(trained)}"
-            )
-    for group in trained:
-        if stepped.count(group) != 1:
-            raise ConfigError(
-                f"{place}: phases: the variable group {group!r} is in {stepped.count(group)} "
-                "phases, expected one; or list it in frozen"
-            )
-    if all(phase.every > 1 for phase in algorithm.phases):
-        raise ConfigError(f"{place}: phases: none runs in every update; give one of them every=1")
-    return algorithm.phases
 
 
 @dataclass(frozen=True)

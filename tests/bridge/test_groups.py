@@ -173,6 +173,29 @@ def test_a_task_sees_and_moves_its_own_variables_in_its_own_order(connect, backe
     assert backend.version == 2
 
 
+def test_a_task_can_push_some_of_its_groups():
+    names = {
+        "goal/actor": "goal/actor",
+        "goal/both": "goal+control/critic",
+        "goal/own": "goal/critic",
+    }
+    variables = [Variable(name, np.zeros(2, np.float32), group) for name, group in names.items()]
+    manifest = make_manifest(
+        [*variables, Variable("control/W", np.zeros(2, np.float32), "control/critic")]
+    )
+    optimizers = dict.fromkeys(("actor", "critic"), OptimizerConfig(name="sgd", learning_rate=1.0))
+    flat = np.zeros_like(manifest.pack([np.zeros(2, np.float32)] * 4))
+    with ParameterServer(Store(manifest, flat, optimizers), metrics=NullMetrics()) as server:
+        task = TaskClient(InProcessClient(server), list(names), {})
+        ones, twos = np.ones(2, np.float32), np.full(2, 2, np.float32)
+        values = task.push_pull([ones, twos], ["critic"])
+        assert [value[0] for value in values] == [0, -1, -2]
+        task.apply_gradients([ones], ["actor"])
+        assert [value[0] for value in task.get_values()] == [-1, -1, -2]
+        with pytest.raises(InvalidInputError, match=r"received 2 .* has 1 variables"):
+            task.push_pull([ones, twos], ["actor"])
+
+
 def test_two_tasks_both_move_what_they_share(backend):
     with InProcessClient(backend, "one") as one, InProcessClient(backend, "two") as two:
         goal = TaskClient(one, ["goal/W", "goal/b", "goal/shared"], {})

@@ -106,8 +106,9 @@ def learn_iterations(
 
     learner = make_iteration_learner(experiment, server)
     learner.load()
+    source = getattr(learner, "source", learner)  # in older commits the learner itself
     for rollout in rollouts:
-        learner.add(rollout, ())
+        source.add(rollout, ())
         assert learner.learn() is not None
         yield
     learner.close()

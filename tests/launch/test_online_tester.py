@@ -158,13 +158,13 @@ def test_a_best_training_return_is_followed_by_a_test(caplog: pytest.LogCaptureF
         learner = make_plain_learner(server, policy)
         tester: Any = Fixed()
         hook = TestHook(tester, policy, server, every=9, episodes=3)
-        learner._base_learner.register_hook(hook)
+        learner._learner.register_hook(hook)
         learner.load()
         with caplog.at_level(logging.INFO):
             for number, mean in enumerate(returns, 1):
                 caplog.clear()
                 episodes = [Episode(mean - 1, 4), Episode(mean + 1, 4)]
-                learner.add(make_rewarded(COLUMNS, 0.0), episodes)
+                learner.source.add(make_rewarded(COLUMNS, 0.0), episodes)
                 assert learner.learn() is not None
                 if "mean return 7.00 over 3 greedy episodes" in caplog.text:
                     tested.append(number)

@@ -37,14 +37,14 @@ from relaax_like.launch.local import open_slots
 
 
 class Trainer(BaseTrainer):
-    def train(self, server, stop, progress):
+    def train(self, server, stop):
         for env, limit, target in (("CartPole-v0", 20, 15.0), ("CartPole-v1", None, 1e9)):
             logging.getLogger(__name__).info("lesson %s", env)
             environment = self.experiment.environment.model_copy(update={"env": env})
             lesson = dataclasses.replace(self.experiment, environment=environment)
-            self.teach(lesson, limit, target, server, stop, progress)
+            self.teach(lesson, limit, target, server, stop)
 
-    def teach(self, lesson, limit, target, server, stop, progress):
+    def teach(self, lesson, limit, target, server, stop):
         over = threading.Event()
 
         def take(episode):
@@ -227,28 +227,28 @@ def test_a_trainer_that_cannot_be_used_is_refused(tmp_path: Path, trainer: str, 
 
 
 BASE = "from relaax_like.launch.base_trainer import BaseTrainer\n\n\nclass Trainer(BaseTrainer):\n"
-TRAIN = "    def train(self, server, stop, progress):\n        pass\n\n"
+TRAIN = "    def train(self, server, stop):\n        pass\n\n"
 
 
 @pytest.mark.parametrize(
     ("body", "want"),
     [
         (
-            "    def train(self, server: object, stop=None) -> None:\n        pass\n",
-            "Trainer.train takes (self, server, stop=None): too many positional arguments; "
-            "expected (self, server, stop, progress), see BaseTrainer",
+            "    def train(self, server: object = None) -> None:\n        pass\n",
+            "Trainer.train takes (self, server=None): too many positional arguments; "
+            "expected (self, server, stop), see BaseTrainer",
         ),
         (
-            "    def train(server, stop, progress):\n        pass\n",
-            "Trainer.train takes (server, stop, progress): too many positional arguments; "
-            "expected (self, server, stop, progress), see BaseTrainer",
+            "    def train(server, stop):\n        pass\n",
+            "Trainer.train takes (server, stop): too many positional arguments; "
+            "expected (self, server, stop), see BaseTrainer",
         ),
         (
-            "    def train(self, server, stop, progress, *, lessons):\n        pass\n",
-            "Trainer.train takes (self, server, stop, progress, *, lessons): missing a required "
+            "    def train(self, server, stop, *, lessons):\n        pass\n",
+            "Trainer.train takes (self, server, stop, *, lessons): missing a required "
             "argument: 'lessons'; expected",
         ),
-        ("    train = 3\n", "Trainer.train is 3; expected (self, server, stop, progress)"),
+        ("    train = 3\n", "Trainer.train is 3; expected (self, server, stop)"),
         (
             f"{TRAIN}    def make_agents(self, slots):\n        pass\n",
             "Trainer.make_agents takes (self, slots): too many positional arguments; expected "
@@ -273,7 +273,7 @@ def test_methods_that_could_not_be_called_are_refused(tmp_path: Path, body: str,
     "body",
     [
         "    def train(self, *everything):\n        pass\n",
-        "    @staticmethod\n    def train(ps, until, shown):\n        pass\n",
+        "    @staticmethod\n    def train(ps, until):\n        pass\n",
         f"{TRAIN}    def __init__(self, *a, extra=1, **k):\n        super().__init__(*a, **k)\n",
         f"{TRAIN}    def make_agents(self, slots, server, stop, lesson=None):\n        pass\n",
     ],

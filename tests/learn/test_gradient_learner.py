@@ -18,8 +18,8 @@ from relaax_like.algorithm import Losses
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.core.records import LearnerUpdate, LearnRequest, Push, Reply
 from relaax_like.learn import gradient_learner
-from relaax_like.learn.computation_task import ComputationTask
 from relaax_like.learn.gradient_learner import GradientLearner
+from relaax_like.learn.gradients import GradientTask
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire.errors import ConfigError, ServerUnavailableError
 
@@ -28,7 +28,7 @@ SLOTS, STEPS = 3, 5
 A2C: Any = load("algorithm").A2C
 
 
-class GatedTask(ComputationTask):
+class GatedTask(GradientTask):
     """Computes gradients while a gate is open, and records the rollouts' slots."""
 
     def __init__(self, algorithm: Any):
@@ -36,11 +36,11 @@ class GatedTask(ComputationTask):
         self.slots: list[int] = []
         self.begun, self.gate = threading.Event(), threading.Event()
 
-    def compute_gradients(self, **batch: Any) -> Any:
+    def compute_phases(self, **batch: Any) -> Any:
         self.begun.set()
         assert self.gate.wait(WAIT_SEC)
         self.slots.append(batch["rewards"]["reward"].shape[1])
-        return super().compute_gradients(**batch)
+        yield from super().compute_phases(**batch)
 
 
 class Client(InProcessClient):
@@ -61,7 +61,7 @@ class Run:
       events: failures, and answers to requests, in order.
     """
 
-    def __init__(self, server: ParameterServer, task: ComputationTask):
+    def __init__(self, server: ParameterServer, task: GradientTask):
         self.server = server
         self.client = Client(server)
         self.events: list[ConfigError | LearnerUpdate] = []
@@ -96,7 +96,7 @@ class Run:
 
 @contextlib.contextmanager
 def running(
-    algorithm_class: Any = A2C, make_task: Callable[..., ComputationTask] = ComputationTask
+    algorithm_class: Any = A2C, make_task: Callable[..., GradientTask] = GradientTask
 ) -> Iterator[Run]:
     model = load("model").make_model(CONFIG, 0)
     with serve_a2c(CONFIG) as server:
@@ -127,7 +127,7 @@ def test_rollouts_behind_one_of_another_size_keep_their_place_and_are_learned_be
         run.submit(5)
         run.submit(6)
         stopping = Caller(run.learner.stop)
-        wait_until(lambda: run.learner._queue.qsize() == 6, "the end marker")
+        wait_until(lambda: run.learner._queue.waiting == 6, "the end marker")
         tasks[0].gate.set()
         stopping.get()
         assert run.answered() == [1, 2, 3, 4, 5, 6]
@@ -220,8 +220,8 @@ def test_a_gradient_that_xla_cannot_compile_ends_the_learning() -> None:
 def test_a_gradient_that_xla_cannot_compile_in_the_background_stays_uncompiled(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def make_task(algorithm: Any) -> ComputationTask:
-        return ComputationTask(algorithm, compile_in_background=True)
+    def make_task(algorithm: Any) -> GradientTask:
+        return GradientTask(algorithm, compile_in_background=True)
 
     with running(Uncompilable, make_task) as run:
         assert run.learn(1).version == 1

@@ -1,7 +1,7 @@
-"""GradientLearner counts the steps of each request once, whatever becomes of its gradient."""
+"""GradientLearner with a task in NumPy: what it counts, and whom it calls."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -10,9 +10,14 @@ from support.learning import STEPS, make_rewarded
 from support.threads import WAIT_SEC, wait_until
 
 from relaax_like.bridge.in_process import InProcessClient
+from relaax_like.config.base_learner import NO_HOOKS
 from relaax_like.core.records import LearnerUpdate, LearnRequest
+from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.rollout import Rollout
+from relaax_like.learn.base_learner import BaseLearner
+from relaax_like.learn.computation_task import Gradient
 from relaax_like.learn.gradient_learner import GradientLearner
+from relaax_like.learn.hooks import POSITIONS, LearnerHook
 
 
 class Task:
@@ -30,15 +35,14 @@ class Task:
     def make_arguments(self, rollout: Rollout, next_alive: np.ndarray) -> dict[str, np.ndarray]:
         return {"rewards": rollout.rewards}
 
-    def compute_gradients(
-        self, *, rewards: np.ndarray, **_: object
-    ) -> tuple[list[np.ndarray], dict[str, float]]:
+    def compute_phases(self, *, rewards: np.ndarray, **_: object) -> Iterator[Gradient]:
         assert self.gate.wait(WAIT_SEC)
         self.calls += 1
         if (rewards == 1).any():
             raise ValueError("failed")
         value = np.nan if (rewards == 2).any() else 1.0
-        return [np.full(shape, value, np.float32) for shape in self._shapes], {}
+        arrays = [np.full(shape, value, np.float32) for shape in self._shapes]
+        yield Gradient((), arrays, {"cost": 3.0}, {"error": 2 * rewards[..., 0]})
 
     def close(self) -> None:
         pass
@@ -74,3 +78,88 @@ def test_after_the_end_requests_are_counted_without_a_gradient() -> None:
         learner.submit(LearnRequest(3, None, (), 2))
         learner.stop()
         assert (task.calls, backend.version, backend.global_t) == (1, 1, 2 * STEPS + 2)
+
+
+class FiveOfOne:
+    def __init__(self) -> None:
+        self.after: list[tuple[TrainingData, Mapping[str, np.ndarray]]] = []
+
+    def after_interact(self, rollout: Rollout) -> list[Rollout]:
+        return [rollout] * 5
+
+    def after_learn(self, data: TrainingData, results: Mapping[str, np.ndarray]) -> None:
+        self.after.append((data, results))
+
+
+def test_what_a_data_handler_makes_of_a_rollout_does_not_multiply_its_steps() -> None:
+    # covers J5, J7
+    task, handler, answers = Task(), FiveOfOne(), list[LearnerUpdate]()
+    task.gate.set()
+    with make_backend() as backend:
+        learner = GradientLearner(task, InProcessClient(backend), data_handler=handler)  # type: ignore[arg-type]
+        learner.start(answers.append)
+        rollout = make_rewarded(2, 0.5)
+        learner.submit(LearnRequest(7, rollout, (), rollout.env_steps))
+        wait_until(lambda: bool(handler.after), "the data handler")
+        learner.stop()
+        assert (backend.version, backend.global_t) == (1, 2 * STEPS)
+    ((data, results),) = handler.after
+    assert data.rollout.slots == 10
+    assert data.keys.tolist() == [[7, column] for column in range(10)]
+    np.testing.assert_array_equal(results["error"], 2 * data.rollout.rewards[..., 0])
+    assert results["cost"] == 3.0
+
+
+@pytest.mark.parametrize("method", ["after_interact", "after_learn"])
+def test_a_data_handler_that_fails_ends_the_learning(method: str) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("wrong")
+
+    handler = type("Failing", (FiveOfOne,), {method: fail})()
+    task, failures, answers = Task(), list[Exception](), list[LearnerUpdate]()
+    task.gate.set()
+    with make_backend() as backend:
+        learner = GradientLearner(
+            task,  # type: ignore[arg-type]
+            InProcessClient(backend),
+            on_failure=failures.append,
+            data_handler=handler,
+        )
+        learner.start(answers.append)
+        for number in (1, 2):
+            rollout = make_rewarded(1, 0.0)
+            learner.submit(LearnRequest(number, rollout, (), rollout.env_steps))
+            wait_until(lambda n=number: n in answers[-1].numbers, "the answer")  # type: ignore[misc]
+        learner.stop()
+    (failure,) = failures
+    place = f"{__file__}:{fail.__code__.co_firstlineno + 1}"
+    assert str(failure) == f"{place}: ValueError: wrong"
+
+
+class NoteHook(LearnerHook):
+    def __init__(self, notes: list[tuple[str, int]], position: str):
+        super().__init__("note", 20, position=position)
+        self._notes = notes
+
+    def __call__(self, engine: BaseLearner) -> None:
+        self._notes.append((self.position, engine.updates))
+
+
+def test_hooks_are_called_around_each_gradient() -> None:
+    # covers D10
+    task, notes, answers = Task(), list[tuple[str, int]](), list[LearnerUpdate]()
+    task.gate.set()
+    base = BaseLearner({"hook": NO_HOOKS}, exp_dir="unused")
+    for position in POSITIONS:
+        base.register_hook(NoteHook(notes, position))
+    with make_backend() as backend:
+        learner = GradientLearner(task, InProcessClient(backend), learner=base)  # type: ignore[arg-type]
+        learner.start(answers.append)
+        for number in (1, 2):
+            rollout = make_rewarded(1, 0.0)
+            learner.submit(LearnRequest(number, rollout, (), rollout.env_steps))
+            wait_until(lambda n=number: n in answers[-1].numbers, "the answer")  # type: ignore[misc]
+        learner.stop()
+        learner.stop()
+    iterations = [("before_iter", 0), ("after_iter", 1), ("before_iter", 1), ("after_iter", 2)]
+    assert notes == [("before_run", 0), *iterations, ("after_run", 2)]

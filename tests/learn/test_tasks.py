@@ -15,6 +15,7 @@ from relaax_like.core.prediction import Request
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.computation_task import ComputationTask
 from relaax_like.learn.gradient_learner import GradientLearner
+from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.tasks import Tasks
 from relaax_like.nn.layers import Dense
 from relaax_like.nn.normalization import Normalizer
@@ -73,7 +74,7 @@ def make_processors(algorithms, server):
         name: ComputationDataProcessor(
             make_actor(algorithm.model, 0),
             GradientLearner(
-                ComputationTask(algorithm), tasks.make_client(name, InProcessClient(server, name))
+                GradientTask(algorithm), tasks.make_client(name, InProcessClient(server, name))
             ),
             NullMetrics(),
         )

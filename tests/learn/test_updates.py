@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.batch import make_algorithm, make_config
+from support.scalars import Chase, Scalars, as_batch, make_x, read
 
 from relaax_like.algorithm import Algorithm, Losses, Phase
 from relaax_like.algorithm.model import Model
@@ -82,22 +83,6 @@ def make_batch(rows=ROWS, seed=0):
     random = np.random.default_rng(seed)
     x = random.normal(size=(rows, 3)).astype(np.float32)
     return as_batch({"x": x}, random.normal(size=(rows, 1)).astype(np.float32))
-
-
-def as_batch(inputs, rewards, **others):
-    leading = rewards.shape[:-1]
-    return {
-        "inputs": inputs,
-        "next_inputs": inputs,
-        "next_alive": {"alive": np.ones(leading, np.float32)},
-        "rewards": {"reward": rewards},
-        "actions": {"action": np.zeros(rewards.shape, np.float32)},
-        **others,
-    }
-
-
-def read(task):
-    return {variable.name: variable.value for variable in task.get_variables()}
 
 
 def order_of(seed, epoch, length, minibatch):
@@ -229,45 +214,8 @@ def test_updates_are_those_of_gradients_and_the_servers_kernel(epochs):
 SGD = OptimizerConfig(name="sgd", learning_rate=0.5)
 
 
-class Scalars(Model):
-    """Two numbers in groups of their own."""
-
-    groups = {"critic": ("critic",), "actor": ("actor",)}  # noqa: RUF012
-
-    def __init__(self, xla=False):
-        super().__init__(name="scalars")
-        self.xla = xla
-        self.critic = tf.Variable(1.0, name="critic")
-        self.actor = tf.Variable(0.0, name="actor")
-
-    def get_input_specs(self):
-        return [("x", {"shape": []})]
-
-    def get_action_specs(self):
-        return [("action", {"shape": [1]})]
-
-    def policy(self, inputs, states):
-        raise NotImplementedError
-
-
 def make_scalars(algorithm, xla=False, optimizer=SGD):
     return LearningTask(algorithm(Scalars(xla)), {"critic": optimizer, "actor": optimizer})
-
-
-def make_x(x):
-    x = np.array(x, np.float32)
-    return as_batch({"x": x}, np.zeros((*x.shape, 1), np.float32))
-
-
-class Chase(Algorithm):
-    """The critic goes to 3, the actor to where the critic is."""
-
-    autograph = False
-
-    def learn(self, batch):
-        critic, actor = self.model.critic, self.model.actor
-        costs = {"critic": 0.5 * (critic - 3.0) ** 2, "actor": 0.5 * (actor - critic) ** 2}
-        return Losses(costs, metrics={"sum": critic + actor})
 
 
 class CriticFirst(Chase):
@@ -881,7 +829,7 @@ def test_phases_and_frozen_groups_that_do_not_fit_are_refused(attributes, words)
 
 
 def test_a_gradient_alone_is_refused_where_there_are_phases():
-    with pytest.raises(ConfigError, match=r"test_updates.py:\d+: phases: .*placement: server"):
+    with pytest.raises(ConfigError, match=r"test_updates.py:\d+: phases: .*BatchAgent"):
         ComputationTask(CriticFirst(Scalars())).compute_gradients(**make_x([0.0]))
 
 

@@ -77,6 +77,7 @@ def test_more_points_than_fit_one_call_arrive_in_order(
     with MetricsClient(Address("127.0.0.1", port), global_t=_zero) as client:
         for x in range(5000):
             client.scalar("a", 1.0, x)
+        assert client.flush(WAIT_SEC)  # `close` waits a second at most for each call
     assert client.dropped == 0
     assert recorder.flush()
     assert [x for x, _ in read_scalars(tmp_path)["a"]] == list(range(5000))

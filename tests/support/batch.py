@@ -10,8 +10,8 @@ from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
 from relaax_like.core.manifest import make_manifest
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.learn.computation_task import ComputationTask
 from relaax_like.learn.gradient_learner import GradientLearner
+from relaax_like.learn.gradients import GradientTask
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 
@@ -45,6 +45,6 @@ def serve_a2c(config: Any, **options: Any) -> ParameterServer:
 def make_processor(config: Any, server: ParameterServer, **options: Any) -> Any:
     """Makes a processor on the server; not started."""
     client = InProcessClient(server, "processor")
-    learner = GradientLearner(ComputationTask(make_algorithm(config)), client, **options)
+    learner = GradientLearner(GradientTask(make_algorithm(config)), client, **options)
     actor = make_actor(make_algorithm(config).model, 0)
     return ComputationDataProcessor(actor, learner, client.metrics())

@@ -46,10 +46,10 @@ def main() -> None:
     first = learner.iteration
     for number in range(first, ITERATIONS + 1):
         if number > first:
-            learner.add(make_rollout(8, seed=number, steps=16), ())
+            learner.source.add(make_rollout(8, seed=number, steps=16), ())
             assert learner.learn() is not None
         name = f"loaded-{number}" if number == first else f"published-{number}"
-        np.savez(Path(dumps) / f"{name}.npz", **learner._policy.state_dict())
+        np.savez(Path(dumps) / f"{name}.npz", **learner._learner.policy.state_dict())
     server.close(save=True)
 
 

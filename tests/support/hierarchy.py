@@ -1,6 +1,7 @@
 """The hierarchical algorithm's pieces on a parameter server in the process, and its task."""
 
-import types
+import dataclasses
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from relaax_like.algorithm import Algorithm
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.client.interactor import Transition
 from relaax_like.config.algorithm_folder import load_algorithm_module
+from relaax_like.config.loader import load_experiment
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import make_manifest
 from relaax_like.core.metrics import Metrics, NullMetrics
@@ -53,9 +55,12 @@ def make_host(
     make_client: Callable[[str], ParameterServerClient] | None = None,
 ) -> BatchHost:
     """Makes a host of agents, as the rlx server does."""
-    experiment = types.SimpleNamespace(algorithm_folder=FOLDER, algorithm=config)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "experiment.yaml"
+        file.write_text(f"algorithm: {{path: {FOLDER}}}\n")
+        experiment = dataclasses.replace(load_experiment(file), algorithm=config)
     make_client = make_client or (lambda name: InProcessClient(server, name))
-    host = agents.make_agent_host(experiment, make_client, "test")  # type: ignore[arg-type]
+    host = agents.make_agent_host(experiment, make_client, "test")
     assert isinstance(host, BatchHost)
     return host
 

@@ -15,6 +15,7 @@ import numpy as np
 from relaax_like.algorithm.model import Model, Specs, Tensors, get_variables
 from relaax_like.bridge.collecting import make_rollout_bytes
 from relaax_like.bridge.control import BridgeControl
+from relaax_like.config.base_learner import NO_HOOKS
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.optimizer import OptimizerConfig
@@ -26,10 +27,13 @@ from relaax_like.experience.collector import Collector, TrainingData
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import load_model_module
 from relaax_like.learn.base_learner import BaseLearner
+from relaax_like.learn.collected import Collected
 from relaax_like.learn.experience_service import ExperienceService
-from relaax_like.learn.iteration_learner import IterationLearner
+from relaax_like.learn.learner_loop import LearnerLoop
 from relaax_like.learn.messages import rollout_to_message
+from relaax_like.learn.publishing import Publishing
 from relaax_like.learn.rollout_layout import RolloutLayout
+from relaax_like.learn.tally import Tally
 from relaax_like.learn.updates import OptimizerState
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
@@ -202,16 +206,18 @@ def make_plain_learner(
     columns: int = COLUMNS,
     capacity: int = 4 * COLUMNS,
     folder: Path = Path("unused"),
-) -> IterationLearner:
+) -> LearnerLoop[Collected]:
     """Makes a learner with a PlainPolicy; it writes nothing to the folder."""
     policy = policy or PlainPolicy()
-    hooks = {"save_ckpt_after_run": False, "log_show_after_iter": None}
-    base = BaseLearner({"hook": hooks}, exp_dir=folder)
+    base = BaseLearner({"hook": NO_HOOKS}, exp_dir=folder)
     base.policy = policy  # type: ignore[assignment]
     collector = Collector(STEPS, columns, capacity=capacity)
     spaces = {"action": Discrete(n=2)}
     layout = RolloutLayout(PlainModel(), STEPS, spaces)
-    return IterationLearner(base, policy, collector, server, layout)  # type: ignore[arg-type]
+    tally = Tally()
+    source = Collected(collector, tally, layout)
+    sink = Publishing(server, policy, tally)  # type: ignore[arg-type]
+    return LearnerLoop(source, base, sink, server.metrics())
 
 
 def make_plain_service(

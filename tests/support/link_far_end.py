@@ -3,8 +3,8 @@
     python -m support.link_far_end learner FOLDER SOCKET
     python -m support.link_far_end experience FOLDER
 
-The protocol's end in it is the product's own; only the learning is scripted. It
-loads no TensorFlow. `FOLDER` contains what it has done (`Events`) and what a test tells it to do:
+Only the learning is scripted, the rest is the product's own. It loads no TensorFlow. `FOLDER`
+contains what it has done (`Events`) and what a test tells it to do:
 
     hold        accepts segments, but handles none while this file exists
     mute        says nothing about what it has handled while this file exists
@@ -17,19 +17,18 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 
 from relaax_like.core.records import (
-    Episode,
     Experience,
     LearnerUpdate,
     LearnRequest,
-    Origin,
-    Publication,
-    Received,
+    Lease,
 )
 from relaax_like.core.roles import Learner, OnUpdate
 from relaax_like.experience.rollout import Rollout
@@ -142,11 +141,16 @@ def serve_learner(folder: Path, number: int) -> None:
 def serve_experience(folder: Path) -> None:
     """Runs a parameter server with an `ExperienceService` whose learner records iterations."""
     from relaax_like.bridge.control import BridgeControl
+    from relaax_like.config.base_learner import NO_HOOKS
     from relaax_like.config.optimizer import OptimizerConfig
     from relaax_like.core.manifest import Variable, make_manifest
     from relaax_like.core.metrics import NullMetrics
     from relaax_like.experience.collector import Collector
     from relaax_like.learn import experience_service, holding
+    from relaax_like.learn.base_learner import BaseLearner
+    from relaax_like.learn.collected import Collected
+    from relaax_like.learn.learner_loop import LearnerLoop
+    from relaax_like.learn.publishing import Publishing
     from relaax_like.learn.tally import Tally
     from relaax_like.parameter_server.parameter_server import ParameterServer
     from relaax_like.parameter_server.snapshots import Snapshots
@@ -169,87 +173,66 @@ def serve_experience(folder: Path) -> None:
     server = ParameterServer(store, metrics=NullMetrics(), snapshots=snapshots)
     server.restore_latest_checkpoint()
 
-    class RecordingIterations:
-        """Takes iterations from a Collector, records them, and publishes one version of each."""
-
-        def __init__(self) -> None:
-            self._collector = Collector(STEPS, COLUMNS, capacity=CAPACITY)
-            self._lock = threading.Lock()  # guards _tally
-            self._tally = Tally()
-
-        @property
-        def received(self) -> Mapping[str, Received]:
-            return self._tally.received
-
-        @property
-        def added_columns(self) -> int:
-            return self._collector.num_added
-
-        @property
-        def waiting_columns(self) -> int:
-            return self._collector.waiting_columns
+    class RecordingSource(Collected):
+        """Records what is accepted, and how often there is no room."""
 
         def conform(self, rollout: Rollout) -> Rollout:
             return rollout
 
-        def load(self) -> LearnerUpdate:
-            self._lease = lease = server.lease()
-            self._tally.load(lease.received)
-            self._number = lease.number
-            events.write("life", life)
-            values = manifest.unpack(lease.values)
-            events.write("version", lease.version, int(values[0][0]))
-            return LearnerUpdate((), lease.version, lease.global_t, lease.finished, values)
-
-        def add(
-            self, rollout: Rollout, episodes: Sequence[Episode], env_steps: int, origin: Origin
-        ) -> int:
+        def add(self, rollout: Rollout, *rest: Any) -> int:
             try:
-                with self._lock:
-                    ticket = self._collector.add(rollout)
-                    self._tally.add(env_steps, episodes, origin, ticket)
+                ticket = super().add(rollout, *rest)
             except CollectorFullError:
                 events.write("full")
                 raise
             events.write("accepted", *find_codes(rollout.rewards))
             return ticket
 
-        def add_counts(self, env_steps: int, episodes: Sequence[Episode], origin: Origin) -> None:
-            with self._lock:
-                self._tally.add(env_steps, episodes, origin)
+    class NumberingPolicy:
+        """All values are the number of the update, and 1000 times that of the life."""
 
-        def add_sampling(self, client_id: str, seconds: float) -> None:
-            pass
+        def load(self, lease: Lease) -> None:
+            self._lease, self._number = lease, lease.number
+            events.write("life", life)
+            values = manifest.unpack(lease.values)
+            events.write("version", lease.version, int(values[0][0]))
 
-        def learn(self, timeout_sec: float = 0.0) -> LearnerUpdate | None:
-            data = self._collector.get_training_data(timeout_sec)
-            if data is None:
-                return None
+        def data_preprocess(self, data: Any) -> Any:
+            return data
+
+        def forward(self, data: Any) -> dict[str, float]:
             wait_while(folder / "hold")
             self._number += 1
-            value = 1000 * life + self._number
-            with self._lock:
-                counts = self._tally.take(data.tickets)
-            reply = server.publish(
-                Publication(
-                    number=self._number,
-                    values=manifest.pack([np.full(3, value, np.float32)]),
-                    slots=self._lease.slots,
-                    steps=dict.fromkeys(self._lease.steps, self._number),
-                    env_steps=counts.env_steps,
-                    episodes=counts.episodes,
-                    received=counts.received,
-                )
-            )
-            for code in find_codes(data.rollout.rewards):
+            return {}
+
+        def get_values(self) -> list[np.ndarray]:
+            return [np.full(3, 1000 * life + self._number, np.float32)]
+
+        def get_optimizers(self) -> Any:
+            steps = dict.fromkeys(self._lease.steps, self._number)
+            return SimpleNamespace(slots=self._lease.slots, steps=steps)
+
+    class RecordingSink(Publishing):
+        """Records what was published."""
+
+        def deliver(self, iteration: Any) -> LearnerUpdate:
+            update = super().deliver(iteration)
+            for code in find_codes(iteration.rollout.rewards):
                 events.write("received", code)
-            events.write("version", reply.version, value)
-            return LearnerUpdate(data.tickets, reply.version, reply.global_t, reply.finished, None)
+            assert update.values is not None
+            events.write("version", update.version, int(update.values[0][0]))
+            return update
 
-        def close(self) -> None:
-            self._collector.close()
+    def make_learner() -> LearnerLoop[Collected]:
+        policy: Any = NumberingPolicy()
+        base = BaseLearner({"hook": NO_HOOKS}, exp_dir=folder)
+        base.policy = policy
+        tally = Tally()
+        collector, layout = Collector(STEPS, COLUMNS, capacity=CAPACITY), cast(Any, None)
+        source = RecordingSource(collector, tally, layout)
+        return LearnerLoop(source, base, RecordingSink(server, policy, tally))
 
-    service = experience_service.ExperienceService(RecordingIterations, COLUMNS, 1 << 24)  # type: ignore[arg-type]
+    service = experience_service.ExperienceService(make_learner, COLUMNS, 1 << 24)
 
     class Sink:
         """The service, which says nothing while it is mute."""

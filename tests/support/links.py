@@ -400,13 +400,13 @@ class _RecordingTask:
     def make_arguments(self, rollout: Rollout, next_alive: np.ndarray) -> dict[str, np.ndarray]:
         return {"rewards": rollout.rewards}
 
-    def compute_gradients(
-        self, *, rewards: np.ndarray, **_: object
-    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def compute_phases(self, *, rewards: np.ndarray, **_: object) -> Iterator[Any]:
+        from relaax_like.learn.computation_task import Gradient  # loads TensorFlow
+
         self.begun.set()
         assert self.gate.wait(WAIT_SEC)
         self.codes += find_codes(rewards)
-        return [np.ones(shape, np.float32) for shape in self._shapes], {}
+        yield Gradient((), [np.ones(shape, np.float32) for shape in self._shapes], {}, {})
 
     def close(self) -> None:
         pass

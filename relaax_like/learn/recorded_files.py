@@ -1,4 +1,4 @@
-"""OfflineLearner: learns from files of trajectories, and publishes each as one version."""
+"""RecordedFiles: files of trajectories as a source of iterations."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,11 @@ import numpy as np
 from relaax_like.algorithm.model import Model
 from relaax_like.config.plan import RolloutPlan
 from relaax_like.config.seeds import derive_seed
-from relaax_like.core.records import LearnerUpdate
-from relaax_like.core.roles import Publisher
 from relaax_like.experience.rollout import Rollout
 from relaax_like.experience.trajectory_files import DamagedFileError, read_trajectories
-from relaax_like.learn.base_learner import BaseLearner
-from relaax_like.learn.learning_policy import LearningPolicy
-from relaax_like.learn.publishing_learner import PublishingLearner
+from relaax_like.learn.learner_loop import Source
 from relaax_like.learn.rollout_layout import RolloutLayout
+from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import Space
@@ -30,10 +27,12 @@ class RecordedData:
     Attributes:
       rollout: `[T, k, ...]`.
       tickets: none; nobody waits for it.
+      mean_version: none; another run has acted.
     """
 
     rollout: Rollout
     tickets: tuple[int, ...] = ()
+    mean_version: None = None
 
     @property
     def env_steps(self) -> int:
@@ -46,22 +45,15 @@ class RecordedData:
         return np.stack([np.zeros(self.rollout.slots, np.int64), np.arange(self.rollout.slots)], 1)
 
 
-class OfflineLearner(PublishingLearner):
+class RecordedFiles(Source):
     """A file is an iteration; all are gone through again and again, each time in another order.
-
-        learner = OfflineLearner(base_learner, policy, parameter_server, files, model, {}, seed)
-        learned = learner.load()
-        while not learned.finished:
-            learned = learner.learn()
 
     The order depends on the seed, the number of files and that of the iteration: a run that goes on
     from a snapshot draws what it would have drawn.
 
     Args:
-      base_learner: trains the policy, with its hooks.
-      policy: of `base_learner`.
-      publisher: the parameter server.
       files: at least one, in an order that is always the same.
+      tally: counts the steps of each file that is read.
       model: whose specs the rollouts follow.
       action_spaces: of the actions, where they are known.
       seed: of the orders.
@@ -69,32 +61,29 @@ class OfflineLearner(PublishingLearner):
 
     def __init__(
         self,
-        base_learner: BaseLearner,
-        policy: LearningPolicy,
-        publisher: Publisher,
         files: Sequence[Path],
+        tally: Tally,
         model: Model,
         action_spaces: Mapping[str, Space],
         seed: int,
     ):
-        super().__init__(base_learner, policy, publisher)
         self._files = files
+        self._tally = tally
         self._model = model
         self._action_spaces = action_spaces
         self._seed = seed
 
-    def learn(self) -> LearnerUpdate:
-        """Learns from the next file, and publishes.
+    def get(self, done: int, timeout_sec: float) -> RecordedData:
+        """Reads the next file; see `Source`.
 
         Raises:
           InvalidInputError: the file is damaged, or its rollout is none of this algorithm's.
-          NotFiniteError: it led nowhere; nothing was published.
         """
-        path = self._files[draw_index(self._seed, len(self._files), self.iteration)]
+        path = self._files[draw_index(self._seed, len(self._files), done)]
         with tracing.span("read"):
             rollout = _conform(read_trajectories(path), path, self._model, self._action_spaces)
-        self.add_counts(rollout.env_steps)
-        return self.learn_from(RecordedData(rollout))
+        self._tally.add(rollout.env_steps)
+        return RecordedData(rollout)
 
 
 def validate_files(
@@ -106,8 +95,8 @@ def validate_files(
 
     Args:
       files: of trajectories.
-      model: see `OfflineLearner`.
-      action_spaces: see `OfflineLearner`.
+      model: see `RecordedFiles`.
+      action_spaces: see `RecordedFiles`.
       plan: of the updates that are made of each.
 
     Raises:

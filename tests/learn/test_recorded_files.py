@@ -1,4 +1,4 @@
-"""OfflineLearner: which file comes when, what of it is read, and where a run goes on. covers J11"""
+"""RecordedFiles: which file comes when, what of it is read, and where a run goes on. covers J11"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,10 +10,14 @@ import pytest
 from support.learning import STEPS, PlainModel, PlainPolicy, make_plain_server, make_rewarded
 
 from relaax_like.algorithm.model import Specs
+from relaax_like.config.base_learner import NO_HOOKS
 from relaax_like.config.plan import Offline, Unit
 from relaax_like.experience.trajectory_files import TrajectoryWriter, find_trajectories
 from relaax_like.learn.base_learner import BaseLearner
-from relaax_like.learn.offline_learner import OfflineLearner, draw_index, validate_files
+from relaax_like.learn.learner_loop import LearnerLoop
+from relaax_like.learn.publishing import Publishing
+from relaax_like.learn.recorded_files import RecordedFiles, draw_index, validate_files
+from relaax_like.learn.tally import Tally
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import Discrete
@@ -49,12 +53,12 @@ def make_learner(
     policy: PlainPolicy,
     model: Any = None,
     seed: int = 1,
-) -> OfflineLearner:
-    hooks = {"save_ckpt_after_run": False, "log_show_after_iter": None}
-    base = BaseLearner({"hook": hooks}, exp_dir="unused")
+) -> LearnerLoop[RecordedFiles]:
+    base = BaseLearner({"hook": NO_HOOKS}, exp_dir="unused")
     base.policy = policy  # type: ignore[assignment]
-    spaces = {"action": Discrete(n=2)}
-    return OfflineLearner(base, policy, server, files, model or PlainModel(), spaces, seed)  # type: ignore[arg-type]
+    tally = Tally()
+    source = RecordedFiles(files, tally, model or PlainModel(), {"action": Discrete(n=2)}, seed)
+    return LearnerLoop(source, base, Publishing(server, policy, tally))  # type: ignore[arg-type]
 
 
 def test_every_file_comes_once_before_one_comes_again_and_orders_differ() -> None:

@@ -1,4 +1,4 @@
-"""IterationLearner and SerialLearner: iterations in, numbered publishes out. covers J3, J4, J8"""
+"""LearnerLoop and SerialLearner: iterations in, numbered publishes out. covers J3, J4, J8"""
 
 import dataclasses
 import shutil
@@ -31,7 +31,7 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import Episode, LearnerUpdate, LearnRequest, Origin, Received
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_iteration_learner
-from relaax_like.learn import iteration_learner, tally
+from relaax_like.learn import collected, tally
 from relaax_like.learn.means import Means
 from relaax_like.learn.serial_learner import SerialLearner
 from relaax_like.learn.updates import NotFiniteError
@@ -68,7 +68,7 @@ def ppo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with make_server(experiment) as server:
         learner = make_iteration_learner(experiment, server)
         learner.load()
-        learner.add(make_rollout(COLUMNS, 0, STEPS), ())
+        learner.source.add(make_rollout(COLUMNS, 0, STEPS), ())
         assert learner.learn() is not None
         yield server, learner
         learner.close()
@@ -77,9 +77,9 @@ def ppo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def test_a_publish_is_what_the_task_has_come_to(ppo: Any) -> None:
     server, learner = ppo
     before, lease = unpack(server), server.lease()
-    learner.add(make_rollout(3, 1, STEPS), ())
+    learner.source.add(make_rollout(3, 1, STEPS), ())
     assert learner.learn() is None
-    learner.add(make_rollout(2, 2, STEPS), ())  # one column more than the iteration needs
+    learner.source.add(make_rollout(2, 2, STEPS), ())  # one column more than the iteration needs
     learned = learner.learn()
     after = server.lease()
     assert (after.number, learned.version, server.version) == (lease.number + 1,) + 2 * (
@@ -87,33 +87,38 @@ def test_a_publish_is_what_the_task_has_come_to(ppo: Any) -> None:
     )
     # 20 steps make two minibatches of ten; twice through.
     assert after.steps == {group: steps + 4 for group, steps in lease.steps.items()}
-    assert_equal(unpack(server), learner._policy.get_values())
+    assert_equal(unpack(server), learner._learner.policy.get_values())
     assert_equal(learned.values, unpack(server))
     assert any((new != old).any() for new, old in zip(unpack(server), before, strict=True))
-    optimizers = learner._policy.get_optimizers()
+    optimizers = learner._learner.policy.get_optimizers()
     for group, slots in after.slots.items():
         np.testing.assert_array_equal(slots, optimizers.slots[group])
         assert slots.any()
-    assert learner.waiting_columns == 1
+    assert learner.source.waiting_columns == 1
+
+
+def test_without_settings_there_are_no_hooks(ppo: Any) -> None:
+    _, learner = ppo
+    assert not any(learner._learner._hooks.values())
 
 
 def test_a_rollout_of_another_layout_is_refused(ppo: Any) -> None:
     _, learner = ppo
     rollout = make_rollout(2, 1, STEPS)
-    assert learner.conform(rollout).slots == 2
+    assert learner.source.conform(rollout).slots == 2
     rollout.actions["action"][3, 1] = 2
     with pytest.raises(InvalidInputError, match=r"actions action: .* outside 0\.\.1"):
-        learner.conform(rollout)
+        learner.source.conform(rollout)
 
 
 def test_an_iteration_that_is_not_finite_is_not_published(ppo: Any) -> None:
     server, learner = ppo
     before = unpack(server)
-    while learner.waiting_columns:
-        learner.add(make_rollout(COLUMNS - learner.waiting_columns, 0, STEPS), ())
+    while learner.source.waiting_columns:
+        learner.source.add(make_rollout(COLUMNS - learner.source.waiting_columns, 0, STEPS), ())
         before = learner.learn().values
     version = server.version
-    learner.add(make_rewarded(COLUMNS, float("nan")), ())
+    learner.source.add(make_rewarded(COLUMNS, float("nan")), ())
     with pytest.raises(NotFiniteError, match=r"NaN or infinity|not finite"):
         learner.learn()
     assert server.version == version
@@ -166,10 +171,10 @@ def test_a_data_handler_of_the_algorithms_folder_changes_what_is_learned_from(
         with make_server(experiment) as server:
             learner = make_iteration_learner(experiment, server)
             learner.load()
-            ticket = learner.add(came, ())
+            ticket = learner.source.add(came, ())
             assert learner.learn() is not None
             learned[name] = unpack(server)
-            handler: Any = learner._collector._data_handler
+            handler: Any = learner.source._collector._data_handler
             if name == "mine":
                 assert handler.config == experiment.algorithm
                 ((data, numbers),) = handler.after
@@ -194,17 +199,17 @@ def test_publishes_are_numbered_and_count_steps_and_episodes_once(server: Parame
     first = learner.load()
     assert (first.version, first.global_t, first.finished) == (0, 0, "")
     assert_equal(first.values, unpack(server))
-    learner.add(make_rewarded(2, 1.0), [Episode(5.0, 3)])
-    learner.add_counts(0, [Episode(7.0, 4)])
+    learner.source.add(make_rewarded(2, 1.0), [Episode(5.0, 3)])
+    learner.source.add_counts(0, [Episode(7.0, 4)])
     assert learner.learn() is None
     assert (server.version, server.status().episodes) == (0, 0)
-    learner.add(make_rewarded(2, 2.0), [Episode(9.0, 5)])
+    learner.source.add(make_rewarded(2, 2.0), [Episode(9.0, 5)])
     learned = learner.learn()
     assert learned is not None
     assert tuple(learned.numbers) == (1, 2)
     assert (learned.version, learned.global_t) == (1, ENV_STEPS)
     assert (server.status().episodes, server.status().mean_return) == (3, 7.0)
-    learner.add(make_rewarded(COLUMNS, 0.0), ())
+    learner.source.add(make_rewarded(COLUMNS, 0.0), ())
     assert learner.learn() is not None
     assert server.lease().number == 2
     assert (server.global_t, server.status().episodes) == (2 * ENV_STEPS, 3)
@@ -225,13 +230,13 @@ def test_what_a_data_handler_makes_of_a_rollout_does_not_multiply_its_steps(
             pass
 
     learner = make_plain_learner(server)
-    learner._collector._data_handler = FiveOfOne()
+    learner.source._collector._data_handler = FiveOfOne()
     learner.load()
-    learner.add(make_rewarded(2, 1.0), ())  # ten columns
+    learner.source.add(make_rewarded(2, 1.0), ())  # ten columns
     updates = [learner.learn() for _ in range(3)]
     assert [update and update.global_t for update in updates] == [10, 10, None]
-    assert learner._policy.global_t == 10
-    learner.add(make_rewarded(1, 1.0), (), env_steps=3)
+    assert learner._learner.policy.global_t == 10
+    learner.source.add(make_rewarded(1, 1.0), (), env_steps=3)
     learner.close()
     assert (server.version, server.global_t) == (2, 13)
 
@@ -239,13 +244,13 @@ def test_what_a_data_handler_makes_of_a_rollout_does_not_multiply_its_steps(
 def test_the_last_counts_are_counted_without_new_values(server: ParameterServer) -> None:
     learner = make_plain_learner(server)
     learner.load()
-    learner.add_counts(4, [Episode(2.0, 9)])
+    learner.source.add_counts(4, [Episode(2.0, 9)])
     before = server.pull().values
     update = learner.count()
     assert update is not None
     assert (update.version, update.global_t, update.values) == (0, 4, None)
     assert learner.count() is None
-    learner.add(make_rewarded(1, 1.0), (), 5)
+    learner.source.add(make_rewarded(1, 1.0), (), 5)
     learner.close()
     learner.close()
     assert server.pull().values is before
@@ -258,23 +263,23 @@ def test_a_publication_contains_which_experience_was_counted_and_learned_from(
     learner = make_plain_learner(server)
     learner.load()
     for sequence in (1, 2):
-        learner.add(make_rewarded(3, 1.0), (), 15, Origin("one", 7, sequence))
-    learner.add_counts(1, (), Origin("other", 3, 4))
+        learner.source.add(make_rewarded(3, 1.0), (), 15, Origin("one", 7, sequence))
+    learner.source.add_counts(1, (), Origin("other", 3, 4))
     learner.learn()  # all of the first rollout, and a third of the second
     assert server.lease().received == {"one": Received(7, 2, 1), "other": Received(3, 4, 4)}
-    learner.add(make_rewarded(2, 1.0), (), 10, Origin("other", 3, 5))
+    learner.source.add(make_rewarded(2, 1.0), (), 10, Origin("other", 3, 5))
     learner.learn()
     assert server.lease().received == {"one": Received(7, 2, 2), "other": Received(3, 5, 5)}
     again = make_plain_learner(server)
     again.load()
-    assert again.received == server.lease().received
+    assert again.source.received == server.lease().received
 
 
 def test_another_learner_goes_on_where_the_first_one_ended(server: ParameterServer) -> None:
     first = make_plain_learner(server)
     first.load()
     for reward in (1.0, 2.0):
-        first.add(make_rewarded(COLUMNS, reward), ())
+        first.source.add(make_rewarded(COLUMNS, reward), ())
         first.learn()
     first.close()
     policy = PlainPolicy()
@@ -282,7 +287,7 @@ def test_another_learner_goes_on_where_the_first_one_ended(server: ParameterServ
     loaded = second.load()
     assert (loaded.version, loaded.global_t) == (2, 2 * ENV_STEPS)
     assert policy.updates == 2
-    second.add(make_rewarded(COLUMNS, 3.0), ())
+    second.source.add(make_rewarded(COLUMNS, 3.0), ())
     learned = second.learn()
     assert learned is not None
     assert (learned.version, server.lease().number) == (3, 3)
@@ -298,17 +303,17 @@ def test_episodes_of_other_threads_are_counted_once(server: ParameterServer) -> 
     def add_counts() -> int:
         count = 0
         while not done.is_set():
-            learner.add_counts(0, [Episode(1.0, 1)])
+            learner.source.add_counts(0, [Episode(1.0, 1)])
             count += 1
         return count
 
     callers = [Caller(add_counts) for _ in range(3)]
     for _ in range(50):
-        learner.add(make_rewarded(COLUMNS, 0.0), ())
+        learner.source.add(make_rewarded(COLUMNS, 0.0), ())
         assert learner.learn() is not None
     done.set()
     added = sum(caller.get() for caller in callers)
-    learner.add(make_rewarded(COLUMNS, 0.0), ())
+    learner.source.add(make_rewarded(COLUMNS, 0.0), ())
     learner.learn()
     assert server.status().episodes == added
 
@@ -320,8 +325,8 @@ def test_episodes_that_are_never_published_do_not_fill_the_memory(
     learner = make_plain_learner(server)
     learner.load()
     for number in range(25):
-        learner.add_counts(0, [Episode(float(number), 1)])
-    learner.add(make_rewarded(COLUMNS, 0.0), ())
+        learner.source.add_counts(0, [Episode(float(number), 1)])
+    learner.source.add(make_rewarded(COLUMNS, 0.0), ())
     learner.learn()
     assert (server.status().episodes, server.status().mean_return) == (10, 19.5)
 
@@ -332,7 +337,7 @@ def test_curves_say_what_was_learned_and_where_the_time_went() -> None:
         learner = make_plain_learner(server)
         learner.load()
         for reward in (9.0, 1.0, 3.0):  # the first one is recorded at once
-            learner.add(make_rewarded(COLUMNS, reward), ())
+            learner.source.add(make_rewarded(COLUMNS, reward), ())
             learner.learn()
         learner.close()  # records what has come since the last second
     points = dict(metrics.points)
@@ -348,7 +353,7 @@ def test_the_lag_is_that_of_all_samples_and_rates_count_what_came(
 ) -> None:
     # covers J16
     clock = iter([100.0, 102.0, 106.0, 107.0, 109.0])
-    monkeypatch.setattr(iteration_learner, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(collected, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     points: dict[str, list[float]] = {"Train/Lag": [], "Time/Sampled Timesteps per Second": []}
 
     def add(means: Means, numbers: Mapping[str, float], x: float | None = None) -> None:
@@ -360,14 +365,16 @@ def test_the_lag_is_that_of_all_samples_and_rates_count_what_came(
         learner = make_plain_learner(server)
         learner.load()
         for _ in range(3):  # acted with version 0, all of them
-            learner.add(make_rewarded(COLUMNS, 0.0), ())
+            learner.source.add(make_rewarded(COLUMNS, 0.0), ())
         assert all(learner.learn() is not None for _ in range(3))
         # Learned with version 3: one slot acted with 1, 1, 1, 2, 2, the three of another agent
         # with 3: 3 - (7 + 45) / 20.
-        learner.add(
+        learner.source.add(
             dataclasses.replace(make_rewarded(1, 0.0), versions=np.array([1, 1, 1, 2, 2])), ()
         )
-        learner.add(dataclasses.replace(make_rewarded(3, 0.0), versions=np.full(STEPS, 3)), ())
+        learner.source.add(
+            dataclasses.replace(make_rewarded(3, 0.0), versions=np.full(STEPS, 3)), ()
+        )
         assert learner.learn() is not None
     assert points["Train/Lag"] == pytest.approx([0.0, 1.0, 2.0, 0.4])
     # 60 steps came in the first two seconds, none in the next five, 20 in the last two.
@@ -378,15 +385,15 @@ def test_too_many_rollouts_are_refused_and_none_after_the_end(server: ParameterS
     learner = make_plain_learner(server, capacity=2 * COLUMNS)
     learner.load()
     for _ in range(2):
-        learner.add(make_rewarded(COLUMNS, 1.0), [Episode(1.0, 1)])
+        learner.source.add(make_rewarded(COLUMNS, 1.0), [Episode(1.0, 1)])
     with pytest.raises(CollectorFullError):
-        learner.add(make_rewarded(1, 1.0), [Episode(1.0, 1)])
+        learner.source.add(make_rewarded(1, 1.0), [Episode(1.0, 1)])
     assert learner.learn() is not None
     assert server.status().episodes == 2  # not that of the rollout that was refused
-    learner.add(make_rewarded(1, 1.0), ())
+    learner.source.add(make_rewarded(1, 1.0), ())
     learner.close()
     with pytest.raises(CollectorClosedError):
-        learner.add(make_rewarded(1, 1.0), ())
+        learner.source.add(make_rewarded(1, 1.0), ())
 
 
 def test_the_iteration_that_uses_up_the_budget_is_the_last() -> None:
@@ -395,14 +402,14 @@ def test_the_iteration_that_uses_up_the_budget_is_the_last() -> None:
         learner.load()
         finished = []
         for _ in range(2):
-            learner.add(make_rewarded(COLUMNS, 1.0), ())
+            learner.source.add(make_rewarded(COLUMNS, 1.0), ())
             learned = learner.learn()
             assert learned is not None
             finished.append(learned.finished)
         assert finished[0] == ""
         assert "budget" in finished[1]
         # A finished run takes no more values, but counts steps.
-        learner.add(make_rewarded(COLUMNS, 1.0), [Episode(1.0, 1)])
+        learner.source.add(make_rewarded(COLUMNS, 1.0), [Episode(1.0, 1)])
         learned = learner.learn()
         assert learned is not None
         assert "budget" in learned.finished
@@ -415,7 +422,7 @@ def test_the_iteration_that_uses_up_the_budget_is_the_last() -> None:
 def test_a_parameter_server_that_closes_takes_no_publish(server: ParameterServer) -> None:
     learner = make_plain_learner(server)
     learner.load()
-    learner.add(make_rewarded(COLUMNS, 1.0), ())
+    learner.source.add(make_rewarded(COLUMNS, 1.0), ())
     server.close()
     with pytest.raises(ServerUnavailableError, match="is closing"):
         learner.learn()

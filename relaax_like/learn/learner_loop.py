@@ -1,0 +1,307 @@
+"""LearnerLoop: source -> update -> sink, with hooks; how every run learns.
+
+| where | source | update | sink |
+|---|---|---|---|
+| `placement: server`, `relaax train` | `Collected` | `LearningPolicy` | `Publishing` |
+| `relaax train --offline` | `RecordedFiles` | `LearningPolicy` | `Publishing` |
+| `placement: agent` | `RequestQueue` | `GradientPolicy` | `Pushing` |
+
+The update is the policy of a `BaseLearner`, whose `train` calls the hooks around it. By itself, in
+`start`, that learner trains with what its data loader has, and has no sink.
+"""
+
+import abc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.records import LearnerUpdate
+from relaax_like.learn.means import LAG, Means
+from relaax_like.wire import tracing
+
+if TYPE_CHECKING:
+    from relaax_like.learn.base_learner import BaseLearner
+
+# How long a source is waited for before `is_over` is asked again.
+_WAIT_SEC = 0.5
+
+
+class Iteration(Protocol):
+    """What is learned from at once; the update knows what else there is to it."""
+
+    @property
+    def env_steps(self) -> int:
+        """Steps that are learned from; 0: there are none, and nothing is learned."""
+
+    @property
+    def tickets(self) -> Sequence[int]:
+        """Of the rollouts or requests that it uses up."""
+
+    @property
+    def mean_version(self) -> float | None:
+        """Mean version of the values that acted; None: those of another run."""
+
+
+class Source(abc.ABC):
+    """Where iterations come from; used by the thread that learns."""
+
+    @abc.abstractmethod
+    def get(self, done: int, timeout_sec: float) -> Any | None:
+        """Waits for the next iteration.
+
+        Args:
+          done: iterations that the run has learned from.
+          timeout_sec: longest wait.
+
+        Returns:
+          The iteration; None: there is none in time, or there are no more.
+        """
+
+    def note_learned(self, number: int, iteration: Any, results: Mapping[str, Any]) -> None:  # noqa: B027 - optional
+        """Takes note of what an iteration led to.
+
+        Args:
+          number: of the iteration.
+          iteration: as `get` has returned it.
+          results: log variables and results of each row, by name.
+        """
+
+    def take_curves(self, sample_rate: float) -> Mapping[str, float]:
+        """Returns numbers to record, of the time since the last call.
+
+        Args:
+          sample_rate: steps per second of waiting, of the newest iteration.
+        """
+        return {}
+
+    def take_state(self) -> dict[str, Any]:
+        """Returns what the next iteration will be made of, and no delivery contains.
+
+        Steps and episodes in it are counted by whoever restores it, and no longer by this learner.
+        """
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
+        """Restores what `take_state` returned, with nothing added before."""
+
+    def close(self) -> None:  # noqa: B027 - optional
+        """Takes nothing more."""
+
+
+class Sink(abc.ABC):
+    """Where results go; used by the thread that learns."""
+
+    @property
+    @abc.abstractmethod
+    def number(self) -> int:
+        """Iterations that are delivered, of all the run's; after `load`."""
+
+    @abc.abstractmethod
+    def load(self) -> LearnerUpdate:
+        """Makes the update continue with the newest values, and returns them."""
+
+    @abc.abstractmethod
+    def deliver(self, iteration: Any) -> LearnerUpdate:
+        """Delivers what the update has made of an iteration, with what is to be counted.
+
+        Returns:
+          The new values; its `numbers` are the tickets that were used up.
+        """
+
+    @abc.abstractmethod
+    def count(self, tickets: Sequence[int] = ()) -> LearnerUpdate | None:
+        """Counts what has been accepted since the last call, although nothing was learned.
+
+        Args:
+          tickets: that are used up by it.
+
+        Returns:
+          The new counts; None: there was nothing to count.
+        """
+
+    def take_state(self) -> dict[str, Any]:
+        """Returns what the update remembers of the source, and no delivery contains."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
+        """Restores what `take_state` returned; after `load`."""
+
+    def close(self) -> None:  # noqa: B027 - optional
+        """Counts the rest."""
+
+
+SourceT = TypeVar("SourceT", bound=Source)
+OnTurn = Callable[[LearnerUpdate | None], None]
+OnFailure = Callable[[Any, Exception], LearnerUpdate | None]
+
+
+def _raise(iteration: Any, error: Exception) -> LearnerUpdate | None:
+    raise error
+
+
+class LearnerLoop(Generic[SourceT]):
+    """Takes iterations from a source, and delivers what a BaseLearner makes of them to a sink.
+
+        loop = LearnerLoop(source, base_learner, sink, metrics)
+        first = loop.load()
+        loop.run(is_over, on_turn)
+        loop.close()
+
+    All methods are called by one thread.
+
+    Attributes:
+      source: as the argument.
+
+    Args:
+      source: gives iterations.
+      learner: updates the policy, with its hooks.
+      sink: takes the results.
+      metrics: recorder of the curves; None: there are none.
+      curves: what the names of the log variables' curves begin with.
+    """
+
+    def __init__(
+        self,
+        source: SourceT,
+        learner: "BaseLearner",
+        sink: Sink,
+        metrics: Metrics | None = None,
+        curves: str = "Optimizer",
+    ):
+        self.source = source
+        self._learner = learner
+        self._sink = sink
+        self._means = None if metrics is None else Means(metrics)
+        self._curves = curves
+        self._newest = LearnerUpdate((), 0, 0, "", None)
+        self._loaded = False
+        self._learned_at = 0.0
+
+    @property
+    def iteration(self) -> int:
+        """Number of the newest iteration, of all the run's; 0 before the first. After `load`."""
+        return self._sink.number
+
+    @property
+    def newest(self) -> LearnerUpdate:
+        """The newest delivery, or newer counts without values; after `load`."""
+        return self._newest
+
+    def load(self) -> LearnerUpdate:
+        """Continues with the newest values, calls the hooks of before_run, and returns the values.
+
+        For a sink that publishes it becomes the run's only learner.
+        """
+        first = self._sink.load()
+        self._take(first)
+        self._learner.call_hook("before_run")
+        self._loaded = True
+        self._learned_at = time.monotonic()
+        return first
+
+    def run(
+        self,
+        is_over: Callable[[], bool],
+        on_turn: OnTurn = lambda update: None,
+        on_failure: OnFailure = _raise,
+        timeout_sec: float = _WAIT_SEC,
+    ) -> None:
+        """Learns from one iteration after another; where there are no steps, it counts.
+
+        Args:
+          is_over: ends it; asked before each turn.
+          on_turn: called in each turn, with the new values as soon as they are there, or None.
+          on_failure: called with an iteration that could not be learned from, or whose results
+            could not be noted, and the error; returns what `on_turn` is called with. The default
+            raises the error.
+          timeout_sec: longest wait for the source in a turn.
+        """
+        while not is_over():
+            iteration = self.source.get(self._sink.number, timeout_sec)
+            if iteration is None:
+                on_turn(None)
+                continue
+            try:
+                if iteration.env_steps and not self._newest.finished:
+                    self._learn_from(iteration, on_turn)
+                else:
+                    on_turn(self.count(iteration.tickets))
+            except Exception as error:
+                on_turn(on_failure(iteration, error))
+
+    def learn(self, timeout_sec: float = 0.0) -> LearnerUpdate | None:
+        """Learns from the next iteration; None: there is none in time.
+
+        Raises:
+          NotFiniteError: the iteration led nowhere; nothing was delivered.
+        """
+        iteration = self.source.get(self._sink.number, timeout_sec)
+        return None if iteration is None else self._learn_from(iteration, lambda update: None)
+
+    def count(self, tickets: Sequence[int] = ()) -> LearnerUpdate | None:
+        """Counts what has been accepted since the last delivery; see `Sink`."""
+        update = self._sink.count(tickets)
+        if update is not None:
+            self._take(update)
+        return update
+
+    def take_state(self) -> dict[str, Any]:
+        """Returns the state of source and sink that no delivery contains; see there."""
+        return {**self.source.take_state(), **self._sink.take_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `take_state` returned; after `load`, with nothing added before."""
+        self.source.set_state(state)
+        self._sink.set_state(state)
+
+    def close(self) -> None:
+        """Counts the rest, and calls the hooks of after_run; can be called twice."""
+        self.source.close()
+        if self._loaded:
+            self._loaded = False
+            self._sink.close()
+            if self._means is not None:
+                self._means.record()
+            self._learner.call_hook("after_run")
+
+    def _learn_from(self, iteration: Any, on_turn: OnTurn) -> LearnerUpdate:
+        began = time.monotonic()
+        version = self._newest.version
+        with tracing.span("update"):
+            self._learner.train(iteration)
+        variables = dict(self._learner.log_buffer)
+        update = self._sink.deliver(iteration)
+        self._take(update)
+        times = self._measure(began, iteration.env_steps)
+        on_turn(update)
+        rows = getattr(self._learner.policy, "rows", {})
+        results = {name: np.asarray(y) for name, y in variables.items()}
+        self.source.note_learned(self._sink.number, iteration, {**results, **rows})
+        if self._means is not None:
+            curves = {f"{self._curves}/{name}": y for name, y in variables.items()}
+            if iteration.mean_version is not None:
+                times[LAG] = version - iteration.mean_version
+            rates = self.source.take_curves(times["Time/Sample Rate"])
+            self._means.add({**curves, **times, **rates})
+        return update
+
+    def _take(self, update: LearnerUpdate) -> None:
+        """Makes counts follow what was counted, which may differ from what was learned from."""
+        self._newest = update
+        self._learner.go_on_from(self._sink.number, update.global_t)
+
+    def _measure(self, began: float, env_steps: int) -> dict[str, float]:
+        """Returns where the time of an iteration went."""
+        now = time.monotonic()
+        sampling, learning = began - self._learned_at, now - began
+        self._learned_at = now
+        return {
+            "Time/Sample Time": sampling,
+            "Time/Sample Rate": env_steps / max(sampling, 1e-9),
+            "Time/Optimize Time": learning,
+            "Time/Timesteps per Iteration": env_steps,
+            "Time/Timesteps per Second": env_steps / max(sampling + learning, 1e-9),
+        }

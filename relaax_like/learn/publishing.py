@@ -1,0 +1,99 @@
+"""Publishing: a sink that publishes each iteration as one version of a parameter server."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from relaax_like.core.records import LearnerUpdate, Lease, Publication
+from relaax_like.core.roles import Publisher
+from relaax_like.learn.learner_loop import Iteration, Sink
+from relaax_like.learn.tally import Tally
+from relaax_like.wire import tracing
+from relaax_like.wire.errors import ServerUnavailableError
+
+if TYPE_CHECKING:  # It imports TensorFlow.
+    from relaax_like.learn.learning_policy import LearningPolicy
+
+logger = logging.getLogger(__name__)
+
+
+class Publishing(Sink):
+    """Publishes values and optimizers of a policy.
+
+    What is learned from and what is counted are two things: steps are counted when they are
+    accepted, with the next publication, or by `count` and `close` when there is none.
+
+    Args:
+      publisher: the parameter server.
+      policy: whose values they are.
+      tally: of what is to be counted.
+    """
+
+    def __init__(self, publisher: Publisher, policy: "LearningPolicy", tally: Tally):
+        self._publisher = publisher
+        self._policy = policy
+        self._tally = tally
+        self._lease: Lease | None = None
+        self._number = 0
+
+    @property
+    def number(self) -> int:
+        """Publications of the run; see `Sink`."""
+        return self._number
+
+    def load(self) -> LearnerUpdate:
+        """Becomes the run's only learner; see `Sink`."""
+        self._lease = lease = self._publisher.lease()
+        self._tally.load(lease.received)
+        self._policy.load(lease)
+        self._number = lease.number
+        values = lease.manifest.unpack(lease.values)
+        return LearnerUpdate((), lease.version, lease.global_t, lease.finished, values)
+
+    def deliver(self, iteration: Iteration) -> LearnerUpdate:
+        """Publishes; see `Sink`."""
+        assert self._lease is not None
+        with tracing.span("publish"):
+            values, optimizers = self._policy.get_values(), self._policy.get_optimizers()
+            counts = self._tally.take(iteration.tickets)
+            self._number += 1
+            reply = self._publisher.publish(
+                Publication(
+                    number=self._number,
+                    values=self._lease.manifest.pack(values),
+                    slots=optimizers.slots,
+                    steps=optimizers.steps,
+                    env_steps=counts.env_steps,
+                    episodes=counts.episodes,
+                    received=counts.received,
+                )
+            )
+        self._policy.global_t = reply.global_t
+        return LearnerUpdate(
+            iteration.tickets, reply.version, reply.global_t, reply.finished, values
+        )
+
+    def count(self, tickets: Sequence[int] = ()) -> LearnerUpdate | None:
+        """Counts without new values; see `Sink`."""
+        counts = self._tally.take(tickets)
+        if not (counts.env_steps or counts.episodes):
+            return None
+        reply = self._publisher.count(counts)
+        self._policy.global_t = reply.global_t
+        return LearnerUpdate(tickets, reply.version, reply.global_t, reply.finished, None)
+
+    def take_state(self) -> dict[str, Any]:
+        """Returns the sums that rewards are scaled by; see `Sink`."""
+        return {"reward_sums": self._policy.get_sums()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restores them."""
+        self._policy.set_sums(state["reward_sums"])
+
+    def close(self) -> None:
+        """Counts what no publication contains."""
+        self._lease = None
+        try:
+            self.count()
+        except ServerUnavailableError as error:
+            logger.warning("the last environment steps were not counted: %s", error)

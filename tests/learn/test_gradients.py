@@ -1,0 +1,95 @@
+"""GradientTask: with a parameter server it makes the update that LearningTask makes alone."""
+
+# covers F6, F9
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.scalars import Chase, Scalars, make_x, read
+
+from relaax_like.algorithm import Algorithm, Losses, Phase
+from relaax_like.bridge.in_process import InProcessClient
+from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import make_manifest
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.learn.gradients import GradientTask
+from relaax_like.learn.updates import LearningTask
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.store import Store
+from relaax_like.wire.errors import ConfigError
+
+OPTIMIZERS = dict.fromkeys(("critic", "actor"), OptimizerConfig(learning_rate=0.3, epsilon=1e-3))
+
+
+class Prepared(Chase):
+    """The actor also goes to where the critic was when `prepare` was called."""
+
+    phases = (Phase("critic"), Phase("actor", every=2))
+
+    def prepare(self, batch: Any) -> dict[str, tf.Tensor]:
+        return {"before": tf.ones_like(batch.inputs["x"]) * self.model.critic}
+
+    def learn(self, batch: Any) -> Losses:
+        losses = super().learn(batch)
+        before = batch.extras["before"]
+        actor = losses.costs["actor"] + batch.mean((self.model.actor - before) ** 2)
+        rows = {"before": before + batch.inputs["x"]}
+        return Losses({**losses.costs, "actor": actor}, rows, losses.metrics)
+
+
+class Frozen(Prepared):
+    phases = ()
+    frozen = ("critic",)
+
+    def learn(self, batch: Any) -> Losses:
+        losses = super().learn(batch)
+        return Losses({"actor": losses.costs["actor"]}, losses.rows)
+
+
+def serve(algorithm: Algorithm) -> ParameterServer:
+    variables = GradientTask(algorithm).get_variables()
+    manifest = make_manifest(variables)
+    values = manifest.pack([variable.value for variable in variables])
+    return ParameterServer(Store(manifest, values, OPTIMIZERS), metrics=NullMetrics())
+
+
+def push_all(task: GradientTask, client: InProcessClient, batch: Any) -> Iterator[Any]:
+    for gradient in task.compute_phases(**batch):
+        task.set_values(client.push_pull(gradient.arrays, gradient.groups))
+        yield gradient
+
+
+@pytest.mark.parametrize("xla", [False, True], ids=["plain", "xla"])
+@pytest.mark.parametrize("kind", [Chase, Prepared, Frozen])
+def test_its_pushes_lead_to_what_one_compiled_update_leads_to(kind: Any, xla: bool) -> None:
+    whole = LearningTask(kind(Scalars(xla)), OPTIMIZERS)
+    task = GradientTask(kind(Scalars(xla)))
+    with serve(kind(Scalars())) as server, InProcessClient(server) as client:
+        for number in range(1, 6):
+            batch = make_x(np.arange(number, number + 3))
+            if xla and number == 3:  # the next one of this shape is compiled for it
+                task.set_seen([[key, 1_000_000] for key, _ in task.get_seen()])
+            wanted = whole.update(**batch)
+            first, *rest = push_all(task, client, batch)
+            assert len(rest) == (kind is Prepared and number % 2 == 0)
+            assert [one.is_last for one in (first, *rest)][-1:] == [True]
+            assert read(task) == pytest.approx(read(whole), rel=1e-6)
+            numbers = {name: y for one in (first, *rest) for name, y in one.numbers.items()}
+            for group in kind.phases[-1].groups if rest else ():
+                assert numbers[group] == pytest.approx(wanted.costs[group])
+            for name, rows in wanted.rows.items():
+                np.testing.assert_allclose(first.rows[name], rows, rtol=1e-6)
+        steps = server.lease().steps
+    alone = whole.export_optimizers().steps
+    assert {group: steps[group] for group in alone} == dict(alone)
+
+
+def test_phases_that_do_not_fit_the_groups_are_refused() -> None:
+    class Wrong(Chase):
+        phases = (Phase("actor"), Phase("citric"))
+
+    with pytest.raises(ConfigError, match=r"test_gradients.py:\d+: phases: 'citric' .*'critic'\?"):
+        GradientTask(Wrong(Scalars()))
