@@ -3,7 +3,6 @@
 # covers F4, F6, F9
 
 import inspect
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,10 +13,7 @@ from relaax_like.algorithm import (
     AlgorithmConfig,
     FlareAlgorithm,
     Linear,
-    Losses,
     Model,
-    OnPolicy,
-    Phase,
     Schedule,
     make_epsilon_greedy,
 )
@@ -27,7 +23,7 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import make_manifest
 from relaax_like.core.prediction import make_ranks
-from relaax_like.launch.learners import _refuse_beside_agents, _refuse_own_predict
+from relaax_like.launch.learners import _refuse_own_predict
 from relaax_like.learn.computation_task import ComputationTask
 from relaax_like.nn.layers import Dense, take
 from relaax_like.parameter_server.store import Store
@@ -218,56 +214,8 @@ def test_flares_form_gets_the_memory_of_each_step_of_a_rollout():
     assert [costs[f"alive{i}"] for i in range(8)] == ALIVE.ravel().tolist()
 
 
-class Plain(Algorithm):
-    def learn(self, batch):
-        return Losses({"default": tf.constant(0.0)})
-
-
-class Stops(Plain):
-    def stop(self, metrics):
-        return True
-
-
-class Phased(Plain):
-    phases = (Phase("default"),)
-
-
-class Freezes(Plain):
-    frozen = ("default",)
-
-
-class NextActions(AlgorithmConfig):
-    plan: OnPolicy = OnPolicy(rollout_steps=4, next_actions=True)
-
-
-def make_data_handler(config):
-    raise NotImplementedError
-
-
 def find_line(what):
     return inspect.getsourcelines(what)[1]
-
-
-REFUSALS = {
-    "stop": (Stops(PlainValues()), find_line(Stops.stop), "stop ends the epochs"),
-    "phases": (Phased(PlainValues()), find_line(Phased) + 1, "phases are several"),
-    "frozen": (Freezes(PlainValues()), find_line(Freezes) + 1, "frozen groups"),
-    "plan": (Plain(PlainValues(), NextActions()), find_line(NextActions) + 1, "next_actions"),
-}
-
-
-@pytest.mark.parametrize(("algorithm", "line", "words"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_what_one_gradient_cannot_honour_is_refused_with_file_and_line(algorithm, line, words):
-    with pytest.raises(ConfigError, match=rf"test_contract.py:{line}: .*{words}.*placement: agent"):
-        _refuse_beside_agents(algorithm, SimpleNamespace())
-
-
-def test_a_data_handler_beside_agents_is_refused_with_file_and_line():
-    module = SimpleNamespace(make_data_handler=make_data_handler)
-    line = find_line(make_data_handler)
-    with pytest.raises(ConfigError, match=rf"test_contract.py:{line}: make_data_handler"):
-        _refuse_beside_agents(Plain(PlainValues()), module)
-    _refuse_beside_agents(Plain(PlainValues()), SimpleNamespace())
 
 
 def test_an_overridden_predict_is_refused_where_agents_act_by_the_policy():

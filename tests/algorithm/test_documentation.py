@@ -1,7 +1,10 @@
-"""docs/algorithms.md shows what the examples say, and the minimal algorithm learns."""
+"""The pages show what the examples say, and the examples work."""
 
 import ast
+import importlib.util
 import re
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -9,12 +12,14 @@ from support.cluster import ROOT
 
 import relaax_like
 
-PAGE = (ROOT / "docs" / "algorithms.md").read_text("utf-8")
-EXCERPTS = re.findall(r"```python\n# (docs/examples/\S+)\n(.*?)```", PAGE, re.DOTALL)
+PAGES = "".join(
+    (ROOT / "docs" / page).read_text("utf-8") for page in ("algorithms.md", "scripts.md")
+)
+EXCERPTS = re.findall(r"```python\n# (docs/examples/\S+)\n(.*?)```", PAGES, re.DOTALL)
 MINIMAL = ROOT / "docs" / "examples" / "minimal"
 
 
-def test_the_page_shows_all_examples():
+def test_the_pages_show_all_examples():
     shown = {path for path, _ in EXCERPTS}
     there = {
         path.relative_to(ROOT).as_posix()
@@ -45,3 +50,32 @@ def test_the_minimal_algorithm_learns(tmp_path):
     assert result.global_t >= 60_000
     assert np.isfinite(result.mean_return)
     assert result.mean_return > 60
+
+
+def load_example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_script_with_complete_trajectories_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # covers P1
+    monkeypatch.chdir(tmp_path)
+    means = load_example("complete_trajectories").main(iterations=8)
+    assert np.mean(means[:2]) < 30
+    assert np.mean(means[-3:]) > 45
+
+
+def test_the_script_with_a_learner_of_its_own_finds_the_line(tmp_path: Path) -> None:
+    # covers D8
+    module = load_example("base_learner")
+    learner = module.main(tmp_path)
+    assert learner.last_iter < 5_000
+    np.testing.assert_allclose(learner.policy.state_dict()["line"], module.GOAL, atol=1e-2)
+    (file,) = (tmp_path / "ckpt").iterdir()
+    assert file.name == f"iteration_{learner.last_iter}.npz"

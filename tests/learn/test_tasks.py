@@ -1,18 +1,22 @@
 """Several tasks on one parameter server: whose variables are whose. covers F2, F3, F10, F11"""
 
+import shutil
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
-from support.hierarchy import load, make_host, make_store, serve
+from support.hierarchy import FOLDER, load, make_host, make_store, serve
 
 from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.algorithm.acting import make_actor
 from relaax_like.bridge.in_process import InProcessClient
+from relaax_like.config.loader import load_experiment
 from relaax_like.core.manifest import STATISTIC
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.prediction import Request
 from relaax_like.experience.rollout import Rollout
+from relaax_like.launch.learners import make_learners
 from relaax_like.learn.computation_task import ComputationTask
 from relaax_like.learn.gradient_learner import GradientLearner
 from relaax_like.learn.gradients import GradientTask
@@ -278,3 +282,17 @@ def test_an_unknown_task_is_named():
         with pytest.raises(Exception, match=r"task 'plan', but the algorithm has .* goal, control"):
             host.predict([Request({"observation": np.zeros((1, 2))}, {}, task="plan")])
         host.close()
+
+
+def test_a_data_handler_of_several_tasks_is_refused_with_file_and_line(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("__*"))
+    code = (folder / "algorithm.py").read_text()
+    more = "\n\ndef make_data_handler(config):\n    return None\n"
+    (folder / "algorithm.py").write_text(code + more)
+    file = tmp_path / "experiment.yaml"
+    file.write_text(f"algorithm: {{path: {folder}}}\n")
+    line = len(code.splitlines()) + 3
+    words = rf"algorithm.py:{line}: make_data_handler .* of one task, but make_algorithms makes 2"
+    with pytest.raises(ConfigError, match=words):
+        make_learners(load_experiment(file), InProcessClient, "test")
