@@ -245,7 +245,7 @@ class LearnerConfig(Settings):
     Relative to the working directory."""
     hook: dict[str, JsonValue] = Field(default_factory=dict)
     """Hooks of the learner; see config/base_learner.py. With placement agent, each rlx server's
-    learner has them."""
+    or worker's learner has them, but none of checkpoints."""
 
     @property
     def rollouts_ahead(self) -> int:

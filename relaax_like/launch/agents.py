@@ -23,6 +23,7 @@ from relaax_like.launch.learners import (
     make_iteration_learner,
     make_learners,
     make_model,
+    refuse_hooks,
 )
 from relaax_like.launch.process import EXIT_USAGE, Shutdown, without_native_stderr
 from relaax_like.learn.fixed_values import FixedValues
@@ -122,6 +123,7 @@ def make_agent_host(
                     "learns in its parameter server; derive Agent from BatchAgent, or remove "
                     "agent.py"
                 )
+            refuse_hooks(experiment, "a learner, but a plain Agent learns by itself")
             return PlainHost(config, agent_class, make_client)
     client_id = client_id or make_client_id("rlx")
     if fixed is not None and load_model_module(experiment) is not None:

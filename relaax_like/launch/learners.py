@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relaax_like.config.algorithm_folder import load_algorithm_module
-from relaax_like.config.base_learner import NO_HOOKS
+from relaax_like.config.base_learner import NO_HOOKS, make_base_learner_config
 from relaax_like.config.models import Experiment, LearnerConfig
 from relaax_like.config.places import describe_function, describe_place
 from relaax_like.config.plan import Offline, OnPolicy, RolloutPlan, get_plan
@@ -71,11 +71,12 @@ def make_learners(
         with naming_place(experiment.algorithm_folder):
             algorithm = algorithm_module.make_algorithm(config, model, seed)
         _refuse_beside_agents(experiment, algorithm)
+        client = make_client(client_id)
         learner = GradientLearner(
             GradientTask(algorithm, compile_in_background=compile_in_background),
-            make_client(client_id),
+            client,
             on_failure=on_failure,
-            learner=_make_base_learner(experiment),
+            learner=_make_hooked_learner(experiment, client.metrics()),
             data_handler=_make_data_handler(experiment),
         )
         return {TASK: learner}
@@ -89,13 +90,13 @@ def make_learners(
             f"{describe_function(algorithm_module.make_data_handler)}: make_data_handler changes "
             f"the rollouts of one task, but make_algorithms makes {len(tasks.algorithms)}"
         )
+    refuse_hooks(experiment, f"one learner, but make_algorithms makes {len(tasks.algorithms)}")
     return {
         name: GradientLearner(
             GradientTask(algorithm, compile_in_background=compile_in_background),
             tasks.make_client(name, make_client(f"{client_id}-{name}")),
             curves=f"Optimizer/{name}",
             on_failure=on_failure,
-            learner=_make_base_learner(experiment),
         )
         for name, algorithm in tasks.algorithms.items()
     }
@@ -309,6 +310,32 @@ def _make_base_learner(experiment: Experiment, metrics: Metrics | None = None) -
 
     hooks = {"hook": _make_hooks(experiment.learner)}
     return BaseLearner(hooks, exp_dir=experiment.run_dir, metrics=metrics)
+
+
+def _make_hooked_learner(experiment: Experiment, metrics: Metrics) -> "BaseLearner":
+    """Makes the learner of agents in the same process, or in the rlx server.
+
+    Raises:
+      ConfigError: it is to write or load checkpoints, which the parameter server does.
+    """
+    hooks = make_base_learner_config({"hook": _make_hooks(experiment.learner)}).hook
+    for name, hook in hooks.items():
+        if hook is not None and hook.type in ("save_ckpt", "load_ckpt"):
+            raise ConfigError(
+                f"learner.hook.{name}: {hook.type}, but with placement agent the parameter server "
+                "keeps weights and optimizers; remove it"
+            )
+    return _make_base_learner(experiment, metrics)
+
+
+def refuse_hooks(experiment: Experiment, what: str) -> None:
+    """Refuses hooks where no one learner would call them.
+
+    Raises:
+      ConfigError: the experiment has hooks.
+    """
+    if experiment.learner.hook:
+        raise ConfigError(f"learner.hook: hooks are called by {what}; set it to {{}}")
 
 
 def _make_hooks(config: LearnerConfig) -> dict[str, Any]:

@@ -142,6 +142,7 @@ class BaseLearner:
         self._tb_logger = recorder if rank == 0 else None
         self._monitor = Monitor() if rank == 0 else None
         self._log_buffer: dict[str, Any] = {}
+        self._log_variables: dict[str, Any] = {}
         self._reduce_log = reduce_log
         self._policy: Policy | None = None
         self._dataloader: AsyncDataLoader | None = None
@@ -175,6 +176,7 @@ class BaseLearner:
         begun = time.perf_counter()
         with self._timed("train_time"):
             self._train(data)
+        self._log_variables["train_time"] = self._log_buffer["train_time"]
         self._tick_time = time.perf_counter() - begun
 
     def start(self) -> None:
@@ -390,6 +392,11 @@ class BaseLearner:
         return self._log_buffer
 
     @property
+    def log_variables(self) -> Mapping[str, Any]:
+        """Log variables of the newest iteration, whatever hooks have emptied."""
+        return self._log_variables
+
+    @property
     def monitor(self) -> Monitor | None:
         """Collects log variables of many iterations; None for a rank above 0."""
         return self._monitor
@@ -447,7 +454,8 @@ class BaseLearner:
             replay_unique_id=_read(data, "replay_unique_id"),
             priority=variables.pop("priority", None),
         )
-        self._log_buffer.update(variables, data_preprocess_time=preprocess_time)
+        self._log_variables = {**variables, "data_preprocess_time": preprocess_time}
+        self._log_buffer.update(self._log_variables)
         self.call_hook("after_iter")
         self._last_iter = self._updates
 

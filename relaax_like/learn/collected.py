@@ -40,7 +40,7 @@ class Collected(Source):
         self._tally = tally
         self._layout = layout
         self._trajectories = trajectories
-        self._counted_at = time.monotonic()
+        self._counted_at = 0.0
         # Since _counted_at; guarded by the tally's lock.
         self._came_env_steps = 0
         self._sampling_sec: dict[str, float] = {}  # client id -> seconds

@@ -59,7 +59,7 @@ class Gradient:
       groups: variable groups that it is of, as a push names them; (): all.
       arrays: one float32 array per trainable variable of these groups, in manifest order.
       numbers: costs and metrics by name.
-      rows: results of each row by name, with the leading axes of the batch.
+      rows: results of each row by name, with the leading axes of the batch; {} if not wanted.
       is_last: whether no other gradient of the batch follows.
     """
 
@@ -210,6 +210,15 @@ class ComputationTask:
         for key, count in seen:
             form, *shapes = key
             self._seen[(form, *map(tuple, shapes))] = min(count, _WORTH_COMPILING - 1)
+
+    @property
+    def num_gradients(self) -> int:
+        """Number of the newest gradient or update of phases, by which it has drawn."""
+        return self._num_gradients
+
+    @num_gradients.setter
+    def num_gradients(self, number: int) -> None:
+        self._num_gradients = number
 
     def get_variables(self) -> list[Variable]:
         """Returns the model's variables with their present values, in manifest order."""
@@ -533,6 +542,7 @@ class ComputationTask:
         xla: bool,
         groups: Sequence[str] | None = None,
         prepared: bool = False,
+        with_rows: bool = False,
     ) -> Callable[[list[tf.Tensor]], Gradient]:
         """Returns one compiled call from a batch with these names to gradients and costs.
 
@@ -545,6 +555,7 @@ class ComputationTask:
           xla: whether XLA compiles it.
           groups: variable groups that the gradient is of; None: all.
           prepared: whether `prepare` was called for the batch.
+          with_rows: whether results of each row are wanted.
         """
         names: list[str] = []
         names_of_rows: list[str] = []
@@ -561,10 +572,11 @@ class ComputationTask:
                 made = make_batch(parts, traced.discount)
                 gradients, losses = self._trace_gradients(made, groups)
             numbers = {**losses.costs, **losses.metrics}
-            names[:], names_of_rows[:] = numbers, losses.rows
+            results = losses.rows if with_rows else {}
+            names[:], names_of_rows[:] = numbers, results
             vector = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
             stacked = tf.stack([tf.cast(cost, tf.float32) for cost in numbers.values()])
-            return vector, stacked, list(losses.rows.values())
+            return vector, stacked, list(results.values())
 
         concrete = self._compile_function(
             flat, [*self._gradient_specs, *specs], xla, self._explain_compiling

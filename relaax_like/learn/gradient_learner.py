@@ -66,6 +66,7 @@ class GradientLearner(Learner):
         self._parameter_server = parameter_server
         self._on_failure = on_failure
         self._has_failed = False  # for good
+        task.wants_rows = data_handler is not None
         tally = Tally()
         self._queue = RequestQueue(tally, max_packed, data_handler)
         self._sink = Pushing(parameter_server, task, tally)
@@ -73,7 +74,12 @@ class GradientLearner(Learner):
         learner = learner or BaseLearner({"hook": NO_HOOKS}, exp_dir=".")
         learner.policy = self._policy
         self._loop = LearnerLoop(
-            self._queue, learner, self._sink, parameter_server.metrics(), curves
+            self._queue,
+            learner,
+            self._sink,
+            parameter_server.metrics(),
+            curves,
+            records_times=False,  # there may be several: each has a part of the steps
         )
         self._thread = threading.Thread(target=self._run, name="training", daemon=True)
         self._on_update: OnUpdate = lambda learned: None
@@ -96,22 +102,25 @@ class GradientLearner(Learner):
         self._queue.put(work)
 
     def take_state(self) -> dict[str, Any]:
-        """Returns which shapes have come to be compiled; see `Learner`."""
-        return {"seen": self._task.get_seen()}
+        """Returns which shapes have come to be compiled, and how many gradients; see `Learner`."""
+        return {"seen": self._task.get_seen(), "gradients": self._task.num_gradients}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Goes on from there; see `Learner`."""
         self._task.set_seen(state["seen"])
+        self._task.num_gradients = int(state["gradients"])
 
     def stop(self) -> None:
         """Ends the training loop after the work at hand; may be called twice."""
         self._queue.end()
         if self._thread.is_alive():
             self._thread.join(_STOP_SEC)
-        if not self._thread.is_alive():
-            self._loop.close()
-        self._task.close()
-        self._parameter_server.close()
+        try:
+            if not self._thread.is_alive():
+                self._loop.close()
+        finally:
+            self._task.close()
+            self._parameter_server.close()
 
     # In the training thread.
 
@@ -145,9 +154,9 @@ class GradientLearner(Learner):
             # Before the agents act again: their owner ends them.
             self._on_failure(error)
             return self._sink.report(packed.tickets)
-        if self._policy.pushed is packed:  # it has been learned from: not to be tried again
+        if self._policy.pushed == packed.tickets:  # learned from: not to be tried again
             self._note_failure("after a gradient that was applied", error)
-            self._sink.hand_counts_over()
+            self._hand_steps_over()
             return self._sink.report(packed.tickets, with_values=True)
         if len(packed.requests) > 1:
             self._queue.split(packed)
@@ -157,8 +166,14 @@ class GradientLearner(Learner):
             f"could not learn from a rollout ({self._failed_rollouts} so far)", error
         )
         # The steps were taken all the same: a training that diverges ends with its budget.
-        self._sink.hand_counts_over()
+        self._hand_steps_over()
         return self._sink.report(packed.tickets)
+
+    def _hand_steps_over(self) -> None:
+        try:
+            self._sink.hand_steps_over()
+        except RelaaxError as error:  # they are counted later; the agents are to be answered
+            self._note_failure("steps are not counted yet", error)
 
     def _note_failure(self, what: str, error: Exception) -> None:
         now = time.monotonic()

@@ -27,6 +27,9 @@ class GradientTask(ComputationTask):
         for gradient in task.compute_phases(**batch, global_t=4096):
             task.set_values(parameter_server.push_pull(gradient.arrays, gradient.groups))
 
+    Attributes:
+      wants_rows: whether gradients come with the results of each row.
+
     Args:
       algorithm: what to learn.
       compile_in_background: see `ComputationTask`.
@@ -37,13 +40,15 @@ class GradientTask(ComputationTask):
 
     def __init__(self, algorithm: Algorithm, *, compile_in_background: bool = False):
         super().__init__(algorithm, compile_in_background=compile_in_background)
+        self.wants_rows = False
         self._phases = find_phases(algorithm, list(self._group_variables()))
 
     def compute_phases(self, global_t: int = 0, **batch: Any) -> Iterator[Gradient]:
         """Yields the gradient of each phase that is due, one after another.
 
         Each is computed when it is asked for, at the values of that moment. `prepare` is called
-        once, before the first one. A phase with `every=n` is due in every n-th call.
+        once, before the first one. A phase with `every=n` is due in every n-th call; the costs of
+        its groups are left out in the others.
 
         Args:
           global_t: environment steps of the whole run, for schedules.
@@ -61,10 +66,13 @@ class GradientTask(ComputationTask):
         prepared = self._compute("prepare", parts, self._compile_prepare, global_t)
         number = self._num_gradients
         due = [i for i, phase in enumerate(self._phases) if number % phase.every == 0]
+        groups_due = {group for index in due for group in self._phases[index].groups}
+        waiting = {g for phase in self._phases for g in phase.groups if g not in groups_due}
         for index in due:
             compile_phase = self._make_compile(self._order(self._phases[index]), True)
-            gradient = self._compute(("phase", index), prepared, compile_phase, global_t)
-            yield replace(gradient, is_last=index == due[-1])
+            gradient = self._compute(f"phase {index}", prepared, compile_phase, global_t)
+            numbers = {name: y for name, y in gradient.numbers.items() if name not in waiting}
+            yield replace(gradient, numbers=numbers, is_last=index == due[-1])
 
     def _order(self, phase: Phase) -> list[str]:
         """Returns the groups of a phase in manifest order."""
@@ -74,7 +82,7 @@ class GradientTask(ComputationTask):
         self, groups: Sequence[str] | None, prepared: bool
     ) -> Callable[[Parts, Sequence[tf.TensorSpec], bool], Callable[..., Any]]:
         return lambda batch, specs, xla: self._compile_gradients(
-            batch, specs, xla, groups, prepared
+            batch, specs, xla, groups, prepared, self.wants_rows
         )
 
     def _compile_prepare(

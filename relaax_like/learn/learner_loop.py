@@ -34,7 +34,7 @@ class Iteration(Protocol):
 
     @property
     def env_steps(self) -> int:
-        """Steps that are learned from; 0: there are none, and nothing is learned."""
+        """Steps that are learned from."""
 
     @property
     def tickets(self) -> Sequence[int]:
@@ -47,6 +47,10 @@ class Iteration(Protocol):
 
 class Source(abc.ABC):
     """Where iterations come from; used by the thread that learns."""
+
+    def has_rollouts(self, iteration: Any) -> bool:
+        """Returns whether there is something to learn from; else the iteration is only counted."""
+        return True
 
     @abc.abstractmethod
     def get(self, done: int, timeout_sec: float) -> Any | None:
@@ -112,11 +116,11 @@ class Sink(abc.ABC):
         """
 
     @abc.abstractmethod
-    def count(self, tickets: Sequence[int] = ()) -> LearnerUpdate | None:
+    def count(self, iteration: Any | None = None) -> LearnerUpdate | None:
         """Counts what has been accepted since the last call, although nothing was learned.
 
         Args:
-          tickets: that are used up by it.
+          iteration: that is used up by it.
 
         Returns:
           The new counts; None: there was nothing to count.
@@ -129,8 +133,9 @@ class Sink(abc.ABC):
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
         """Restores what `take_state` returned; after `load`."""
 
-    def close(self) -> None:  # noqa: B027 - optional
-        """Counts the rest."""
+    def close(self) -> LearnerUpdate | None:
+        """Ends it; returns counts that it has led to."""
+        return None
 
 
 SourceT = TypeVar("SourceT", bound=Source)
@@ -161,6 +166,7 @@ class LearnerLoop(Generic[SourceT]):
       sink: takes the results.
       metrics: recorder of the curves; None: there are none.
       curves: what the names of the log variables' curves begin with.
+      records_times: whether there are curves of where the time went.
     """
 
     def __init__(
@@ -170,12 +176,14 @@ class LearnerLoop(Generic[SourceT]):
         sink: Sink,
         metrics: Metrics | None = None,
         curves: str = "Optimizer",
+        records_times: bool = True,
     ):
         self.source = source
         self._learner = learner
         self._sink = sink
         self._means = None if metrics is None else Means(metrics)
         self._curves = curves
+        self._records_times = records_times
         self._newest = LearnerUpdate((), 0, 0, "", None)
         self._loaded = False
         self._learned_at = 0.0
@@ -199,6 +207,7 @@ class LearnerLoop(Generic[SourceT]):
         self._take(first)
         self._learner.call_hook("before_run")
         self._loaded = True
+        self.source.take_curves(0.0)  # from now on
         self._learned_at = time.monotonic()
         return first
 
@@ -209,7 +218,7 @@ class LearnerLoop(Generic[SourceT]):
         on_failure: OnFailure = _raise,
         timeout_sec: float = _WAIT_SEC,
     ) -> None:
-        """Learns from one iteration after another; where there are no steps, it counts.
+        """Learns from one iteration after another; those without rollouts are only counted.
 
         Args:
           is_over: ends it; asked before each turn.
@@ -225,12 +234,15 @@ class LearnerLoop(Generic[SourceT]):
                 on_turn(None)
                 continue
             try:
-                if iteration.env_steps and not self._newest.finished:
+                if self.source.has_rollouts(iteration) and not self._newest.finished:
                     self._learn_from(iteration, on_turn)
                 else:
-                    on_turn(self.count(iteration.tickets))
+                    on_turn(self.count(iteration))
             except Exception as error:
-                on_turn(on_failure(iteration, error))
+                update = on_failure(iteration, error)
+                if update is not None:
+                    self._take(update)
+                on_turn(update)
 
     def learn(self, timeout_sec: float = 0.0) -> LearnerUpdate | None:
         """Learns from the next iteration; None: there is none in time.
@@ -241,9 +253,9 @@ class LearnerLoop(Generic[SourceT]):
         iteration = self.source.get(self._sink.number, timeout_sec)
         return None if iteration is None else self._learn_from(iteration, lambda update: None)
 
-    def count(self, tickets: Sequence[int] = ()) -> LearnerUpdate | None:
+    def count(self, iteration: Any | None = None) -> LearnerUpdate | None:
         """Counts what has been accepted since the last delivery; see `Sink`."""
-        update = self._sink.count(tickets)
+        update = self._sink.count(iteration)
         if update is not None:
             self._take(update)
         return update
@@ -262,7 +274,9 @@ class LearnerLoop(Generic[SourceT]):
         self.source.close()
         if self._loaded:
             self._loaded = False
-            self._sink.close()
+            update = self._sink.close()
+            if update is not None:
+                self._take(update)
             if self._means is not None:
                 self._means.record()
             self._learner.call_hook("after_run")
@@ -272,19 +286,22 @@ class LearnerLoop(Generic[SourceT]):
         version = self._newest.version
         with tracing.span("update"):
             self._learner.train(iteration)
-        variables = dict(self._learner.log_buffer)
+        variables, kept = self._learner.log_variables, self._learner.log_buffer
         update = self._sink.deliver(iteration)
         self._take(update)
         times = self._measure(began, iteration.env_steps)
+        sample_rate = times["Time/Sample Rate"]
         on_turn(update)
         rows = getattr(self._learner.policy, "rows", {})
         results = {name: np.asarray(y) for name, y in variables.items()}
         self.source.note_learned(self._sink.number, iteration, {**results, **rows})
         if self._means is not None:
-            curves = {f"{self._curves}/{name}": y for name, y in variables.items()}
+            # A hook that empties the log buffer records curves of its own.
+            curves = {f"{self._curves}/{name}": kept[name] for name in variables if name in kept}
+            times = times if self._records_times else {}
             if iteration.mean_version is not None:
                 times[LAG] = version - iteration.mean_version
-            rates = self.source.take_curves(times["Time/Sample Rate"])
+            rates = self.source.take_curves(sample_rate)
             self._means.add({**curves, **times, **rates})
         return update
 

@@ -73,8 +73,9 @@ class Publishing(Sink):
             iteration.tickets, reply.version, reply.global_t, reply.finished, values
         )
 
-    def count(self, tickets: Sequence[int] = ()) -> LearnerUpdate | None:
+    def count(self, iteration: Iteration | None = None) -> LearnerUpdate | None:
         """Counts without new values; see `Sink`."""
+        tickets: Sequence[int] = () if iteration is None else iteration.tickets
         counts = self._tally.take(tickets)
         if not (counts.env_steps or counts.episodes):
             return None
@@ -90,10 +91,11 @@ class Publishing(Sink):
         """Restores them."""
         self._policy.set_sums(state["reward_sums"])
 
-    def close(self) -> None:
-        """Counts what no publication contains."""
+    def close(self) -> LearnerUpdate | None:
+        """Counts what no publication contains; see `Sink`."""
         self._lease = None
         try:
-            self.count()
+            return self.count()
         except ServerUnavailableError as error:
             logger.warning("the last environment steps were not counted: %s", error)
+            return None

@@ -22,12 +22,16 @@ from relaax_like.wire.errors import ConfigError
 class Pushing(Sink):
     """Pushes gradients with what is to be counted, and takes the values that come back.
 
-    What a push that failed was to count is counted with the next one.
+    The steps of a push that failed are counted with the next one; its episodes when the iteration's
+    requests are tried again.
 
     Args:
       client: the parameter server.
       task: takes the values at the beginning.
-      tally: of what is to be counted.
+      tally: of the steps that are to be counted.
+
+    Attributes:
+      values: the newest ones.
     """
 
     def __init__(self, client: ParameterServerClient, task: GradientTask, tally: Tally):
@@ -35,7 +39,7 @@ class Pushing(Sink):
         self._task = task
         self._tally = tally
         self._number = 0
-        self._values: Sequence[np.ndarray] | None = None
+        self.values: Sequence[np.ndarray] = ()
 
     @property
     def number(self) -> int:
@@ -53,9 +57,9 @@ class Pushing(Sink):
         Raises:
           ConfigError: they are of another model.
         """
-        self._values = self._client.get_values()
+        self.values = self._client.get_values()
         try:
-            self._task.set_values(self._values)
+            self._task.set_values(self.values)
         except ValueError as error:  # InvalidInputError is one
             raise ConfigError(
                 f"the parameter server's values do not fit the model: {error}; use the same "
@@ -67,8 +71,8 @@ class Pushing(Sink):
         """Adds to a running statistic, with the next push."""
         self._client.add_statistics(name, moments)
 
-    def push(self, gradient: Gradient) -> Sequence[np.ndarray]:
-        """Pushes a gradient, and returns the newest values.
+    def push(self, gradient: Gradient, iteration: Packed) -> None:
+        """Pushes a gradient of an iteration, and pulls the newest values.
 
         Steps and episodes are counted with the last one of an iteration: the budget's end cuts
         none.
@@ -79,32 +83,36 @@ class Pushing(Sink):
         """
         with tracing.span("push-pull"):
             if gradient.is_last:
-                self.hand_counts_over()
-            self._values = self._client.push_pull(gradient.arrays, gradient.groups)
-        return self._values
+                self._add_episodes(iteration)
+                self.hand_steps_over()
+            self.values = self._client.push_pull(gradient.arrays, gradient.groups)
 
     def deliver(self, iteration: Packed) -> LearnerUpdate:
         """Returns what the last push has brought; see `Sink`."""
         self._number += 1
         return self.report(iteration.tickets, with_values=True)
 
-    def count(self, tickets: Sequence[int] = ()) -> LearnerUpdate:
+    def count(self, iteration: Packed | None = None) -> LearnerUpdate:
         """Counts without a gradient, and pulls the newest values; see `Sink`."""
-        self.hand_counts_over()
-        self._values = self._client.push_pull()
-        return self.report(tickets, with_values=True)
+        if iteration is not None:
+            self._add_episodes(iteration)
+        self.hand_steps_over()
+        self.values = self._client.push_pull()
+        return self.report(() if iteration is None else iteration.tickets, with_values=True)
 
-    def hand_counts_over(self) -> None:
-        """Has the client send what is to be counted, with the next push or soon."""
-        counts = self._tally.take()
-        for episode in counts.episodes:
-            self._client.add_episode(episode.episode_return, episode.length)
-        self._client.increment_global_t(counts.env_steps)
+    def hand_steps_over(self) -> None:
+        """Has the client count steps, with the next push or soon."""
+        self._client.increment_global_t(self._tally.take().env_steps)
+
+    def _add_episodes(self, iteration: Packed) -> None:
+        for request in iteration.requests:
+            for episode in request.episodes:
+                self._client.add_episode(episode.episode_return, episode.length)
 
     def report(self, tickets: Sequence[int], with_values: bool = False) -> LearnerUpdate:
         """Returns the newest known counts, for requests that lead to no gradient."""
         client = self._client
-        values = self._values if with_values else None
+        values = self.values if with_values else None
         return LearnerUpdate(tickets, client.version, client.global_t, client.finished, values)
 
 
@@ -112,7 +120,7 @@ class GradientPolicy:
     """What a BaseLearner updates beside its agents: the parameter server does, by its gradients.
 
     Attributes:
-      pushed: the newest iteration of which a gradient was applied; None before the first.
+      pushed: tickets of the newest iteration of which a gradient was applied.
       rows: results of each row of the newest iteration, name -> `[T, k]`.
 
     Args:
@@ -121,7 +129,7 @@ class GradientPolicy:
     """
 
     def __init__(self, task: GradientTask, sink: Pushing):
-        self.pushed: Packed | None = None
+        self.pushed: Sequence[int] = ()
         self.rows: Mapping[str, np.ndarray] = {}
         self._task = task
         self._sink = sink
@@ -155,11 +163,11 @@ class GradientPolicy:
             numbers = {**gradient.numbers, **numbers, **own}
             if gradient.is_last:  # until then inputs are seen as they were when it was acted
                 self._add_statistics(rollout)
-            values = self._sink.push(gradient)
-            self.pushed = data
+            self._sink.push(gradient, data)
+            self.pushed = data.tickets
             if gradient.is_last:
                 return numbers
-            self._task.set_values(values)
+            self._task.set_values(self._sink.values)
 
     def _add_statistics(self, rollout: Rollout) -> None:
         for name in self._task.statistics:
@@ -167,12 +175,13 @@ class GradientPolicy:
             self._sink.add_statistics(name, Moments.of(rows))
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Returns the values by name; optimizers are the parameter server's."""
-        return {f"value/{variable.name}": variable.value for variable in self._task.get_variables()}
+        """Returns the newest values by name; optimizers are the parameter server's."""
+        names = (variable.name for variable in self._task.get_variables())
+        return {f"value/{n}": v for n, v in zip(names, self._sink.values, strict=True)}
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
         """Refuses: the values are the parameter server's."""
         raise ConfigError(
-            "hook load_ckpt: beside its agents a learner takes its values from the parameter "
-            "server; use learner.previous"
+            "a learner beside its agents takes its values from the parameter server; use "
+            "learner.previous"
         )

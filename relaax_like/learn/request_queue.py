@@ -28,11 +28,22 @@ class Packed:
     Args:
       requests: as the attribute.
       data_handler: a user's changes to the rollouts; None: none.
+      handled: what it has made of requests before, by their numbers.
     """
 
-    def __init__(self, requests: Sequence[LearnRequest], data_handler: DataHandler | None):
+    def __init__(
+        self,
+        requests: Sequence[LearnRequest],
+        data_handler: DataHandler | None,
+        handled: dict[int, Sequence[Rollout]] | None = None,
+    ):
         self.requests = requests
         self._data_handler = data_handler
+        self._handled = {} if handled is None else handled
+
+    def split(self) -> list["Packed"]:
+        """Returns each request by itself."""
+        return [Packed([request], self._data_handler, self._handled) for request in self.requests]
 
     @property
     def tickets(self) -> list[int]:
@@ -53,7 +64,7 @@ class Packed:
             rollouts: list[Rollout] = []
             for request in self.requests:
                 if request.rollout is not None:
-                    handled = self._handle(request.rollout)
+                    handled = self._handle(request.number, request.rollout)
                     rollouts += handled
                     number = sum(rollout.slots for rollout in handled)
                     columns += [(request.number, index) for index in range(number)]
@@ -66,9 +77,11 @@ class Packed:
                 keys=np.array(columns, np.int64),
             )
 
-    def _handle(self, rollout: Rollout) -> Sequence[Rollout]:
-        with _naming_place(self._data_handler, "after_interact"):
-            return handle_rollout(self._data_handler, rollout)
+    def _handle(self, number: int, rollout: Rollout) -> Sequence[Rollout]:
+        if number not in self._handled:
+            with _naming_place(self._data_handler, "after_interact"):
+                self._handled[number] = handle_rollout(self._data_handler, rollout)
+        return self._handled[number]
 
     @functools.cached_property
     def dense(self) -> Dense:
@@ -87,7 +100,7 @@ class RequestQueue(Source):
     `put` and `end` may be called from any thread.
 
     Args:
-      tally: counts the steps and episodes of each request, once.
+      tally: counts the steps of each request, once.
       max_packed: most rollouts in one iteration, a power of two.
       data_handler: a user's changes to the rollouts; None: none.
     """
@@ -102,7 +115,7 @@ class RequestQueue(Source):
         # at most one that was read and did not fit an iteration: it is next;
         self._put_back: list[LearnRequest | None] = []
         # those of an iteration that failed, to be tried one by one.
-        self._again: list[LearnRequest] = []
+        self._again: list[Packed] = []
         self.has_ended = False
 
     def put(self, request: LearnRequest) -> None:
@@ -121,7 +134,7 @@ class RequestQueue(Source):
     def get(self, done: int, timeout_sec: float) -> Packed | None:
         """Waits for requests, however long it takes; None: the end."""
         if self._again:
-            return Packed([self._again.pop(0)], self._data_handler)
+            return self._again.pop(0)
         with tracing.span("wait for rollouts"):
             first = self._put_back.pop() if self._put_back else self._queue.get()
         if first is None:
@@ -129,8 +142,12 @@ class RequestQueue(Source):
             return None
         packed = Packed(self._take_more(first), self._data_handler)
         for request in packed.requests:
-            self._tally.add(request.env_steps, request.episodes)
+            self._tally.add(request.env_steps)
         return packed
+
+    def has_rollouts(self, iteration: Packed) -> bool:
+        """Returns whether the requests have rollouts; see `Source`."""
+        return iteration.requests[0].rollout is not None
 
     def note_learned(self, number: int, iteration: Packed, results: Mapping[str, Any]) -> None:
         """Hands the data handler what came of it; see `Source`."""
@@ -140,7 +157,7 @@ class RequestQueue(Source):
 
     def split(self, packed: Packed) -> None:
         """Gives each of the requests again, by itself, before all others; they were counted."""
-        self._again[:0] = packed.requests
+        self._again[:0] = packed.split()
 
     def _take_more(self, request: LearnRequest) -> list[LearnRequest]:
         """Takes what else waits, as far as it can be packed.

@@ -1,4 +1,4 @@
-"""Tally: what a learner has accepted, until a publication contains it."""
+"""Tally: what a learner has accepted, until a publication or push contains it."""
 
 import threading
 from collections import deque

@@ -1,5 +1,6 @@
 """The learner's process, from inside: serves the agents at the other end of a socket."""
 
+import contextlib
 import functools
 import logging
 import os
@@ -49,8 +50,9 @@ class LearnerWorker:
             learner.start(functools.partial(self._answer, task))
         while (message := self._queue.get()) is not None:
             learners[message.task].submit(message_to_request(message))
-        for learner in learners.values():
-            learner.stop()
+        with contextlib.ExitStack() as stops:  # each is stopped, whatever another raises
+            for learner in learners.values():
+                stops.callback(learner.stop)
         if self._failure is not None:
             raise self._failure
 

@@ -83,8 +83,9 @@ class Run:
 
     def make_worth_compiling(self) -> None:
         """Makes the next rollout of a known size the one for which a gradient is compiled."""
-        seen = self.learner.take_state()["seen"]
-        self.learner.set_state({"seen": [[key, 1_000_000] for key, _ in seen]})
+        state = self.learner.take_state()
+        seen = [[key, 1_000_000] for key, _ in state["seen"]]
+        self.learner.set_state({**state, "seen": seen})
 
     def learn(self, number: int, reward: float = 0.0) -> LearnerUpdate:
         self.submit(number, reward=reward)

@@ -11,7 +11,7 @@ from support.threads import WAIT_SEC, wait_until
 
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.base_learner import NO_HOOKS
-from relaax_like.core.records import LearnerUpdate, LearnRequest
+from relaax_like.core.records import Episode, LearnerUpdate, LearnRequest
 from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.base_learner import BaseLearner
@@ -24,9 +24,10 @@ class Task:
     """Fails at the reward 1, and makes a gradient of NaN at the reward 2; waits for its gate."""
 
     statistics: tuple[str, ...] = ()
+    wants_rows = False
 
     def __init__(self) -> None:
-        self.gate = threading.Event()
+        self.begun, self.gate = threading.Event(), threading.Event()
         self.calls = 0
 
     def set_values(self, values: Sequence[np.ndarray]) -> None:
@@ -36,6 +37,7 @@ class Task:
         return {"rewards": rollout.rewards}
 
     def compute_phases(self, *, rewards: np.ndarray, **_: object) -> Iterator[Gradient]:
+        self.begun.set()
         assert self.gate.wait(WAIT_SEC)
         self.calls += 1
         if (rewards == 1).any():
@@ -63,6 +65,74 @@ def test_a_request_that_fails_alone_or_with_others_is_counted_once(reward: float
         learner.stop()
         assert backend.version == 3
         assert backend.global_t == 5 * STEPS
+
+
+def test_episodes_of_a_request_are_counted_although_another_one_fails() -> None:
+    task, answers = Task(), list[LearnerUpdate]()
+    with make_backend() as backend:
+        learner = GradientLearner(task, InProcessClient(backend))  # type: ignore[arg-type]
+        learner.start(answers.append)
+        # The first by itself; then two together, whose push is refused.
+        for number, reward in enumerate([0.0, 0.0, 2.0], 1):
+            rollout, episode = make_rewarded(1, reward), Episode(float(number), 1)
+            learner.submit(LearnRequest(number, rollout, (episode,), rollout.env_steps))
+            assert task.begun.wait(WAIT_SEC)
+        task.gate.set()
+        wait_until(lambda: sum(len(one.numbers) for one in answers) == 3, "all answers")
+        learner.stop()
+        assert (backend.version, backend.global_t) == (2, 3 * STEPS)
+        assert (backend.status().episodes, backend.status().mean_return) == (2, 1.5)
+
+
+class TwoPhases(Task):
+    """The second gradient fails at the reward 3, and is otherwise twice the values."""
+
+    def compute_phases(self, *, rewards: np.ndarray, **_: object) -> Iterator[Gradient]:
+        self.begun.set()
+        assert self.gate.wait(WAIT_SEC)
+        ones = [np.ones(shape, np.float32) for shape in self._shapes]
+        yield Gradient((), ones, {"cost": 1.0}, {}, is_last=False)
+        self.calls += 1
+        if (rewards == 3).any():
+            raise ValueError("failed")
+        yield Gradient((), [2 * value for value in self.values], {"cost": 2.0}, {})
+
+    def set_values(self, values: Sequence[np.ndarray]) -> None:
+        super().set_values(values)
+        self.values = values
+
+
+def test_a_phase_meets_the_values_that_the_one_before_has_led_to() -> None:
+    task, answers = TwoPhases(), list[LearnerUpdate]()
+    task.gate.set()
+    with make_backend(max_global_step=STEPS) as backend:
+        before = backend.get_values()
+        learner = GradientLearner(task, InProcessClient(backend))  # type: ignore[arg-type]
+        learner.start(answers.append)
+        rollout = make_rewarded(1, 0.0)
+        learner.submit(LearnRequest(1, rollout, (), rollout.env_steps))
+        wait_until(lambda: 1 in answers[-1].numbers, "the answer")
+        learner.stop()
+        # The steps end the training, but not before the second phase.
+        assert (backend.version, backend.finished != "") == (2, True)
+        for old, new in zip(before, backend.get_values(), strict=True):
+            between = old - 1.0  # plain gradient descent with rate 1
+            np.testing.assert_allclose(new, between - 2 * between, rtol=1e-5)
+
+
+def test_an_update_whose_second_phase_fails_is_not_made_again() -> None:
+    task, answers = TwoPhases(), list[LearnerUpdate]()
+    with make_backend() as backend:
+        learner = GradientLearner(task, InProcessClient(backend))  # type: ignore[arg-type]
+        learner.start(answers.append)
+        for number, reward in enumerate([0.0, 3.0, 0.0], 1):  # the last two together
+            rollout = make_rewarded(1, reward)
+            learner.submit(LearnRequest(number, rollout, (), rollout.env_steps))
+            assert task.begun.wait(WAIT_SEC)
+        task.gate.set()
+        wait_until(lambda: sum(len(one.numbers) for one in answers) == 3, "all answers")
+        learner.stop()
+        assert (task.calls, backend.version, backend.global_t) == (2, 3, 3 * STEPS)
 
 
 def test_after_the_end_requests_are_counted_without_a_gradient() -> None:

@@ -388,6 +388,7 @@ class _RecordingTask:
     """Records rollouts in the place of a `ComputationTask`; all gradients are ones."""
 
     statistics: tuple[str, ...] = ()
+    wants_rows = False
 
     def __init__(self) -> None:
         self.codes: list[int] = []
