@@ -147,7 +147,7 @@ class GradientLearner(Learner):
                 self._note_failure("after a gradient that was applied", error)
 
     def _handle_failure(self, packed: Packed, error: Exception) -> LearnerUpdate | None:
-        """Has each rollout tried by itself, so that one spoils one; see `LearnerLoop.run`."""
+        """Tries each rollout separately, so that a bad one spoils no other; see `LearnerLoop`."""
         if isinstance(error, ConfigError):
             logger.debug("learning has failed", exc_info=error)
             self._has_failed = True

@@ -101,7 +101,7 @@ class Pushing(Sink):
         return self.report(() if iteration is None else iteration.tickets, with_values=True)
 
     def hand_steps_over(self) -> None:
-        """Has the client count steps, with the next push or soon."""
+        """Passes the steps to the client, which sends them with the next push or soon after."""
         self._client.increment_global_t(self._tally.take().env_steps)
 
     def _add_episodes(self, iteration: Packed) -> None:

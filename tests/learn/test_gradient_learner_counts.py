@@ -1,4 +1,4 @@
-"""GradientLearner with a task in NumPy: what it counts, and whom it calls."""
+"""GradientLearner with a task in NumPy: counting, phases, data handlers and hooks."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
