@@ -14,7 +14,8 @@ MAX_TRAJ_LEN = 500
 
 def main(iterations: int) -> list[float]:
     """Trains the shipped ppo on CartPole-v1; returns the mean return of each iteration."""
-    experiment = load_experiment("ppo", ["environment.slots=16"])
+    # Batches are filled up to multiples of a quarter of num_steps, and compiled for each.
+    experiment = load_experiment("ppo", ["environment.slots=16", "algorithm.num_steps=8192"])
     plan = require_plan(experiment)
     assert isinstance(plan, OnPolicy)
     task, _ = make_learning_task(experiment)

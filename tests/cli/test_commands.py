@@ -1,10 +1,11 @@
 """The installed commands: help, settings mistakes, doctor, status. covers R17, R24"""
 
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,28 +13,37 @@ from support.cluster import GYM_MAIN, ROOT, TRACE, Cluster, find_command
 
 SERVERS = ("relaax-parameter-server", "relaax-rlx-server", "relaax-metrics-server")
 SUBCOMMANDS = (
-    *(
-        "run",
-        "train",
-        "resume",
-        "eval",
-        "plot",
-        "compare",
-        "status",
-        "save",
-        "stop",
-        "trace",
-        "fsck",
-    ),
+    "run",
+    "train",
+    "resume",
+    "eval",
+    "plot",
+    "compare",
+    "status",
+    "save",
+    "stop",
+    "trace",
+    "fsck",
     "doctor",
 )
 HELP = [
     *[(find_command(name), "--config") for name in SERVERS],
     (find_command("relaax"), "doctor"),
-    *[(f"{find_command('relaax')} {name}", "Usage") for name in SUBCOMMANDS],
     (f"{sys.executable} {GYM_MAIN}", "--rlx-server"),
     (f"{sys.executable} {ROOT / 'environments' / 'bandit' / 'main'}", "usage"),
 ]
+# Runs one command after the other in one process: their arguments, separated by "/".
+ONE_AFTER_THE_OTHER = """
+import sys
+from relaax_like.cli.entry import relaax
+
+for arguments in " ".join(sys.argv[1:]).split("/"):
+    sys.argv = ["relaax", *arguments.split()]
+    try:
+        relaax()
+    except SystemExit as error:
+        print(arguments, "ended with", error.code)
+"""
 
 
 @pytest.fixture
@@ -42,23 +52,38 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+def run_without_tensorflow(argv: Sequence[str], folder: Path) -> str:
+    """Returns what a command prints where TensorFlow must not be imported; not to a terminal."""
+    (folder / "tensorflow.py").write_text("raise SystemExit('tensorflow was imported')")
+    done = subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin", "COLUMNS": "100"},
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
 @pytest.mark.parametrize(("command", "text"), HELP, ids=lambda value: Path(value).name[-40:])
 def test_help_is_printed_without_loading_tensorflow(
     command: str, text: str, tmp_path: Path
 ) -> None:
-    # A tensorflow that must not be imported, and an output that is no terminal.
-    (tmp_path / "tensorflow.py").write_text("raise SystemExit('tensorflow was imported')")
     for flag in ("--help", "-h"):
-        done = subprocess.run(
-            [*command.split(), flag],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin", "COLUMNS": "100"},
-            timeout=60,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert text in done.stdout
+        assert text in run_without_tensorflow([*command.split(), flag], tmp_path)
+
+
+def test_help_of_subcommands_is_printed_without_loading_tensorflow(tmp_path: Path) -> None:
+    calls = [f"{name} {flag}" for name in SUBCOMMANDS for flag in ("--help", "-h")]
+    argv = [sys.executable, "-c", ONE_AFTER_THE_OTHER, "/".join(calls)]
+    printed = run_without_tensorflow(argv, tmp_path)
+    for call in calls:
+        text, found, printed = printed.partition(f"{call} ended with 0\n")
+        assert found, printed
+        assert re.search(rf"Usage: relaax {call.split()[0]} ", text), text
+    assert not printed
 
 
 RELAAX = find_command("relaax")
