@@ -14,8 +14,8 @@ settings.register_profile("relaax", deadline=None)
 settings.load_profile("relaax")
 # Tests read videos beside threads of gRPC; see relaax_like/launch/video.py.
 os.environ.setdefault("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")
-# What several tests compile is compiled once; only the tests of whole clusters do it every time, as
-# users do. A checkout whose path the flags cannot express has no cache.
+# What several tests compile is compiled once; the Procfiles alone compile all, as for users. A
+# checkout whose path the flags cannot express has no cache.
 COMPILED = Path(__file__).parents[1] / "build" / "compiled"
 with contextlib.suppress(ConfigError):
     use_compile_cache(COMPILED)

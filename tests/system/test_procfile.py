@@ -95,9 +95,9 @@ class Copy:
 
 def start_honcho(processes: Processes, copy: Copy) -> Program:
     path = f"{Path(find_command('relaax')).parent}:/usr/bin:/bin"
-    return processes.start(
-        "honcho", [find_command("honcho"), "start", "-f", copy.procfile], PATH=path
-    )
+    command = [find_command("honcho"), "start", "-f", copy.procfile]
+    # As users start it: it compiles all that it needs.
+    return processes.start("honcho", command, PATH=path, TF_XLA_FLAGS="")
 
 
 def assert_ended_well(honcho: Program, copy: Copy, folder: Path) -> None:
