@@ -25,11 +25,23 @@ from support.serial import (
     train,
     write_experiment,
 )
+from support.uncompiled import copy_uncompiled
 
 from relaax_like.launch.serial_state import read_document
 from relaax_like.wire.errors import InvalidInputError
 
 LINEAR = ("algorithm.lr_schedule=linear", "algorithm.clip_schedule=linear")
+
+
+def write_two(folder: Path, **learner: str) -> list[Path]:
+    """Writes two experiments, of which one will be stopped."""
+    return [write_experiment(folder / name, **learner) for name in ("a", "b")]
+
+
+def make_uncompiled_ppo(folder: Path) -> dict[str, str]:
+    """Returns a ppo without XLA; what XLA compiles is resumed in other tests."""
+    path = copy_uncompiled("ppo", folder)
+    return PPO | {"algorithm": PPO["algorithm"].replace("name: ppo", f"path: '{path}'")}
 
 
 def assert_same(one: Path, other: Path) -> None:
@@ -42,7 +54,7 @@ def test_stopped_twice_with_linear_schedules(tmp_path, caplog):
     """Vectorised CartPole: one random generator for all."""
     caplog.set_level(logging.INFO)
     sets = (*LINEAR, "algorithm.max_global_step=768")
-    straight, stopped = (write_experiment(tmp_path / name, **PPO) for name in ("a", "b"))
+    straight, stopped = write_two(tmp_path, **make_uncompiled_ppo(tmp_path))
     assert train(straight, *sets) == 0
     # In the middle of the first rollout, then of the fourth iteration.
     assert train(stopped, *sets, stop_at=9) == STOPPED
@@ -60,7 +72,7 @@ def test_single_slots_with_leftover_rollouts_a_history_and_running_statistics(tm
         *("algorithm.observation_history=2", "algorithm.prenorm=true"),
         *("algorithm.update_norm=true", "algorithm.normalize_rewards=true"),
     )
-    straight, stopped = (write_experiment(tmp_path / name, **PPO) for name in ("a", "b"))
+    straight, stopped = write_two(tmp_path, **make_uncompiled_ppo(tmp_path))
     assert train(straight, *sets, "algorithm.max_global_step=768") == 0
     assert train(stopped, *sets, "algorithm.max_global_step=768", stop_at=55) == STOPPED
     serial = read_run(tmp_path / "b" / "run")["serial"]["state"]
@@ -75,7 +87,7 @@ def test_single_slots_with_leftover_rollouts_a_history_and_running_statistics(tm
 def test_targets_phases_schedules_and_draws_go_on(tmp_path):
     """Stopped behind one and four iterations, of which each is eight updates."""
     budget = "algorithm.max_global_step=768"
-    straight, stopped = (write_experiment(tmp_path / name, **TARGETS) for name in ("a", "b"))
+    straight, stopped = write_two(tmp_path, **TARGETS)
     assert train(straight, budget) == 0
     assert train(stopped, budget, stop_at=45) == STOPPED
     first = read_run(tmp_path / "b" / "run")
@@ -92,7 +104,7 @@ def test_a_memory_goes_on(cell, tmp_path):
         *(f"algorithm.network={{layers: [{{{cell}: 8}}]}}", "algorithm.batch_size=4"),
         *("environment.slots=3", "algorithm.max_global_step=768"),
     )
-    straight, stopped = (write_experiment(tmp_path / name, **PPO) for name in ("a", "b"))
+    straight, stopped = write_two(tmp_path, **make_uncompiled_ppo(tmp_path))
     assert train(straight, *sets) == 0
     assert train(stopped, *sets, stop_at=20) == STOPPED
     assert train(stopped, *sets) == 0
@@ -111,7 +123,7 @@ def test_a_learner_beside_its_agents_goes_on_too(tmp_path):
         "placement": "agent",
         "algorithm": "{name: a2c, state_size: 4, num_actions: 2, network: {layers: [8]}}",
     }
-    straight, stopped = (write_experiment(tmp_path / name, **a2c) for name in ("a", "b"))
+    straight, stopped = write_two(tmp_path, **a2c)
     assert train(straight, *sets) == 0
     assert train(stopped, *sets, stop_at=50) == STOPPED
     assert train(stopped, *sets, stop_at=401) == STOPPED
@@ -121,7 +133,7 @@ def test_a_learner_beside_its_agents_goes_on_too(tmp_path):
 
 def test_the_commands_stop_refuse_and_resume(tmp_path):
     budget = ("--max-global-step", "768")
-    straight, stopped = (write_experiment(tmp_path / name, **PPO) for name in ("a", "b"))
+    straight, stopped = write_two(tmp_path, **PPO)
     with Cluster(tmp_path) as cluster:
         begin = [find_command("relaax"), "train", stopped, *budget]
         first = cluster.start("first", begin, **{STOP_AT: "77"})

@@ -4,7 +4,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from support.cluster import ROOT, TRACE, Cluster
 from support.cluster import wait_until as wait_for
 from support.step_counting.slots import STATELESS, STEPS_FILE, STOP, StepCountingSlots
 from support.threads import Caller, wait_until
+from support.uncompiled import copy_uncompiled
 
 from relaax_like.client.client import RlxClient
 from relaax_like.client.interactor import Interactor
@@ -42,22 +42,22 @@ def make_data_handler(config):
 """
 # Three slots do not fill four columns, nor rollouts of five steps the budget.
 SIZES = "state_size: 4, num_actions: 2, network: {layers: [4]}, rollout_steps: 5"
-A2C = f"name: a2c, {SIZES}"
 PPO = f"{SIZES}, num_steps: 20, batch_size: 10, epochs: 1"
+
+
+def make_a2c(folder: Path) -> str:
+    """Returns the section of an a2c."""
+    return f"path: '{copy_uncompiled('a2c', folder)}', {SIZES}"
 
 
 def make_ppo(folder: Path) -> str:
     """Returns the section of a ppo whose data handler makes five rollouts of one."""
-    copy = folder / "ppo"
-    shutil.copytree(ROOT / "algorithms" / "ppo", copy, ignore=shutil.ignore_patterns("__*"))
-    code = copy / "algorithm.py"
-    code.write_text(code.read_text() + FIVE_OF_ONE)
-    return f"path: '{copy}', {PPO}"
+    return f"path: '{copy_uncompiled('ppo', folder, FIVE_OF_ONE)}', {PPO}"
 
 
 # Name of a road -> its learner, and its algorithm.
 ROADS: dict[str, tuple[str, Callable[[Path], str]]] = {
-    "agent": ("placement: agent", lambda folder: A2C),
+    "agent": ("placement: agent", make_a2c),
     "server": ("placement: server", make_ppo),
 }
 TRAIN_ROADS = {

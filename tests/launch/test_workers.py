@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.cluster import ROOT, TRACE, Processes, Program, find_command, wait_until
+from support.uncompiled import copy_uncompiled
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.parameter_server import run_parameter_server
@@ -38,8 +39,11 @@ def write(
     size: int = 4,
     env: str = "CartPole-v1",
     algorithm: str = "ppo",
+    compiled: bool = True,
 ) -> Path:
     file, path = folder / "experiment.yaml", ROOT / "algorithms" / algorithm
+    if not compiled:
+        path = copy_uncompiled(algorithm, folder)
     file.write_text(CONFIG.format(folder=path, layers=layers, size=size, env=env))
     return file
 
@@ -105,7 +109,7 @@ def test_plain_agents_of_several_workers_push_beside_each_other(tmp_path: Path) 
 
 
 def test_a_recurrent_policy_learns_and_a_stopped_run_continues(tmp_path: Path) -> None:
-    file = write(tmp_path, "[{lstm: 4}]", 2, "MaskedCartPole-v1")
+    file = write(tmp_path, "[{lstm: 4}]", 2, "MaskedCartPole-v1", compiled=False)
     with Processes(tmp_path) as processes:
         program = start(processes, file, *RECURRENT)
         program.wait_for(r"step [\d,]{3,} ")
@@ -128,7 +132,7 @@ def test_a_recurrent_policy_learns_and_a_stopped_run_continues(tmp_path: Path) -
 
 def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
-        program = start(processes, write(tmp_path), *SMALL)
+        program = start(processes, write(tmp_path, compiled=False), *SMALL)
         program.wait_for(r"step [\d,]{3,} ")
         wait_until(lambda: len(find_workers(processes)) == 2, "two workers")
         os.kill(find_workers(processes)[0], signal.SIGKILL)
@@ -145,7 +149,7 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
 def test_workers_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
-        program = start(processes, write(tmp_path), *SMALL)
+        program = start(processes, write(tmp_path, compiled=False), *SMALL)
         program.wait_for(r"step [\d,]{3,} ")
         program.send(signal.SIGKILL)
         processes.assert_nothing_left()

@@ -1,0 +1,36 @@
+"""Algorithms without XLA, for tests of runs that are about something else.
+
+XLA takes seconds for the update of each run; without it, TensorFlow runs the same graph as it is.
+"""
+
+import shutil
+from pathlib import Path
+
+from support.cluster import ROOT
+
+_UNCOMPILED = """
+
+_make_compiled = make_model
+
+
+def make_model(config, seed):
+    model = _make_compiled(config, seed)
+    model.xla = False
+    return model
+"""
+
+
+def copy_uncompiled(name: str, folder: Path, more: str = "") -> Path:
+    """Copies an algorithm, with a model that XLA does not compile; returns the copy's path.
+
+    Args:
+      name: of the algorithm.
+      folder: to put the copy in, which is called as the algorithm is.
+      more: Python code to add to its `algorithm.py`.
+    """
+    copy = folder / name
+    shutil.copytree(ROOT / "algorithms" / name, copy, ignore=shutil.ignore_patterns("__*"))
+    for file, code in (("model.py", _UNCOMPILED), ("algorithm.py", more)):
+        path = copy / file
+        path.write_text(path.read_text() + code)
+    return copy
