@@ -182,7 +182,7 @@ def test_an_endless_task_has_its_known_value_only_when_truncation_bootstraps(boo
     observations = np.ones((4, 4), np.float32)
     rewards, zeros = np.ones((4, 1)), np.zeros(4, bool)
     chooser.step(observations)
-    for step in range(1, 4001):
+    for step in range(1, 1601):
         end = np.full(4, step % 5 == 0)
         chooser.step(
             observations,
@@ -198,13 +198,13 @@ def test_an_endless_task_has_its_known_value_only_when_truncation_bootstraps(boo
 
 
 def test_it_learns_which_of_two_actions_the_state_asks_for():
-    """Best mean reward 1, chance 0.5; 8 slots, 3 000 steps each, seed 0, last 500 steps."""
+    """Best mean reward 1, chance 0.5; 8 slots, 1 500 steps each, seed 0, last 500 steps."""
     config = make_config(layers=(16,), rollout_steps=8, learning_rate=5e-3, gamma=0.5)
     chooser, random = Chooser(config, slots=8), np.random.default_rng(0)
     signs = random.choice([-1.0, 1.0], 8)
     actions = chooser.step(signs[:, None] * np.ones((8, 4), np.float32))
     hits = []
-    for _ in range(3000):
+    for _ in range(1500):
         right = actions == (signs > 0)
         hits.append(right.mean())
         signs = random.choice([-1.0, 1.0], 8)
@@ -257,7 +257,7 @@ def test_it_learns_a_continuous_action_that_follows_the_state():
     targets = random.uniform(-1, 1, 16)
     actions = chooser.step((targets[:, None] * np.ones((16, 4))).astype(np.float32))
     rewards = []
-    for _ in range(2500):
+    for _ in range(1500):
         reward = -((actions[:, 0] - targets) ** 2)
         rewards.append(reward.mean())
         targets = random.uniform(-1, 1, 16)
@@ -276,7 +276,7 @@ def test_it_learns_a_continuous_action_that_follows_the_state():
 def test_a_recurrent_policy_recalls_what_it_saw_two_steps_ago(shared):
     """A cue, a blank, then the answer: chance 1/2 per episode without memory, best 1.
 
-    16 slots, 1 500 episodes each of three steps, seed 0; mean of the last 100 episodes.
+    16 slots, 900 episodes each of three steps, seed 0; mean of the last 100 episodes.
     """
     config = make_config(
         layers=({"lstm": 16},),
@@ -291,7 +291,7 @@ def test_a_recurrent_policy_recalls_what_it_saw_two_steps_ago(shared):
     cues = random.integers(2, size=16)
     chooser.step(np.eye(4, dtype=np.float32)[cues])
     hits = []
-    for _ in range(1500):
+    for _ in range(900):
         chooser.step(blank, rewards=nothing, terminated=go_on, truncated=go_on)
         answers = chooser.step(blank, rewards=nothing, terminated=go_on, truncated=go_on)
         right = answers == cues

@@ -32,6 +32,24 @@ def make_task(config, seed=0):
     return LearningTask(ppo_algorithm.make_algorithm(config, model, seed), config.optimizers)
 
 
+_SHARED = {}
+
+
+def share_task(**settings):
+    """Returns one task for all tests that ask for these settings, as it was when it was new.
+
+    What an update of it has traced, the next one calls.
+    """
+    key = repr(sorted(settings.items()))
+    if key not in _SHARED:
+        task = make_task(make_config(**settings))
+        _SHARED[key] = task, task.get_values(), task.export_optimizers()
+    task, values, optimizers = _SHARED[key]
+    task.set_values(values)
+    task.import_optimizers(optimizers)
+    return task
+
+
 def make_batch(steps=6, slots=3, seed=0):
     random = np.random.default_rng(seed)
     observations = random.standard_normal((steps + 1, slots, 4)).astype(np.float32)
@@ -98,9 +116,9 @@ def values_of(task):
 
 
 def test_costs_of_the_first_update_equal_the_papers_formulas():
-    config = make_config(entropy_coefficient=0.02, max_gradient_norm=None)
-    task, batch = make_task(config), make_batch()
-    want = compute_reference(config, values_of(task), batch)
+    settings = {"entropy_coefficient": 0.02}
+    task, batch = share_task(**settings), make_batch()
+    want = compute_reference(make_config(**settings), values_of(task), batch)
     costs = task.update(**batch).costs
     assert {name: costs[name] for name in want} == pytest.approx(want, rel=1e-4, abs=1e-6)
 
@@ -127,7 +145,7 @@ def test_actor_and_critic_are_clipped_each_to_its_own_norm():
 
 def test_the_divergence_of_a_minibatch_above_kl_skips_all_later_ones():
     batch = make_batch()
-    free = make_task(make_config(learning_rate=0.1, epochs=5))
+    free = share_task(learning_rate=0.1)
     learned = free.update_epochs(epochs=5, minibatch=6, seed=1, **batch)
     assert learned.updates == 15
     assert learned.costs["KL"] > 0.001
@@ -135,7 +153,7 @@ def test_the_divergence_of_a_minibatch_above_kl_skips_all_later_ones():
     updates = bound.update_epochs(epochs=5, minibatch=6, seed=1, **batch).updates
     assert 1 < updates < 15  # the first sees the policy that the iteration began with
     # What was done until then is what the free one had done.
-    short = make_task(make_config(learning_rate=0.1))
+    short = share_task(learning_rate=0.1)
     for name, value in values_of(bound).items():
         assert np.isfinite(value).all(), name
     assert updates <= short.update_epochs(epochs=5, minibatch=6, seed=1, **batch).updates
@@ -154,12 +172,13 @@ def compute_divergence(before, after, observations):
 def test_the_update_that_sees_a_larger_divergence_is_the_last_one_worked_out_in_numpy():
     """Each epoch is one minibatch of all steps: what an update does, no draw decides."""
     batch, settings = make_batch(), {"learning_rate": 0.02, "clip": 0.9}
-    free = [make_task(make_config(**settings)) for _ in range(7)]
-    start = values_of(free[0])
-    for epochs, task in enumerate(free[1:], 1):
+    free = [values_of(share_task(**settings))]
+    for epochs in range(1, 7):
+        task = share_task(**settings)
         task.update_epochs(epochs=epochs, minibatch=18, seed=1, **batch)
+        free.append(values_of(task))
     seen = batch["inputs"]["observation"]
-    divergences = [compute_divergence(start, values_of(task), seen) for task in free]
+    divergences = [compute_divergence(free[0], values, seen) for values in free]
     assert divergences == sorted(divergences)
     assert divergences[0] == 0
     # Update number n + 1 sees the policy after n. The bound lies between those after 2 and 3.
@@ -169,13 +188,13 @@ def test_the_update_that_sees_a_larger_divergence_is_the_last_one_worked_out_in_
     costs, updates = learned.costs, learned.updates
     assert updates == 4
     assert costs["KL"] == pytest.approx(np.mean(divergences[:4]), rel=1e-3)
-    for name, value in values_of(free[4]).items():
+    for name, value in free[4].items():
         np.testing.assert_allclose(values_of(bound)[name], value, atol=1e-6)
 
 
 @pytest.mark.parametrize("settings", [{}, {"normalize_advantage": "batch"}], ids=str)
 def test_padding_that_is_masked_changes_nothing(settings):
-    config = make_config(entropy_coefficient=0.01, **settings)
+    settings = {"entropy_coefficient": 0.02, **settings}
     batch = make_batch()
     padded = {
         part: {name: _pad(array) for name, array in arrays.items()}
@@ -185,11 +204,13 @@ def test_padding_that_is_masked_changes_nothing(settings):
     # The last real step ends its piece, as a trajectory's does.
     batch["next_alive"]["alive"][-1] = -1.0
     padded["next_alive"]["alive"][5] = -1.0
-    plain, masked = make_task(config), make_task(config)
-    want = plain.update(**batch).costs
+    task = share_task(**settings)
+    want = task.update(**batch).costs
+    plain = values_of(task)
+    masked = share_task(**settings)
     got = masked.update(**padded, extras={"mask": mask}).costs
     assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
-    for name, value in values_of(plain).items():
+    for name, value in plain.items():
         np.testing.assert_allclose(values_of(masked)[name], value, atol=1e-6)
 
 
@@ -202,8 +223,7 @@ def _pad(array):
 
 
 def test_a_gradient_that_is_not_finite_is_not_applied_and_is_told():
-    config = make_config()
-    task, batch = make_task(config), make_batch()
+    task, batch = share_task(learning_rate=0.1), make_batch()
     before, optimizers = values_of(task), task.export_optimizers()
     batch["rewards"]["reward"][2, 1] = np.inf
     with pytest.raises(NotFiniteError, match="critic"):
@@ -214,8 +234,7 @@ def test_a_gradient_that_is_not_finite_is_not_applied_and_is_told():
 
 
 def test_values_count_only_as_far_as_clip_value():
-    config = make_config(clip_value=0.1, epochs=1)
-    near, far = make_task(config), make_task(make_config(epochs=1))
+    near, far = make_task(make_config(clip_value=0.1)), share_task()
     batch = make_batch()
     # In the first update no value has moved, and the two are the same; later they are not.
     for seed in range(3):
@@ -233,13 +252,13 @@ def test_values_count_only_as_far_as_clip_value():
 
 def test_rows_and_whole_rollouts_give_the_same_update():
     """One minibatch of all there is, in whatever order: the same update, 1e-5."""
-    rows, slots = make_task(make_config()), make_task(make_config())
-    batch = make_batch()
-    first = rows.update_epochs(epochs=1, minibatch=18, seed=3, **batch).costs
+    batch, task = make_batch(), share_task()
+    first = task.update_epochs(epochs=1, minibatch=18, seed=3, **batch).costs
+    rows, slots = values_of(task), share_task()
     learned = slots.update_epochs(epochs=1, minibatch=3, seed=4, minibatch_of="rollouts", **batch)
     second = learned.costs
     assert first == pytest.approx(second, rel=1e-4, abs=1e-6)
-    for name, value in values_of(rows).items():
+    for name, value in rows.items():
         np.testing.assert_allclose(values_of(slots)[name], value, atol=1e-5)
 
 
@@ -363,22 +382,29 @@ def test_the_mirror_loss_of_discrete_actions_compares_probabilities():
 def test_the_mirror_loss_is_not_what_padding_says():
     """With a recurrent network, whole rollouts, the second half of which does not count."""
     config = make_config(
-        layers=[{"lstm": 4}],
+        layers=[{"gru": 4}],
+        shared_network=True,
         batch_size=3,
         mirror=1.0,
         mirror_action=(1, 0.1),
         mirror_observation=(-0.1, -1, 3, 2),
     )
     batch = make_batch()
-    states = {"policy": np.ones((3, 8), np.float32), "value": np.zeros((3, 8), np.float32)}
+    task = make_task(config)
+    values, optimizers = task.get_values(), task.export_optimizers()
+    specs = task._algorithm.model.get_state_specs()
+    states = {name: np.ones((3, *spec["shape"]), np.float32) for name, spec in specs}
+    assert states
     batch["next_alive"]["alive"][-1] = -1.0
     padded = {
         part: {n: _pad(array) for n, array in arrays.items()} for part, arrays in batch.items()
     }
     mask = np.concatenate([np.ones((6, 3)), np.zeros((4, 3))]).astype(np.float32)
-    want = make_task(config).update(**batch, states=states).costs
+    want = task.update(**batch, states=states).costs
     assert want["mirror"] > 0
-    got = make_task(config).update(**padded, states=states, extras={"mask": mask}).costs
+    task.set_values(values)
+    task.import_optimizers(optimizers)
+    got = task.update(**padded, states=states, extras={"mask": mask}).costs
     assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
 
 

@@ -33,6 +33,7 @@ def make_algorithm(form, **settings):
     layers = (4, {"lstm": 3}) if form == "recurrent" else (4,)
     config = load("config", "ppo").Config(
         network={"layers": layers},
+        shared_network=True,
         state_size=3,
         num_actions=2,
         num_steps=STEPS * SLOTS,

@@ -66,21 +66,26 @@ def test_what_cannot_be_a_cache_is_refused(flags, tmp_path):
         use_compile_cache(tmp_path / "cache")
 
 
+def run(argv):
+    """Runs a program without the flags of the process that tests."""
+    environment = {key: value for key, value in os.environ.items() if key != FLAGS}
+    return subprocess.run(argv, capture_output=True, text=True, timeout=100, env=environment)
+
+
 def train(folder, cache):
     """Trains a small ppo in a process; returns its result, and the state that it ends with."""
     file = folder / "experiment.yaml"
     file.write_text(
-        "algorithm: {name: ppo, max_global_step: 256, state_size: 4, num_actions: 2, "
-        "network: {layers: [4]}, num_steps: 64, rollout_steps: 16, epochs: 2, batch_size: 16}\n"
+        "algorithm: {name: ppo, max_global_step: 128, state_size: 4, num_actions: 2, "
+        "network: {layers: []}, shared_network: true, num_steps: 64, rollout_steps: 16, "
+        "epochs: 2, batch_size: 16}\n"
         "environment: {program: OpenAI_Gym, env: CartPole-v1, slots: 4}\n"
     )
-    run = folder / f"run{len(list(folder.glob('run*')))}"
-    argv = [find_command("relaax"), "train", file, "--set", f"run_dir={run}"]
+    run_dir = folder / f"run{len(list(folder.glob('run*')))}"
+    argv = [find_command("relaax"), "train", file, "--set", f"run_dir={run_dir}"]
     if cache is not None:
         argv += ["--set", f"compile_cache={cache}"]
-    environment = {key: value for key, value in os.environ.items() if key != FLAGS}
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=100, env=environment)
-    return done, read_latest(run / "checkpoints")
+    return run(argv), read_latest(run_dir / "checkpoints")
 
 
 def test_a_second_run_loads_what_the_first_one_compiled(tmp_path):
@@ -134,7 +139,7 @@ except ConfigError as error:
 
 def call(cache):
     argv = [sys.executable, "-c", CALL, cache]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=100)
+    done = run(argv)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

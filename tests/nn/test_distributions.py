@@ -125,28 +125,49 @@ def run_numpy(name):
     ]
 
 
+def compile_all(compute, arguments, **options):
+    """Calls one compiled graph of all cases, `compute(name, *arguments of the case)`.
+
+    A graph of each case alone takes longer than all else here.
+    """
+
+    @tf.function(jit_compile=True, autograph=False, **options)
+    def run(arguments):
+        return {name: compute(name, *own) for name, own in arguments.items()}
+
+    return run(arguments)
+
+
+def compute_all_numbers(name, first, second, actions):
+    distribution = make_tf(name, first)
+    return [
+        distribution.mode(),
+        distribution.log_prob(actions),
+        distribution.entropy(),
+        distribution.kl(make_tf(name, second)),
+        distribution.kl(distribution),
+    ]
+
+
+def to_arguments(name):
+    _, _, first, second, actions = CASES[name]
+    return tuple(map(tf.constant, first)), tuple(map(tf.constant, second)), tf.constant(actions)
+
+
+@pytest.fixture(scope="module")
+def compiled_numbers():
+    return compile_all(compute_all_numbers, {name: to_arguments(name) for name in CASES})
+
+
 @pytest.mark.parametrize("jit", [True, False], ids=["XLA", "eager"])
 @pytest.mark.parametrize("name", CASES)
-def test_both_forms_give_the_same_numbers(name, jit):
-    _, _, first, second, actions = CASES[name]
-
-    def compute(first, second, actions):
-        distribution = make_tf(name, first)
-        return [
-            distribution.mode(),
-            distribution.log_prob(actions),
-            distribution.entropy(),
-            distribution.kl(make_tf(name, second)),
-            distribution.kl(distribution),
-        ]
-
-    function = tf.function(compute, jit_compile=True) if jit else compute
-    got = function(tuple(map(tf.constant, first)), tuple(map(tf.constant, second)), actions)
+def test_both_forms_give_the_same_numbers(name, jit, compiled_numbers):
+    got = compiled_numbers[name] if jit else compute_all_numbers(name, *to_arguments(name))
     want = run_numpy(name)
     for result, expected in zip(got, want, strict=True):
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
         assert result.dtype.as_numpy_dtype == expected.dtype
-    batch = np.shape(first[0])[:-1]
+    batch = np.shape(CASES[name][2][0])[:-1]
     for expected in want[1:]:
         assert expected.shape == batch
         assert expected.dtype == np.float32
@@ -177,39 +198,37 @@ def test_a_numpy_draws_log_prob_is_the_one_that_the_learner_finds(name):
     assert actions.dtype == mode.dtype.as_numpy_dtype
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_compiled_draw_has_the_shape_of_the_mode_and_its_log_prob(name):
-    first = CASES[name][2]
+def test_compiled_draws_have_the_shape_of_the_mode_and_its_log_prob():
     generator = tf.random.Generator.from_seed(0, alg="philox")
 
-    @tf.function(jit_compile=True)
-    def draw(*parameters):
+    def draw(name, *parameters):
         distribution = make_tf(name, parameters)
         return *distribution.sample_with_log_prob(generator), distribution.mode()
 
-    actions, log_prob, mode = draw(*map(tf.constant, first))
-    assert actions.shape == mode.shape
-    assert actions.dtype == mode.dtype
-    np.testing.assert_allclose(
-        make_numpy(name, first).log_prob(actions.numpy()), log_prob, rtol=1e-4, atol=1e-4
-    )
+    drawn = compile_all(draw, {name: tuple(map(tf.constant, CASES[name][2])) for name in CASES})
+    assert drawn.keys() == CASES.keys()
+    for name, (actions, log_prob, mode) in drawn.items():
+        assert actions.shape == mode.shape, name
+        assert actions.dtype == mode.dtype, name
+        want = make_numpy(name, CASES[name][2]).log_prob(actions.numpy())
+        np.testing.assert_allclose(want, log_prob, rtol=1e-4, atol=1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_batch_size_may_be_unknown_until_it_is_compiled(name):
-    _, _, first, second, actions = CASES[name]
-
+def test_batch_size_may_be_unknown_until_it_is_compiled():
     def spec(array):
         return tf.TensorSpec([None, *array.shape[1:]], array.dtype)
 
-    @tf.function(jit_compile=True, input_signature=[*map(spec, (*first, *second)), spec(actions)])
-    def compute(*arguments):
-        distribution = make_tf(name, arguments[: len(first)])
-        other = make_tf(name, arguments[len(first) : -1])
-        return distribution.log_prob(arguments[-1]), distribution.entropy(), distribution.kl(other)
+    def compute(name, first, second, actions):
+        distribution, other = make_tf(name, first), make_tf(name, second)
+        return distribution.log_prob(actions), distribution.entropy(), distribution.kl(other)
 
-    for result, want in zip(compute(*first, *second, actions), run_numpy(name)[1:4], strict=True):
-        np.testing.assert_allclose(result, want, rtol=1e-5, atol=1e-5)
+    arguments = {name: to_arguments(name) for name in CASES}
+    specs = tf.nest.map_structure(spec, arguments)
+    computed = compile_all(compute, arguments, input_signature=[specs])
+    assert computed.keys() == CASES.keys()
+    for name, results in computed.items():
+        for result, want in zip(results, run_numpy(name)[1:4], strict=True):
+            np.testing.assert_allclose(result, want, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 def test_categorical_by_hand():

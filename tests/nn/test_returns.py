@@ -53,80 +53,94 @@ def make_rollout(seed, steps, slots):
     return [a.astype(np.float32) for a in arrays]
 
 
-def assert_twins(name, function, rollout):
-    got = function(*map(tf.constant, rollout))
-    want = ESTIMATORS[name](np_form, *rollout)
-    for result, expected in zip(got, want, strict=True):
-        assert result.dtype == tf.float32
-        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+def run_all(*arrays):
+    """All estimators in one graph: compiling each alone takes longer than all else here."""
+    return {name: estimate(tf_form, *arrays) for name, estimate in ESTIMATORS.items()}
+
+
+def assert_twins(got, rollout):
+    for name, results in got.items():
+        want = ESTIMATORS[name](np_form, *rollout)
+        for result, expected in zip(results, want, strict=True):
+            assert result.dtype == tf.float32, name
+            np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("jit", [True, False], ids=["XLA", "graph"])
-@pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.parametrize(("steps", "slots"), [(1, 1), (1, 3), (2, 1), (7, 3), (512, 2)], ids=str)
-def test_both_forms_give_the_same_numbers(name, steps, slots, jit):
-    function = tf.function(lambda *a: ESTIMATORS[name](tf_form, *a), jit_compile=jit)
-    assert_twins(name, function, make_rollout(steps, steps, slots))
+def test_both_forms_give_the_same_numbers(steps, slots, jit):
+    rollout = make_rollout(steps, steps, slots)
+    got = tf.function(run_all, jit_compile=jit, autograph=False)(*map(tf.constant, rollout))
+    assert got.keys() == ESTIMATORS.keys()
+    assert_twins(got, rollout)
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_lengths_may_be_unknown_until_it_is_compiled(name):
+def test_lengths_may_be_unknown_until_it_is_compiled():
     specs = [tf.TensorSpec([None, None], tf.float32)] * 5
-    function = tf.function(
-        lambda *a: ESTIMATORS[name](tf_form, *a), jit_compile=True, input_signature=specs
-    )
+    function = tf.function(run_all, specs, autograph=False, jit_compile=True)
     for steps, slots in ((3, 2), (6, 1)):
-        assert_twins(name, function, make_rollout(steps, steps, slots))
+        rollout = make_rollout(steps, steps, slots)
+        assert_twins(function(*map(tf.constant, rollout)), rollout)
 
 
 @settings(max_examples=25)
 @given(st.integers(0, 10_000), st.sampled_from(sorted(ESTIMATORS)))
 def test_any_rollout_gives_the_same_numbers_eagerly(seed, name):
-    function = lambda *a: ESTIMATORS[name](tf_form, *a)  # noqa: E731
-    assert_twins(name, function, make_rollout(seed, 5, 3))
+    rollout = make_rollout(seed, 5, 3)
+    assert_twins({name: ESTIMATORS[name](tf_form, *map(tf.constant, rollout))}, rollout)
 
 
 @pytest.mark.parametrize("jit", [True, False], ids=["XLA", "graph"])
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_no_gradient_flows_through_them(name, jit):
+def test_no_gradient_flows_through_them(jit):
     rollout = [tf.constant(a) for a in make_rollout(0, 6, 2)]
 
-    @tf.function(jit_compile=jit)
-    def differentiate(*arrays):
+    def differentiate(estimate, arrays):
         with tf.GradientTape() as tape:
             tape.watch(arrays)
             # What they are used for keeps its own gradient.
-            total = sum(tf.reduce_sum(x * arrays[1]) for x in ESTIMATORS[name](tf_form, *arrays))
+            total = sum(tf.reduce_sum(x * arrays[1]) for x in estimate(tf_form, *arrays))
         return tape.gradient(total, arrays)
 
-    gradients = differentiate(*rollout)
-    assert [g is not None for g in gradients] == [False, True, False, False, False]
-    np.testing.assert_allclose(gradients[1], sum(ESTIMATORS[name](tf_form, *rollout)), rtol=1e-5)
+    @tf.function(jit_compile=jit, autograph=False)
+    def differentiate_all(*arrays):
+        return {name: differentiate(estimate, arrays) for name, estimate in ESTIMATORS.items()}
+
+    for name, gradients in differentiate_all(*rollout).items():
+        flows = [g is not None for g in gradients]
+        assert flows == [False, True, False, False, False], name
+        want = sum(ESTIMATORS[name](tf_form, *rollout))
+        np.testing.assert_allclose(gradients[1], want, rtol=1e-5, err_msg=name)
 
 
-def learn_value(name, at_time_limit):
-    """Learns the one value of an endless task that pays 1 per step and is cut each 5th step."""
+ENDLESS = ("n_step 4", "n_step 999", "gae", "lambda", "vtrace")
+
+
+@tf.function(jit_compile=True, autograph=False)
+def update_all(values, next_alive):
+    """Gives each estimator's next value of an endless task that pays 1 per step."""
+    ones = tf.ones_like(next_alive)
+    new = {}
+    for name, value in values.items():
+        arrays = (0 * ones, ones, value * ones, value * ones, next_alive)
+        estimate = tf.reduce_mean(ESTIMATORS[name](tf_form, *arrays)[0])
+        new[name] = estimate + value if name == "gae" else estimate
+    return new
+
+
+def learn_values(at_time_limit):
+    """Learns the one value of an endless task that is cut each 5th step."""
     next_alive = np.ones((10, 2), np.float32)
     next_alive[4::5] = at_time_limit
-    ones = tf.ones((10, 2))
-
-    @tf.function(jit_compile=True)
-    def update(value):
-        arrays = (0 * ones, ones, value * ones, value * ones, tf.constant(next_alive))
-        estimate = tf.reduce_mean(ESTIMATORS[name](tf_form, *arrays)[0])
-        return estimate + value if name == "gae" else estimate
-
-    value = tf.constant(0.0)
+    values = {name: tf.constant(0.0) for name in ENDLESS}
     for _ in range(1000):
-        value = update(value)
-    return float(value)
+        values = update_all(values, tf.constant(next_alive))
+    return {name: float(value) for name, value in values.items()}
 
 
-@pytest.mark.parametrize("name", ["n_step 4", "n_step 999", "gae", "lambda", "vtrace"])
-def test_value_of_an_endless_task_is_right_only_when_time_limits_bootstrap(name):
+def test_value_of_an_endless_task_is_right_only_when_time_limits_bootstrap():
     # 1 / (1 - 0.97)
-    assert learn_value(name, TRUNCATED) == pytest.approx(100 / 3, rel=1e-3)
-    assert learn_value(name, TERMINATED) < 10
+    assert learn_values(TRUNCATED) == pytest.approx(dict.fromkeys(ENDLESS, 100 / 3), rel=1e-3)
+    assert all(value < 10 for value in learn_values(TERMINATED).values())
 
 
 def test_vtrace_on_policy_is_the_n_step_return():
