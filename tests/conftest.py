@@ -14,8 +14,10 @@ settings.register_profile("relaax", deadline=None)
 settings.load_profile("relaax")
 # Tests read videos beside threads of gRPC; see relaax_like/launch/video.py.
 os.environ.setdefault("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")
-# What several tests compile is compiled once; the Procfiles alone compile all, as for users. A
-# checkout whose path the flags cannot express has no cache.
+# Tests wait less for XLA: the processes that they start load what an earlier one has compiled, and
+# the code is not optimized. The Procfiles alone are compiled as they are for users. A checkout
+# whose path the flags cannot express has no cache.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 COMPILED = Path(__file__).parents[1] / "build" / "compiled"
 with contextlib.suppress(ConfigError):
     use_compile_cache(COMPILED)

@@ -104,7 +104,8 @@ def test_a_memory_goes_on(cell, tmp_path):
         *(f"algorithm.network={{layers: [{{{cell}: 8}}]}}", "algorithm.batch_size=4"),
         *("environment.slots=3", "algorithm.max_global_step=768"),
     )
-    straight, stopped = write_two(tmp_path, **make_uncompiled_ppo(tmp_path))
+    learner = PPO if cell == "lstm" else make_uncompiled_ppo(tmp_path)
+    straight, stopped = write_two(tmp_path, **learner)
     assert train(straight, *sets) == 0
     assert train(stopped, *sets, stop_at=20) == STOPPED
     assert train(stopped, *sets) == 0

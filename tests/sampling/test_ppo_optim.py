@@ -17,16 +17,10 @@ from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.updates import LearningTask, NotFiniteError
 from relaax_like.sampling.ppo_optim import PPOOptim
 
-from .conftest import SIZE, CountingSlots, make_model, make_sampler
-from .conftest import make_config as make_config_of_two_networks
+from .conftest import SIZE, CountingSlots, make_config, make_model, make_sampler
 
-GRU = ({"gru": 4},)
-NETWORKS = pytest.mark.parametrize("layers", [(8,), GRU], ids=["feed-forward", "gru"])
-
-
-def make_config(layers=(8,), **settings):
-    """One network for policy and value: tracing two takes longer than all else here."""
-    return make_config_of_two_networks(layers, shared_network=True, **settings)
+LSTM = (8, {"lstm": 4})
+NETWORKS = pytest.mark.parametrize("layers", [(8,), LSTM], ids=["feed-forward", "lstm"])
 
 
 def make_task(config):
@@ -96,7 +90,7 @@ def test_returns_and_advantages_are_those_of_the_buffer(layers):
 
 @NETWORKS
 def test_the_first_update_begins_with_the_policy_that_acted(layers):
-    config = make_config(layers, batch_size=3 if layers == GRU else 15, epochs=1)
+    config = make_config(layers, batch_size=3 if len(layers) > 1 else 15, epochs=1)
     costs = make_optim(config).optimize(sample(config))
     assert costs["updates"] == 1
     assert costs["KL"] == pytest.approx(0, abs=1e-6)
@@ -106,11 +100,11 @@ def test_the_first_update_begins_with_the_policy_that_acted(layers):
 @NETWORKS
 def test_padding_changes_no_number(layers):
     """Of one minibatch with all that there is, for several epochs."""
-    config = make_config(layers, num_steps=80, batch_size=3 if layers == GRU else 15, epochs=3)
+    config = make_config(layers, num_steps=80, batch_size=3 if len(layers) > 1 else 15, epochs=3)
     buffer, optim, plain = sample(config), make_optim(config, 64), make_task(config)
     laid_out = optim.data_preprocess(buffer)
     assert laid_out["extras"]["mask"].size > len(buffer)
-    if layers == GRU:
+    if len(layers) > 1:
         arguments, unit, minibatch = make_arguments(buffer, [0, 1, 2]), "rollouts", 3
         arguments["states"] = {name: array[:3] for name, array in laid_out["states"].items()}
     else:
@@ -139,7 +133,7 @@ class Spy(LearningTask):
 
 
 def test_every_trajectory_is_in_a_minibatch_and_none_is_of_padding_alone():
-    config = make_config(GRU, batch_size=4, epochs=1)
+    config = make_config(LSTM, batch_size=4, epochs=1)
     model = make_model(config)
     model.xla = False
     task = Spy(load("algorithm", "ppo").make_algorithm(config, model, 0), config.optimizers)
@@ -156,11 +150,11 @@ def test_every_trajectory_is_in_a_minibatch_and_none_is_of_padding_alone():
     ("steps", "want"), [(1, 1), (2, 2), (3, 5), (6, 19), (19, 19), (20, 75), (76, 300), (301, 301)]
 )
 def test_lengths_of_few_kinds(steps, want):
-    assert make_optim(make_config(GRU, batch_size=4), 300)._pad_steps(steps) == want
+    assert make_optim(make_config(LSTM, batch_size=4), 300)._pad_steps(steps) == want
 
 
 def test_numbers_of_few_kinds():
-    optim = make_optim(make_config(GRU, batch_size=4))
+    optim = make_optim(make_config(LSTM, batch_size=4))
     assert [optim._pad_columns(n) for n in (1, 4, 5, 16, 17)] == [4, 4, 16, 16, 64]
     optim = make_optim(make_config(num_steps=2000, rollout_steps=100, batch_size=64))
     assert [optim._pad_rows(n) for n in (1, 2000, 2001, 2501)] == [500, 2000, 2500, 3000]

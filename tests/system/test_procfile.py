@@ -97,7 +97,7 @@ def start_honcho(processes: Processes, copy: Copy) -> Program:
     path = f"{Path(find_command('relaax')).parent}:/usr/bin:/bin"
     command = [find_command("honcho"), "start", "-f", copy.procfile]
     # As users start it: it compiles all that it needs.
-    return processes.start("honcho", command, PATH=path, TF_XLA_FLAGS="")
+    return processes.start("honcho", command, PATH=path, TF_XLA_FLAGS="", XLA_FLAGS="")
 
 
 def assert_ended_well(honcho: Program, copy: Copy, folder: Path) -> None:
