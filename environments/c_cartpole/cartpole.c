@@ -99,7 +99,7 @@ static settings parse(char **argument)
                      || !strcmp(flag, "--seed") || !strcmp(flag, "--episodes")
                      || !strcmp(flag, "--retry-sleep");
         if (!known)
-            refuse(flag, "unknown; --help lists the flags, and README.md tells what to use for "
+            refuse(flag, "unknown; --help lists the flags, and README.md describes what to use for "
                          "TLS, tokens and several slots");
         if (!*++argument)
             refuse(flag, "expected a value after it");

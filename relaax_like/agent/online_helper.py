@@ -63,6 +63,9 @@ class OnlineHelper:
       client: the agent's client, for logs.
     """
 
+    # Of all helpers: a client can have as many sessions as it likes.
+    _next_refused_line = 0.0
+
     def __init__(
         self,
         processor: ComputationDataProcessor,
@@ -85,7 +88,6 @@ class OnlineHelper:
         self._max_wait_sec = max_wait_sec
         self.client = client
         self._refused_in_a_row = 0
-        self._next_refused_line = 0.0
         self._name = f"agent-{next(_names)}"
         self._buffer = RolloutBuffer(steps, slots)
         self._episodes: list[Episode] = []
@@ -255,8 +257,8 @@ class OnlineHelper:
                 error.field,
             )
         now = time.monotonic()
-        if now >= self._next_refused_line:
-            self._next_refused_line = now + _REFUSED_LINE_SEC
+        if now >= OnlineHelper._next_refused_line:
+            OnlineHelper._next_refused_line = now + _REFUSED_LINE_SEC
             logger.warning(
                 "%s: discarding a rollout (%d so far): %s",
                 self.client or self._name,

@@ -35,6 +35,8 @@ class Batch:
       log_prob: `[...]`, of the actions under the policy that acted; None where it is not known, as
         with agents that have a `ComputationTask` of their own.
       memory: the network's memory before the first step, name -> `[B, size]`; {} without one.
+      next_memory: the memory after single steps, name -> `[B, size]`, where an agent with a
+        `ComputationTask` of its own says it; else {}.
       begins: `[T, B] bool`, whether an episode begins at t; None for single steps.
       next_actions: actions at t + 1, by name; {} unless the plan has `next_actions`.
       extras: what `prepare` returned, and what a data handler added.
@@ -51,6 +53,7 @@ class Batch:
     weights: tf.Tensor
     log_prob: tf.Tensor
     memory: Tensors = field(default_factory=dict)
+    next_memory: Tensors = field(default_factory=dict)
     begins: tf.Tensor | None = None
     next_actions: Tensors = field(default_factory=dict)
     extras: Tensors = field(default_factory=dict)

@@ -25,9 +25,9 @@ class FlareAlgorithm(Algorithm):
                 return {"cost": (q - target) ** 2}          # [B, 1], [B], or a scalar
 
     All arguments are of single steps, `[B, ...]`; rollouts are taken apart, with the memory that
-    the model has at each step. `next_alive["alive"]: [B, 1]` is 1, 0 after a termination, -1 after
-    a truncation. A cost of a variable group's name reaches that group alone; the sum of all others
-    reaches all groups.
+    the model's policy has at each step. Of single steps, `next_states` is what the agent says.
+    `next_alive["alive"]: [B, 1]` is 1, 0 after a termination, -1 after a truncation. A cost of a
+    variable group's name reaches that group alone; the sum of all others reaches all groups.
 
     `predict` and `exploit` can be overridden where the agent has a `ComputationTask` of its own;
     elsewhere an override is refused, as agents act by `Model.policy` there.
@@ -91,7 +91,8 @@ class FlareAlgorithm(Algorithm):
         if not self.model.get_state_specs():
             return {}, {}
         if batch.begins is None:
-            return batch.memory, self.model.policy(batch.inputs, batch.memory)[1]
+            found = batch.next_memory or self.model.policy(batch.inputs, batch.memory)[1]
+            return batch.memory, found
 
         def step(carried: Any, row: Any) -> Any:
             inputs, begins = row

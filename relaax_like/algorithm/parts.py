@@ -1,8 +1,8 @@
 """From the parts of experience, as they cross the border of TensorFlow, to a `Batch`.
 
-Parts are dictionaries of tensors: `inputs`, `next_inputs`, `states`, `next_alive`, `actions` (with
-the entry `log_prob` where it is known), `next_actions`, `rewards` and `extras` (where the entry
-`mask` is 1 at rows that count).
+Parts are dictionaries of tensors: `inputs`, `next_inputs`, `states`, `next_states` (where they are
+known), `next_alive`, `actions` (with the entry `log_prob` where it is known), `next_actions`,
+`rewards` and `extras` (where the entry `mask` is 1 at rows that count).
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ def make_batch(parts: Parts, discount: tf.Tensor) -> Batch:
         valid=extras.pop(MASK, ones),
         weights=ones,
         memory=parts["states"],
+        next_memory=parts.get("next_states", {}) if begins is None else {},
         begins=begins,
         extras=extras,
     )

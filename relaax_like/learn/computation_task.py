@@ -296,7 +296,8 @@ class ComputationTask:
             uses what they had under the policy that acted.
           next_actions: actions at t + 1, where the algorithm uses them.
           states: memory at t, where the model has one.
-          next_states: memory at t + 1.
+          next_states: memory at t + 1 of single steps, where an algorithm in FLARE's form is to
+            see another one than its policy's.
           extras: what no spec names but the algorithm uses, float32, the same first axes.
           global_t: environment steps of the whole run, for schedules.
 

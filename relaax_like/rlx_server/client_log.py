@@ -8,7 +8,7 @@ from collections.abc import Callable
 MAX_LINE_LENGTH = 1000
 # Of a stack trace of an agent's code.
 MAX_TRACE_LENGTH = 8000
-_LINES_PER_SECOND = 10
+LINES_PER_SECOND = 10
 
 
 def shorten(text: str, length: int = MAX_LINE_LENGTH) -> str:
@@ -26,7 +26,7 @@ class LogBudget:
 
     def __init__(
         self,
-        lines_per_second: int = _LINES_PER_SECOND,
+        lines_per_second: int = LINES_PER_SECOND,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._lines_per_second = lines_per_second

@@ -195,14 +195,16 @@ def test_an_agent_may_act_on_for_as_many_rollouts_as_it_was_told():
     assert agent.discarded_rollouts == 0
 
 
-def test_refused_rollouts_cause_one_line_per_second_at_most(caplog):
-    agent = make_agent(RecordingProcessor(), 1, ahead=9)
-    agent.observe(observe(0))
-    for step in range(6):
-        predict(agent, step)
-        rewards = np.full((SLOTS, 1), 1e18 if step % 2 else 1.0)
-        agent.observe(observe(step), **{**end(), "rewards": rewards})
-    assert agent.helpers[TASK].refused_rollouts == 3
+def test_refused_rollouts_of_all_agents_cause_one_line_per_second_at_most(caplog, monkeypatch):
+    monkeypatch.setattr(OnlineHelper, "_next_refused_line", 0.0)
+    for _ in range(5):
+        agent = make_agent(RecordingProcessor(), 1, ahead=9)
+        agent.observe(observe(0))
+        for step in range(6):
+            predict(agent, step)
+            rewards = np.full((SLOTS, 1), 1e18 if step % 2 else 1.0)
+            agent.observe(observe(step), **{**end(), "rewards": rewards})
+        assert agent.helpers[TASK].refused_rollouts == 3
     assert 1 <= caplog.text.count("discarding a rollout") <= 2
 
 

@@ -214,6 +214,50 @@ def test_flares_form_gets_the_memory_of_each_step_of_a_rollout():
     assert [costs[f"alive{i}"] for i in range(8)] == ALIVE.ravel().tolist()
 
 
+# covers F2, F6
+def test_flares_form_gets_several_rewards_next_actions_and_the_agents_memory():
+    class TwoRewards(PlainValues):
+        def get_reward_specs(self):
+            return [("speed", {"shape": [1]}), ("costs", {"shape": [2]})]
+
+    class Look(SimpleQ):
+        def learn(
+            self,
+            inputs,
+            next_inputs,
+            states,
+            next_states,
+            next_alive,
+            actions,
+            next_actions,
+            rewards,
+        ):
+            zero = 0.0 * tf.reduce_sum(self.model.layer(inputs["x"]))
+            followed = tf.cast(next_actions["action"] - actions["action"], tf.float32)
+            return {
+                "cost": zero,
+                "speed": rewards["speed"],
+                "more": rewards["costs"][:, 1],
+                "after": next_states["steps"] - states["steps"],
+                "followed": followed,
+            }
+
+    task = ComputationTask(Look(TwoRewards(), AlgorithmConfig()))
+    x = np.zeros((3, 2), np.float32)
+    _, costs = task.compute_gradients(
+        inputs={"x": x},
+        next_inputs={"x": x},
+        next_alive={"alive": np.ones((3, 1))},
+        rewards={"speed": np.full((3, 1), 4.0), "costs": np.tile([7.0, 9.0], (3, 1))},
+        actions={"action": np.array([0, 0, 1])},
+        next_actions={"action": np.array([1, 1, 1])},
+        states={"steps": np.full((3, 1), 10.0)},
+        next_states={"steps": np.full((3, 1), 15.0)},  # the policy would say 11
+    )
+    seen = {name: costs[name] for name in ("speed", "more", "after", "followed")}
+    assert seen == pytest.approx({"speed": 4.0, "more": 9.0, "after": 5.0, "followed": 2 / 3})
+
+
 def find_line(what):
     return inspect.getsourcelines(what)[1]
 

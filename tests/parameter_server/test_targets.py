@@ -1,11 +1,15 @@
 """Targets in the store: mixed when their source's group is stepped, and again in a replay."""
 
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.cluster import ROOT
 from support.compare import compare
 
 from relaax_like.algorithm import Algorithm, Losses, Target
@@ -223,6 +227,40 @@ def test_after_a_kill_the_journal_leads_to_the_state_of_an_uninterrupted_run(
     with open_server(tmp_path / "left", **how) as again:
         assert compare(read(again), at_kill) == ""
         for sequence in range(killed + 1, 12):
+            push(again, sequence)
+        assert compare(read(again), wanted) == ""
+
+
+PUSH_UNTIL_KILLED = """
+import os
+import signal
+import sys
+from pathlib import Path
+
+from parameter_server.test_targets import open_server, push
+
+server = open_server(Path(sys.argv[1]), every=3)
+for sequence in range(1, 6):
+    push(server, sequence)
+    if sequence == 2:
+        server.save_checkpoint()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_that_is_killed_leaves_the_state_of_an_uninterrupted_one(tmp_path):
+    argv = [sys.executable, "-c", PUSH_UNTIL_KILLED, tmp_path / "killed"]
+    done = subprocess.run(argv, cwd=ROOT / "tests", capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    with open_server(tmp_path / "straight", every=3) as straight:
+        for sequence in range(1, 12):
+            push(straight, sequence)
+            if sequence == 5:
+                at_kill = read(straight)
+        wanted = read(straight)
+    with open_server(tmp_path / "killed", every=3) as again:
+        assert compare(read(again), at_kill) == ""
+        for sequence in range(6, 12):
             push(again, sequence)
         assert compare(read(again), wanted) == ""
 

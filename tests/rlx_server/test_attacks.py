@@ -10,6 +10,7 @@ import struct
 import threading
 
 import pytest
+from support.attacks import ATTACKS, flood, make_box, send_half_a_hello
 from support.connections import Listener, Transport, feed, make_connection
 from support.rlx import (
     RawClient,
@@ -26,7 +27,7 @@ from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.client_log import LogBudget
 from relaax_like.rlx_server.connection import Connection
-from relaax_like.v1 import metrics_pb2, rlx_pb2
+from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.framing import HEADER, pack_frame
 
 
@@ -35,10 +36,6 @@ class UnreachedConfig(AlgorithmConfig):
 
     def validate_spaces(self, observation_spaces, action_spaces):
         raise AssertionError("the algorithm saw the spaces")
-
-
-def make_box(*shape):
-    return rlx_pb2.Space(kind=rlx_pb2.BOX, dtype="float32", shape=shape)
 
 
 HELLOS = {
@@ -185,12 +182,6 @@ def test_a_hello_of_more_than_16_mib_is_refused_when_it_is_announced(backend):
     assert answer.error.code == rlx_pb2.MALFORMED
 
 
-def send_half_a_hello(client, size):
-    """Announces 2 * size bytes and sends `size`; what the server answers meanwhile is not read."""
-    with contextlib.suppress(ConnectionError):
-        client.socket.sendall(HEADER.pack(2 * size) + bytes(size))
-
-
 def test_unfinished_hellos_have_a_budget_and_a_right_one_comes_through(backend):
     limit = 4 << 20
     admission = Admission(8, 0, hello_bytes=limit)
@@ -307,62 +298,6 @@ def test_failures_are_forgotten_by_and_by(backend):
         assert wait_for(lambda: servers[0].get_reading_delay("127.0.0.1") == 0)
         with RawClient(port) as client:
             client.greet()
-
-
-def flood(port, stop, attack):
-    while not stop.is_set():
-        # An assertion fails where the server, going down, says so.
-        with contextlib.suppress(OSError, EOFError, AssertionError), RawClient(port) as client:
-            client.socket.settimeout(1.0)
-            attack(client)
-
-
-def attack_with_axes(client):
-    client.ask(make_hello(observation_spaces={"x": make_box(*[2] * 100_000)}))
-
-
-def attack_with_points(client):
-    client.greet()
-    scalars = [metrics_pb2.Scalar(name="attack", y=1.0)] * 10_000
-    request = metrics_pb2.StoreScalarsRequest(scalars=scalars)
-    frame = pack_frame(rlx_pb2.ClientMessage(scalars=request).SerializeToString())
-    for _ in range(20):
-        client.socket.sendall(frame)
-
-
-def attack_with_half_hellos(client):
-    send_half_a_hello(client, 1 << 20)
-
-
-def attack_with_errors(client):
-    client.greet()
-    client.ask(make_start())
-    client.ask(make_next(rewards=array([float("nan")])))
-
-
-def attack_with_silence(client):
-    """Holds connections that say nothing, more of them than the server keeps of one address."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            for _ in range(40):
-                stack.enter_context(socket.create_connection(client.socket.getpeername(), 1.0))
-        client.receive()
-
-
-def attack_with_exploding_numbers(client):
-    client.greet()
-    client.ask(make_start())
-    client.ask(make_next(rewards=array([3e38])))
-
-
-ATTACKS = [
-    attack_with_axes,
-    attack_with_points,
-    attack_with_half_hellos,
-    attack_with_errors,
-    attack_with_silence,
-    attack_with_exploding_numbers,
-]
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

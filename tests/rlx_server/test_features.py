@@ -109,6 +109,20 @@ def test_a_client_has_its_time_anew_after_each_answer():
     asyncio.run(play())
 
 
+def test_a_ping_alone_counts_as_heard():
+    async def play(body):
+        connection, _ = make_connection(Listener(features=("ping",)))
+        feed(connection, pack_frame(b"step"))
+        connection.last_heard -= 60
+        long_ago = connection.last_heard
+        feed(connection, body)
+        return connection.last_heard > long_ago
+
+    ping = pack_frame(PING.SerializeToString())
+    assert asyncio.run(play(ping))
+    assert not asyncio.run(play(ping[:-1]))
+
+
 def test_nothing_is_sent_before_ready():
     async def play():
         session = Listener(PENDING, ("ping",))

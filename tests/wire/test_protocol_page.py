@@ -6,8 +6,10 @@ import pytest
 from support.cluster import ROOT
 from support.rlx import RawClient, array, serve_rlx
 
+from relaax_like.rlx_server import admission, client_log, points
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.framing import HEADER
+from relaax_like.wire.ndarray import MAX_AXES
 from relaax_like.wire.spaces import Box, Discrete, space_to_message
 
 PAGE = (ROOT / "docs/protocol.md").read_text()
@@ -51,6 +53,28 @@ STEP = rlx_pb2.ClientMessage(
 ACTIONS = rlx_pb2.ServerMessage(
     actions=rlx_pb2.Actions(actions={"action": array([1], "int64")}, version=3)
 )
+
+
+ROWS = {line.split("|")[1].strip(): line for line in PAGE.splitlines() if line.startswith("| ")}
+
+
+LOG_LINES = "log lines per address, and score lines per client"
+LIMITS = [
+    ("points per second", f"{points.POINTS_PER_SECOND:_} per client"),
+    ("points per second", f"{points.POINTS_PER_SECOND_TOGETHER:_} together"),
+    ("points in one `StoreScalarsRequest`", f" {points.POINTS_AT_ONCE:_}, "),
+    ("a `Hello`", f" {admission.MAX_HELLO_BYTES >> 20} MiB; "),
+    ("a `Hello`", f" together {admission.MAX_HELLO_BYTES_TOGETHER >> 20} MiB "),
+    ("connections without a hello, including TLS handshakes", f"| {admission.MAX_UNKNOWN} |"),
+    ("axes of a shape", f"| {MAX_AXES} |"),
+    (LOG_LINES, f"| {client_log.LINES_PER_SECOND} per second, "),
+    (LOG_LINES, f" {client_log.MAX_LINE_LENGTH} characters each"),
+]
+
+
+@pytest.mark.parametrize(("limit", "text"), LIMITS)
+def test_limits_are_those_that_the_page_says(limit, text):
+    assert text.replace("_", " ") in ROWS[limit]
 
 
 def test_the_page_shows_the_bytes_of_these_messages():

@@ -28,12 +28,15 @@ class Contract(Algorithm):
             "actor": batch.mean(tf.reduce_sum(model.actor(x) ** 2, -1)),
             "fixed": batch.mean(model.fixed(tf.ones_like(x))[..., 0] ** 2),
         }
-        metrics = {"critic seen": batch.mean(tf.cast(action // 2, tf.float32))}
-        metrics["acts"] = batch.mean(tf.cast(action, tf.float32))
+        metrics = {"critic seen": batch.mean(tf.cast(action // 2 % 2, tf.float32))}
         metrics["explores"] = batch.mean(tf.cast(action % 2, tf.float32))  # if exploration
         metrics["prepared"] = batch.mean(batch.extras["twice"])  # if prepare
-        after = tf.cast(batch.next_actions["action"], tf.float32)  # if next actions
-        metrics["after"] = batch.mean(after)  # if next actions
+        # An action says whether it was taken at an odd observation.  # if next actions
+        after = tf.cast(batch.next_actions["action"] // 4, tf.float32)  # if next actions
+        odd = batch.next_inputs["observation"][..., 0] % 2.0  # if next actions
+        goes_on = batch.continues  # if next actions
+        metrics["after"] = batch.mean(goes_on * tf.abs(after - odd))  # if next actions
+        metrics["odd after"] = batch.mean(goes_on * odd)  # if next actions
         metrics["costs"] = batch.mean(batch.rewards["costs"][..., 1])  # if several rewards
         metrics["draw"] = self.random.normal(())  # if random
         metrics["steps"] = tf.cast(self.global_t, tf.float32)  # if settings

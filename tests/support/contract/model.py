@@ -11,7 +11,7 @@ from relaax_like.wire import Discrete
 
 from .config import Config
 
-EXPLORES, SEES_CRITIC = 1, 2
+EXPLORES, SEES_CRITIC, IS_ODD = 1, 2, 4
 
 
 class ContractModel(Model):
@@ -25,7 +25,7 @@ class ContractModel(Model):
     def __init__(self, config: Config, seed: int):
         super().__init__()
         layers = NetworkConfig.model_validate({"layers": ()})
-        self.actor = make_network("actor", layers, (1,), 4, seed=seed)
+        self.actor = make_network("actor", layers, (1,), 8, seed=seed)
         self.critic = make_network("critic", layers, (1,), 1, seed=seed)
         self.fixed = make_network("fixed", layers, (1,), 1, seed=seed)
         self.target = Target(self.critic, every=1)  # if target
@@ -51,9 +51,10 @@ class ContractModel(Model):
         """Acts in NumPy alone; the action tells what is at hand."""
         x = inputs["observation"]
         action = np.where(np.isnan(self.critic(x)[..., 0]), 0, SEES_CRITIC)
+        action += IS_ODD * (x[..., 0] % 2 == 1)
         action += EXPLORES * (explore["epsilon"] > 0.5)  # if exploration
-        logits = self.actor(x) + 1e3 * np.eye(4, dtype=np.float32)[action]
-        return {"action": make_policy(Discrete(n=4), logits)}, memory
+        logits = self.actor(x) + 1e3 * np.eye(8, dtype=np.float32)[action]
+        return {"action": make_policy(Discrete(n=8), logits)}, memory
 
 
 def make_model(config: Config, seed: int) -> Any:

@@ -15,7 +15,7 @@ REWARDS = np.tile([1.0, 0.5, 0.25], (SLOTS, 1))  # if several rewards
 class CountingSlots:
     slots = SLOTS
     observation_space = Box(dtype="float32", shape=(1,))
-    action_space = Discrete(n=4)
+    action_space = Discrete(n=8)
 
     def __init__(self) -> None:
         self._steps = np.zeros(SLOTS, np.int64)
