@@ -18,7 +18,7 @@ help:  ## List the targets.
 
 $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --editable '.[dev]'  # Python compiles what it imports
 	$(BIN)/python -m relaax_like.parameter_server.kernels  # compiles and caches the kernels
 	touch $@
 
@@ -27,8 +27,9 @@ install: $(VENV)/.installed  ## Install the project and its tools into .venv.
 run: install  ## Train CartPole over the network, watch it in TensorBoard, end at the target.
 	honcho start
 
-# Tests of whole clusters and of faults take the machine for themselves; each file is one process's.
-ALONE := tests/system tests/fault
+# Tests of faults and of honcho, which kills after five seconds, take the machine for themselves; each
+# other file is one process's.
+ALONE := tests/system/test_procfile.py tests/fault
 
 test: install  ## Run all tests; one that fails is run once more, alone.
 	python -P tests/support/gate.py -n 2 --dist loadfile $(addprefix --ignore=,$(ALONE)) -- $(ALONE)
@@ -42,7 +43,9 @@ faults: install  ## Kill the parameter server 150 times and more: a quarter of a
 fuzz: install  ## Look for bad input that is not refused: ten minutes.
 	RELAAX_FUZZ_SEC=600 pytest tests/fuzz --timeout 1200
 
-check: install lint types protos-current test  ## All that CI runs.
+check:  ## All that CI runs.
+	$(MAKE) --jobs 2 --output-sync=target install lint types protos-current
+	$(MAKE) test
 
 format: install  ## Repair what `make lint` complains about.
 	ruff format .
@@ -57,7 +60,7 @@ types: install
 
 $(PROTOC_VENV)/.installed: Makefile
 	$(PYTHON) -m venv $(PROTOC_VENV)
-	$(PROTOC_VENV)/bin/pip install --quiet '$(GRPC_TOOLS)'
+	$(PROTOC_VENV)/bin/pip install --quiet --no-compile '$(GRPC_TOOLS)'
 	touch $@
 
 PROTOC = $(PROTOC_VENV)/bin/python -m grpc_tools.protoc
