@@ -470,6 +470,8 @@ class Journal:
             if self._stopping.wait(self._sync_interval_sec):
                 return  # `close` syncs
             self._dirty.clear()
+            if self._stopping.is_set():
+                return  # `close` came between the wait and the clear, which has undone its set
             try:
                 self.sync()
             except JournalError as error:

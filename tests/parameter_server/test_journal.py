@@ -23,6 +23,7 @@ from support.journal import (
     write,
     write_rotated,
 )
+from support.threads import Caller
 
 from relaax_like.parameter_server.journal_format import HEADER_BYTES, RECORD_BYTES
 from relaax_like.wire.errors import ConfigError, JournalError
@@ -408,6 +409,33 @@ def test_close_syncs_ends_the_thread_and_may_be_called_twice(
     for attempt in (lambda: journal.append([b"1"]), journal.start_segment):
         with pytest.raises(JournalError, match="closed"):
             attempt()
+
+
+def test_close_that_comes_just_before_a_sync_ends_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = open_journal(tmp_path, sync_interval_sec=0.001)
+    dirty = journal._dirty
+    set_dirty, clear_dirty = dirty.set, dirty.clear
+    closing: list[Caller] = []
+    setters: list[threading.Thread] = []
+
+    def set_noted() -> None:
+        set_dirty()
+        setters.append(threading.current_thread())
+
+    def clear_late() -> None:
+        """The thread has seen that it goes on; then `close` comes, then the thread clears."""
+        closing.append(Caller(journal.close))
+        wait_until(lambda: closing[0] in setters, "close")
+        clear_dirty()
+
+    monkeypatch.setattr(dirty, "set", set_noted)
+    monkeypatch.setattr(dirty, "clear", clear_late)
+    journal.append([b"0"])
+    wait_until(lambda: bool(closing), "the sync thread")
+    closing[0].get()
+    assert read(tmp_path)[0] == [b"0"]
 
 
 def test_failed_last_sync_is_told_and_all_the_rest_is_done(
