@@ -40,8 +40,8 @@ def use_compile_cache(folder: Path | None) -> None:
     used instead of this one.
 
     Args:
-      folder: created if it does not exist. Each version of TensorFlow and each type of processor
-        has a folder of its own in it. None: nothing changes.
+      folder: created if it does not exist. Each version of TensorFlow, each type of processor and
+        each setting of XLA_FLAGS has a folder of its own in it. None: nothing changes.
 
     Raises:
       ConfigError: the folder cannot be written, or TF_XLA_FLAGS names a file of flags.
@@ -151,7 +151,7 @@ def _comes_from_cache(error: Exception, folder: Path) -> bool:
 
 
 def _describe_platform() -> str:
-    """Returns one name for each version of TensorFlow and each type of processor."""
+    """Returns one name for each version of TensorFlow, type of processor and setting of XLA."""
     version = "unknown"
     for distribution in _DISTRIBUTIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -161,7 +161,9 @@ def _describe_platform() -> str:
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         features = next((ln for ln in lines if ln.startswith(("flags", "Features"))), features)
-    digest = hashlib.sha256(features.encode()).hexdigest()[:8]
+    # TensorFlow would load what was compiled with other settings, which has other last bits.
+    settings = os.environ.get("XLA_FLAGS", "").split()
+    digest = hashlib.sha256("\n".join([features, *settings]).encode()).hexdigest()[:8]
     return f"tensorflow-{version}-{platform.machine()}-{digest}"
 
 

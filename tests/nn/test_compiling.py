@@ -48,6 +48,20 @@ def test_the_flags_of_the_user_remain(flags, tmp_path):
     assert os.environ[FLAGS] == before
 
 
+def test_each_setting_of_xla_has_its_folder(flags, tmp_path, monkeypatch):
+    folders = set()
+    for settings in (
+        "",
+        "--xla_backend_optimization_level=0",
+        "--xla_backend_optimization_level=1",
+    ):
+        flags("")
+        monkeypatch.setenv("XLA_FLAGS", settings)
+        use_compile_cache(tmp_path)
+        folders.add(get_compile_cache())
+    assert len(folders) == 3
+
+
 def test_a_cache_of_the_user_is_used_instead(flags, tmp_path):
     flags("--tf_xla_persistent_cache_directory=/somewhere")
     use_compile_cache(tmp_path / "cache")
