@@ -43,19 +43,23 @@ class ComputationDataProcessor:
       actor: computes actions.
       learner: of the task.
       metrics: the recorder.
+      name: that no other processor of the run has.
 
     Attributes:
+      name: as the argument.
       finished: what ended the training, or "" while it goes on.
       global_t: newest known environment steps of all agents of the run.
     """
 
-    def __init__(self, actor: "Actor", learner: Learner, metrics: Metrics):
+    def __init__(self, actor: "Actor", learner: Learner, metrics: Metrics, name: str = ""):
+        self.name = name
         self.finished = ""
         self.global_t = 0
         self._actor = actor
         self._learner = learner
         self._metrics = metrics
         self._numbers = itertools.count(1)
+        self._agents = itertools.count(1)
         # What to call when a work has been answered: set by agents, taken by the learner's thread.
         self._on_done: dict[int, Callable[[], None]] = {}
         self._next_refresh = 0.0
@@ -84,6 +88,10 @@ class ComputationDataProcessor:
     def metrics(self) -> Metrics:
         """Returns the recorder."""
         return self._metrics
+
+    def name_agent(self) -> str:
+        """Returns a name that no other agent of this processor has."""
+        return f"agent-{next(self._agents)}"
 
     def start(self) -> None:
         """Fetches the values and starts to learn.

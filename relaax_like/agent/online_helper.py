@@ -1,6 +1,5 @@
 """OnlineHelper: an agent's side of one ComputationTask; recent experience, used once."""
 
-import itertools
 import logging
 import threading
 import time
@@ -14,7 +13,7 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.records import MAX_EPISODES, Episode
 from relaax_like.experience.magnitudes import MAX_RETURN, validate_rollout
-from relaax_like.experience.rollout import Rollout, RolloutBuffer
+from relaax_like.experience.rollout import Rollout, RolloutBuffer, make_agent_ids
 from relaax_like.wire.errors import InvalidInputError
 
 logger = logging.getLogger(__name__)
@@ -26,7 +25,6 @@ _WAIT_SEC, _LONG_WAIT_SEC = 2.0, 50.0
 _MAX_REFUSED = 3
 # Shortest time between two lines about them.
 _REFUSED_LINE_SEC = 1.0
-_names = itertools.count(1)
 
 
 class OnlineHelper:
@@ -88,8 +86,9 @@ class OnlineHelper:
         self._max_wait_sec = max_wait_sec
         self.client = client
         self._refused_in_a_row = 0
-        self._name = f"agent-{next(_names)}"
-        self._buffer = RolloutBuffer(steps, slots)
+        self._name = processor.name_agent()
+        agents = make_agent_ids(f"{processor.name}/{client}/{self._name}", slots)
+        self._buffer = RolloutBuffer(steps, agents)
         self._episodes: list[Episode] = []
         self._uncounted = 0  # steps of discarded rollouts, to go with the next request
         # Two counters, each with one writer: what is under way needs no lock.

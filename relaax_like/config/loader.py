@@ -315,20 +315,27 @@ class _ExperimentLoader:
         if learner is None or algorithm is None:
             return learner
         plan = get_plan(algorithm)
-        if isinstance(plan, Replay | Episodes):
+        place = "" if plan is None else describe_place(type(algorithm), "plan")
+        if isinstance(plan, Replay):
             self._problems.add(
                 (ALGORITHM,),
-                f"{describe_place(type(algorithm), 'plan')}: plan is {type(plan).__name__}, which "
-                "this version cannot carry out; expected OnPolicy, Offline, or no plan",
+                f"{place}: plan is Replay, which this version cannot carry out; expected "
+                "OnPolicy, Episodes, Offline, or no plan",
             )
         possible: Literal["agent", "server"] = "agent"
-        if isinstance(plan, Offline) or (isinstance(plan, OnPolicy) and plan.rollouts is not None):
+        if isinstance(plan, Offline | Episodes) or (
+            isinstance(plan, OnPolicy) and plan.rollouts is not None
+        ):
             possible = "server"
         if learner.placement not in (None, possible):
-            what = "makes complete updates" if possible == "server" else "makes single gradients"
+            what = "this algorithm makes single gradients"
+            if possible == "server":
+                what = "this algorithm makes complete updates"
+            if isinstance(plan, Episodes):
+                what = f"{place}: plan is Episodes, which are put together in the server"
             self._problems.add(
                 (LEARNER, "placement"),
-                f"{learner.placement!r}, but this algorithm {what}; set it to {possible!r}",
+                f"{learner.placement!r}, but {what}; set it to {possible!r}",
             )
         if learner.collect_traj and possible != "server":
             self._problems.add(
@@ -362,9 +369,13 @@ class _ExperimentLoader:
                 )
             return
         if not learns_offline(algorithm):
+            plan, which = get_plan(algorithm), ""
+            if plan is not None:
+                place = describe_place(type(algorithm), "plan")
+                which = f" ({place}: plan is {type(plan).__name__})"
             self._problems.add(
                 (LEARNER, "offline"),
-                f"{str(learner.offline)!r}, but this algorithm only learns from its own "
+                f"{str(learner.offline)!r}, but this algorithm{which} only learns from its own "
                 "policy's experience; remove the key, or use an algorithm that learns from "
                 "recorded trajectories",
             )

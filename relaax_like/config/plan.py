@@ -57,24 +57,54 @@ class OnPolicy:
             object.__setattr__(self, "minibatch_size", size)
 
     @property
+    def columns(self) -> int:
+        """Of one iteration; 1 where `rollouts` is None."""
+        return self.rollouts or 1
+
+    @property
     def env_steps(self) -> int:
         """Of one iteration; of one rollout where `rollouts` is None."""
-        return self.rollout_steps * (self.rollouts or 1)
+        return self.rollout_steps * self.columns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Episodes:
-    """An update is made of complete episodes.
+    """An update is made of complete episodes, as they end; each is used once.
+
+    Agents do not wait for one another: an episode that takes longer than the others has been played
+    by several policies, the oldest of which is that of its first step.
 
     Attributes:
       episodes: of one update.
+      rollout_steps: steps that an agent sends at once.
+      max_steps: an episode that is longer is cut off at the end of a rollout, as if it were
+        truncated there; what follows counts as another one.
       discount: per step, of `Batch.discount`.
       next_actions: whether the algorithm reads `Batch.next_actions`.
+      update_norm: whether each update's episodes feed the running statistics of the inputs.
     """
 
     episodes: int = 1
+    rollout_steps: int = 32
+    max_steps: int = 10_000
     discount: float = 0.99
     next_actions: bool = False
+    update_norm: bool = False
+    # An update is one step of the optimizer, on all episodes as they came.
+    epochs: ClassVar[int] = 1
+    minibatch_of: ClassVar[Unit] = "rollouts"
+    prenormalize_steps: ClassVar[int] = 0
+    reward_discount: ClassVar[float | None] = None
+
+    @property
+    def columns(self) -> int:
+        """Of one update's batch."""
+        return self.episodes
+
+    @property
+    def minibatch_size(self) -> int:
+        """All episodes of an update."""
+        return self.episodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +161,7 @@ class Replay:
 
 Plan = OnPolicy | Episodes | Offline | Replay
 # Plans whose updates are made of rollouts that are at hand.
-RolloutPlan = OnPolicy | Offline
+RolloutPlan = OnPolicy | Episodes | Offline
 
 
 def get_plan(config: Any) -> Plan | None:

@@ -2,11 +2,12 @@
 
 from relaax_like.experience.buffer import Buffer
 from relaax_like.experience.collector import Collector, DataHandler
-from relaax_like.experience.rollout import Rollout
+from relaax_like.experience.rollout import Rollout, find_episodes
 
 __all__ = [
     "Buffer",
     "Collector",
     "DataHandler",
     "Rollout",
+    "find_episodes",
 ]

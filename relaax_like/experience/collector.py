@@ -1,7 +1,7 @@
 """The Collector: rollouts of any number of slots come in, batches of one size go out."""
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -19,7 +19,7 @@ from relaax_like.wire.errors import (
 PolicyData = Mapping[str, np.ndarray]
 
 # Shape without the slots, and dtype, of each array of a rollout.
-_Layout = dict[str, tuple[tuple[int, ...], np.dtype]]
+Layout = dict[str, tuple[tuple[int, ...], np.dtype]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,19 +88,24 @@ def handle_rollout(data_handler: DataHandler | None, rollout: Rollout) -> Sequen
     return handled
 
 
-class _Part(NamedTuple):
-    """Columns of one rollout that wait, or that go into a batch."""
+class Part(NamedTuple):
+    """Columns that wait, or that go into a batch.
+
+    Attributes:
+      rollout: what they are.
+      tickets: with which they came; ascending.
+      first_index: of the first column, among those of the last ticket.
+    """
 
     rollout: Rollout
-    ticket: int
-    first_index: int  # of its first column, among those of the ticket
-    ends_ticket: bool
+    tickets: tuple[int, ...]
+    first_index: int
 
-    def split(self, columns: int) -> tuple["_Part", "_Part"]:
+    def split(self, columns: int) -> tuple["Part", "Part"]:
         """Returns the first columns and the rest, as views."""
         rollout, slots = self.rollout, self.rollout.slots
         return (
-            self._replace(rollout=slice_slots(rollout, 0, columns), ends_ticket=False),
+            self._replace(rollout=slice_slots(rollout, 0, columns)),
             self._replace(
                 rollout=slice_slots(rollout, columns, slots), first_index=self.first_index + columns
             ),
@@ -159,9 +164,11 @@ class Collector:
         self._latest: TrainingData | None = None  # belongs to the thread that takes
         # Guards all that follows. No user's code runs and nothing is copied under it.
         self._changed = threading.Condition()
-        self._layout: _Layout | None = None
-        self._waiting: deque[_Part] = deque()
+        self._layout: Layout | None = None
+        self._waiting: deque[Part] = deque()
         self._last_ticket = 0
+        # Ticket -> parts of it that no batch was made of; those with none go out with the next one.
+        self._open: Counter[int] = Counter()
         self._num_added = 0
         self._num_taken = 0
         self._closed = False
@@ -212,7 +219,7 @@ class Collector:
           One ticket for each.
         """
         handled = [handle_rollout(self._data_handler, rollout) for rollout in exps]
-        layouts = [_find_layout(part, self._steps) for parts in handled for part in parts]
+        layouts = [self._find_layout(part) for parts in handled for part in parts]
         added = sum(part.slots for parts in handled for part in parts)
         with self._changed:
             if self._closed:
@@ -224,8 +231,7 @@ class Collector:
             self._validate_room(added)
             self._layout = first
             tickets = [self._append(parts) for parts in handled]
-            self._num_added += added
-            if self._num_added - self._num_taken >= self._columns:
+            if self._has_batch():
                 self._changed.notify_all()
         return tickets
 
@@ -243,10 +249,11 @@ class Collector:
             if not self._has_batch():
                 return None
             parts = self._take_parts()
-        rollout = concatenate([part.rollout for part in parts])
+            tickets = self._take_tickets()
+        rollout = self._join([part.rollout for part in parts])
         training_data = TrainingData(
             rollout=rollout,
-            tickets=tuple(part.ticket for part in parts if part.ends_ticket),
+            tickets=tickets,
             env_steps=rollout.env_steps,
             mean_version=_find_mean_version(parts),
             keys=_make_keys(parts),
@@ -294,12 +301,14 @@ class Collector:
           InvalidInputError: rollouts of another length.
         """
         parts = [
-            _Part(**{**part, "rollout": Rollout(**part["rollout"])}) for part in state["waiting"]
+            Part(Rollout(**part["rollout"]), tuple(part["tickets"]), part["first_index"])
+            for part in state["waiting"]
         ]
-        layouts = [_find_layout(part.rollout, self._steps) for part in parts]
+        layouts = [self._find_layout(part.rollout) for part in parts]
         with self._changed:
             self._layout = layouts[0] if layouts else None
             self._waiting = deque(parts)
+            self._open = Counter(ticket for part in parts for ticket in part.tickets)
             self._last_ticket = int(state["last_ticket"])
             self._num_added, self._num_taken = int(state["num_added"]), int(state["num_taken"])
 
@@ -333,16 +342,32 @@ class Collector:
             "capacity"
         )
 
+    # What another kind of columns does in another way.
+
+    def _find_layout(self, rollout: Rollout) -> Layout:
+        return find_layout(rollout, self._steps)
+
     def _append(self, rollouts: Sequence[Rollout]) -> int:
+        """Makes columns of the rollouts of one ticket; returns the ticket."""
         self._last_ticket += 1
         index = 0
-        for number, rollout in enumerate(rollouts, 1):
-            is_last = number == len(rollouts)
-            self._waiting.append(_Part(rollout, self._last_ticket, index, is_last))
+        for rollout in rollouts:
+            self._put(Part(rollout, (self._last_ticket,), index))
             index += rollout.slots
         return self._last_ticket
 
-    def _take_parts(self) -> list[_Part]:
+    def _join(self, rollouts: Sequence[Rollout]) -> Rollout:
+        """Makes a batch of the columns of some parts."""
+        return concatenate(rollouts)
+
+    # What all kinds of columns share.
+
+    def _put(self, part: Part) -> None:
+        self._waiting.append(part)
+        self._open.update(part.tickets)
+        self._num_added += part.rollout.slots
+
+    def _take_parts(self) -> list[Part]:
         """Takes the columns of one batch out of the queue."""
         parts, missing = [], self._columns
         while missing:
@@ -350,30 +375,39 @@ class Collector:
             if part.rollout.slots > missing:
                 part, rest = part.split(missing)
                 self._waiting.appendleft(rest)
+                self._open.update(rest.tickets)
             parts.append(part)
+            self._open.subtract(part.tickets)
             missing -= part.rollout.slots
         self._num_taken += self._columns
         return parts
 
+    def _take_tickets(self) -> tuple[int, ...]:
+        """Returns the tickets of which nothing waits any more; each once."""
+        used_up = sorted(ticket for ticket, parts in self._open.items() if not parts)
+        for ticket in used_up:
+            del self._open[ticket]
+        return tuple(used_up)
 
-def _make_keys(parts: Sequence[_Part]) -> np.ndarray:
+
+def _make_keys(parts: Sequence[Part]) -> np.ndarray:
     """Returns `[columns, 2] int64`, ticket and index."""
     keys = np.empty((sum(part.rollout.slots for part in parts), 2), np.int64)
     start = 0
     for part in parts:
         stop = start + part.rollout.slots
-        keys[start:stop, 0] = part.ticket
+        keys[start:stop, 0] = part.tickets[-1]
         keys[start:stop, 1] = part.first_index + np.arange(stop - start)
         start = stop
     return keys
 
 
-def _find_mean_version(parts: Sequence[_Part]) -> float:
-    columns = [part.rollout.slots for part in parts]
-    return float(np.average([part.rollout.versions.mean() for part in parts], weights=columns))
+def _find_mean_version(parts: Sequence[Part]) -> float:
+    rows = [part.rollout.next_alive.size for part in parts]
+    return float(np.average([part.rollout.versions.mean() for part in parts], weights=rows))
 
 
-def _find_layout(rollout: Rollout, steps: int) -> _Layout:
+def find_layout(rollout: Rollout, steps: int) -> Layout:
     """Checks that all arrays are of `steps` steps and of the same slots.
 
     Raises:
@@ -386,7 +420,7 @@ def _find_layout(rollout: Rollout, steps: int) -> _Layout:
             "next_alive",
         )
     leading = (steps, rollout.slots)
-    layout: _Layout = {}
+    layout: Layout = {}
     for field in ("inputs", "next_inputs", "actions", "extras"):
         for name, array in getattr(rollout, field).items():
             _add_to_layout(layout, f"{field}[{name!r}]", array, leading)
@@ -395,6 +429,8 @@ def _find_layout(rollout: Rollout, steps: int) -> _Layout:
     for name, array in rollout.states.items():
         _add_to_layout(layout, f"states[{name!r}]", array, leading[1:])
     _add_to_layout(layout, "versions", rollout.versions, leading[:1])
+    if rollout.starts is not None:
+        _add_to_layout(layout, "starts", rollout.starts, leading[1:])
     if rollout.valid is not None and rollout.valid.shape != leading:
         raise InvalidInputError(
             f"valid has shape {list(rollout.valid.shape)}, expected {list(leading)} like "
@@ -404,9 +440,7 @@ def _find_layout(rollout: Rollout, steps: int) -> _Layout:
     return layout
 
 
-def _add_to_layout(
-    layout: _Layout, field: str, array: np.ndarray, leading: tuple[int, ...]
-) -> None:
+def _add_to_layout(layout: Layout, field: str, array: np.ndarray, leading: tuple[int, ...]) -> None:
     if array.shape[: len(leading)] != leading:
         expected = ", ".join(map(str, leading))
         raise InvalidInputError(
@@ -417,7 +451,7 @@ def _add_to_layout(
     layout[field] = (array.shape[len(leading) :], array.dtype)
 
 
-def _validate_layout(layout: _Layout, first: _Layout) -> None:
+def _validate_layout(layout: Layout, first: Layout) -> None:
     """Raises unless both are the same.
 
     Raises:

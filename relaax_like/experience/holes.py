@@ -146,6 +146,7 @@ def make_dense(rollout: Rollout) -> Dense:
         states={name: array[columns] for name, array in rollout.states.items()},
         versions=rollout.versions,
         valid=_find_first_rows(valid)[:, columns],
+        starts=None if rollout.starts is None else rollout.starts[columns],
         extras=move_all(rollout.extras),
     )
     return Dense(dense, order, columns, rollout)

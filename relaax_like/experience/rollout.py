@@ -1,5 +1,6 @@
 """Rollouts: T steps of k slots as arrays, filled in place as they happen."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,9 @@ class Rollout:
       versions: [T] int64, of the values that acted; the oldest, where several agents' slots stand
         side by side.
       valid: [T, k] bool; None: all rows are.
+      starts: [k, 3] int64, of each slot's first row: who played it (a number that no other slot of
+        the run has), the number of its episode, from 0 on, and that of its step in the episode.
+        See `find_episodes`. None: unknown, as in rollouts that a script has made.
       extras: name -> [T, k, ...] float32, columns that a data handler adds; `Batch.extras`.
     """
 
@@ -43,6 +47,7 @@ class Rollout:
     states: Arrays
     versions: np.ndarray
     valid: np.ndarray | None = None
+    starts: np.ndarray | None = None
     extras: Arrays = field(default_factory=dict)
 
     @property
@@ -59,18 +64,24 @@ class Rollout:
 class RolloutBuffer:
     """Collects one rollout after another.
 
-        buffer = RolloutBuffer(steps=32, slots=8)
+        buffer = RolloutBuffer(steps=32, agents=make_agent_ids("rlx-1/agent-7", slots=8))
         buffer.add_actions(inputs, actions, log_prob, states, version)
         rollout = buffer.add_outcome(rewards, next_alive, next_inputs, final_inputs)
         # a Rollout after each 32nd outcome, None before
 
     Arrays are made at the first step, in the shapes and dtypes that come; a finished rollout's
     arrays are given away and new ones made. Not thread-safe.
+
+    Args:
+      steps: T.
+      agents: [k] int64, the number of each slot; see `Rollout.starts`.
     """
 
-    def __init__(self, steps: int, slots: int):
+    def __init__(self, steps: int, agents: np.ndarray):
         self._steps = steps
-        self._slots = slots
+        self._slots = slots = len(agents)
+        # Where the unfinished rollout begins; see `Rollout.starts`.
+        self._starts = np.stack([agents, *np.zeros((2, slots), np.int64)], 1)
         self._length = 0
         self._waiting = False
         self._inputs: dict[str, np.ndarray] = {}
@@ -144,7 +155,7 @@ class RolloutBuffer:
         length = self._length
         stop = length + self._waiting
         if not stop:
-            return {}
+            return {"starts": self._starts}
         return {
             "inputs": {name: array[:stop] for name, array in self._inputs.items()},
             "actions": {name: array[:stop] for name, array in self._actions.items()},
@@ -154,11 +165,13 @@ class RolloutBuffer:
             "rewards": self._rewards[:length],
             "states": self._states,
             "finals": [[t, finals] for t, finals in self._finals.items()],
+            "starts": self._starts,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `get_state` returned; empty before."""
-        if not state:
+        self._starts = np.array(state["starts"])
+        if "inputs" not in state:
             return
         inputs, actions, rewards = state["inputs"], state["actions"], state["rewards"]
         self._allocate(
@@ -184,6 +197,8 @@ class RolloutBuffer:
         """Forgets the unfinished rollout; returns how many whole steps of a slot it had."""
         length, self._length, self._waiting = self._length, 0, False
         self._finals = {}
+        if length:
+            self._starts = find_next_starts(self._starts, self._next_alive[:length])
         return length
 
     def _allocate(self, inputs: Arrays, actions: Arrays) -> None:
@@ -208,7 +223,9 @@ class RolloutBuffer:
             log_prob=self._log_prob,
             states=self._states,
             versions=self._versions,
+            starts=self._starts,
         )
+        self._starts = find_next_starts(self._starts, self._next_alive)
         self._inputs = {}
         self._length = 0
         return rollout
@@ -249,6 +266,7 @@ def concatenate(rollouts: Sequence[Rollout]) -> Rollout:
         states=join("states", 0),
         versions=np.min([r.versions for r in rollouts], axis=0),
         valid=valid,
+        starts=join_starts(rollouts),
         extras=join("extras", 1),
     )
 
@@ -269,6 +287,39 @@ def slice_slots(rollout: Rollout, start: int, stop: int) -> Rollout:
         states={name: array[start:stop] for name, array in rollout.states.items()},
         versions=rollout.versions,
         valid=None if rollout.valid is None else rollout.valid[:, start:stop],
+        starts=None if rollout.starts is None else rollout.starts[start:stop],
+        extras=cut(rollout.extras),
+    )
+
+
+def slice_steps(rollout: Rollout, slot: int, start: int, stop: int) -> Rollout:
+    """Returns the steps `start` to `stop - 1` of one slot, `[stop - start, 1, ...]`, as views.
+
+    Where `start` is not 0 it is the first step of an episode: the memory is zeros there.
+    """
+    column = slice(slot, slot + 1)
+
+    def cut(arrays: Arrays) -> dict[str, np.ndarray]:
+        return {name: array[start:stop, column] for name, array in arrays.items()}
+
+    starts = None if rollout.starts is None else rollout.starts[column]
+    states = {name: array[column] for name, array in rollout.states.items()}
+    if start:
+        states = {name: np.zeros_like(array) for name, array in states.items()}
+        if starts is not None:
+            ends = np.count_nonzero(rollout.next_alive[:start, slot] != ALIVE)
+            starts = np.array([[starts[0, 0], starts[0, 1] + ends, 0]])
+    return Rollout(
+        inputs=cut(rollout.inputs),
+        next_inputs=cut(rollout.next_inputs),
+        next_alive=rollout.next_alive[start:stop, column],
+        rewards=rollout.rewards[start:stop, column],
+        actions=cut(rollout.actions),
+        log_prob=rollout.log_prob[start:stop, column],
+        states=states,
+        versions=rollout.versions[start:stop],
+        valid=None if rollout.valid is None else rollout.valid[start:stop, column],
+        starts=starts,
         extras=cut(rollout.extras),
     )
 
@@ -285,3 +336,44 @@ def get_valid(rollout: Rollout) -> np.ndarray:
     if rollout.valid is None:
         return np.ones(rollout.next_alive.shape, np.bool_)
     return rollout.valid
+
+
+def make_agent_ids(name: str, slots: int) -> np.ndarray:
+    """Returns a number for each slot of an agent, `[k] int64`, the first of `Rollout.starts`.
+
+    Args:
+      name: of the agent; no other of the run has it.
+      slots: k.
+    """
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    first = int.from_bytes(digest, "big") >> 1
+    return (first + np.arange(slots)) & np.iinfo(np.int64).max
+
+
+def find_episodes(starts: np.ndarray, next_alive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the episode of each row, and its step in it, `[T, k] int64` each.
+
+    Args:
+      starts: of the rollout, `[k, 3]`.
+      next_alive: of the rollout, `[T, k]`.
+    """
+    begins = np.zeros(next_alive.shape, np.bool_)
+    begins[1:] = next_alive[:-1] != ALIVE
+    rows = np.arange(len(next_alive))[:, None]
+    # The row where the episode of each row began, or the rollout.
+    first_rows = np.maximum.accumulate(np.where(begins, rows, 0))
+    episodes = starts[:, 1] + np.cumsum(begins, 0)
+    return episodes, np.where(first_rows > 0, rows - first_rows, starts[:, 2] + rows)
+
+
+def find_next_starts(starts: np.ndarray, next_alive: np.ndarray) -> np.ndarray:
+    """Returns `starts` of the rollout that follows one, `[k, 3] int64`."""
+    episodes, steps = find_episodes(starts, next_alive)
+    ended = next_alive[-1] != ALIVE
+    return np.stack([starts[:, 0], episodes[-1] + ended, np.where(ended, 0, steps[-1] + 1)], axis=1)
+
+
+def join_starts(rollouts: Sequence[Rollout]) -> np.ndarray | None:
+    """Returns `starts` of rollouts side by side; None where those of one are unknown."""
+    starts = [rollout.starts for rollout in rollouts if rollout.starts is not None]
+    return np.concatenate(starts) if len(starts) == len(rollouts) else None

@@ -4,7 +4,7 @@
 
 holds the arrays of one `Rollout`, which NumPy reads as any `.npz`: `inputs/NAME`,
 `next_inputs/NAME`, `actions/NAME`, `states/NAME`, `extras/NAME`, `next_alive`, `rewards`,
-`log_prob`, `versions`, and `valid` where there are holes.
+`log_prob`, `versions`, `starts`, and `valid` where there are holes.
 """
 
 import logging
@@ -24,6 +24,7 @@ TRAJECTORY_FOLDER = "trajectories"
 _PATTERN = "iteration-*.npz"
 # Fields of a Rollout: arrays, and arrays by name.
 _ARRAYS = ("next_alive", "rewards", "log_prob", "versions")
+_OPTIONAL = ("valid", "starts")
 _NAMED = ("inputs", "next_inputs", "actions", "states", "extras")
 # What a file has beside each array, at most, where its name is not a very long one.
 _HEADER_BYTES = 512
@@ -125,15 +126,16 @@ def read_trajectories(path: Path) -> Rollout:
                 for name, array in arrays.items()
                 if name.startswith(prefix)
             }
-        return Rollout(**fields, valid=arrays.get("valid"))
+        fields |= {field: arrays.get(field) for field in _OPTIONAL}
+        return Rollout(**fields)
     except DAMAGE as error:
         raise DamagedFileError(path, f"{type(error).__name__}: {error}") from error
 
 
 def _flatten(rollout: Rollout) -> dict[str, np.ndarray]:
     arrays = {field: getattr(rollout, field) for field in _ARRAYS}
-    if rollout.valid is not None:
-        arrays["valid"] = rollout.valid
+    optional = {field: getattr(rollout, field) for field in _OPTIONAL}
+    arrays.update({field: array for field, array in optional.items() if array is not None})
     for field in _NAMED:
         arrays.update({f"{field}/{name}": a for name, a in getattr(rollout, field).items()})
     return arrays

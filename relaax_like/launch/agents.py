@@ -128,7 +128,7 @@ def make_agent_host(
     client_id = client_id or make_client_id("rlx")
     if fixed is not None and load_model_module(experiment) is not None:
         actor = _make_actors(experiment, client_id, agent_class)[TASK]
-        processor = ComputationDataProcessor(actor, fixed, NullMetrics())
+        processor = ComputationDataProcessor(actor, fixed, NullMetrics(), client_id)
         return BatchHost(config, lambda: {TASK: processor}, agent_class)
     if beside is None:
         with without_native_stderr():
@@ -145,11 +145,13 @@ def make_agent_host(
 
         def make_processors() -> dict[str, ComputationDataProcessor]:
             if publisher is not None:
-                return {TASK: _make_serial_processor(experiment, publisher, actors[TASK])}
+                return {
+                    TASK: _make_serial_processor(experiment, publisher, actors[TASK], client_id)
+                }
             learners = make_learners(experiment, make_client, client_id, on_failure=fail)
             for task, learner in learners.items():
                 processors[task] = ComputationDataProcessor(
-                    actors[task], learner, learner.metrics()
+                    actors[task], learner, learner.metrics(), f"{client_id}-{task}"
                 )
             return processors
 
@@ -161,19 +163,21 @@ def make_agent_host(
     if isinstance(link, RemoteLearner):
         link.connect(get_acting_names(actors[TASK].model))
     beside_processors = {
-        task: ComputationDataProcessor(actor, link.learner(task), beside.metrics)
+        task: ComputationDataProcessor(
+            actor, link.learner(task), beside.metrics, f"{client_id}-{task}"
+        )
         for task, actor in actors.items()
     }
     return BatchHost(config, lambda: beside_processors, agent_class, beside.ahead)
 
 
 def _make_serial_processor(
-    experiment: Experiment, publisher: Publisher, actor: "Actor"
+    experiment: Experiment, publisher: Publisher, actor: "Actor", name: str
 ) -> ComputationDataProcessor:
     learner = make_iteration_learner(experiment, publisher)
     from relaax_like.learn.serial_learner import SerialLearner
 
-    return ComputationDataProcessor(actor, SerialLearner(learner), publisher.metrics())
+    return ComputationDataProcessor(actor, SerialLearner(learner), publisher.metrics(), name)
 
 
 def _make_actors(

@@ -14,7 +14,7 @@ import numpy as np
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
-from relaax_like.config.plan import OnPolicy
+from relaax_like.config.plan import Episodes, Offline, OnPolicy
 from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_learning_task, require_plan
@@ -37,14 +37,14 @@ def measure(experiment: Experiment) -> float:
     """Returns the seconds of one minibatch, of the quickest of three iterations."""
     # What is measured is an iteration that learns.
     plan = require_plan(experiment)
-    assert isinstance(plan, OnPolicy), "only a run that plays measures"
-    plan = replace(plan, prenormalize_steps=0)
+    assert not isinstance(plan, Offline), "only a run that plays measures"
+    if isinstance(plan, OnPolicy):
+        plan = replace(plan, prenormalize_steps=0)
     task, model = make_learning_task(experiment)
     with without_native_stderr():
         from relaax_like.learn.learning_policy import LearningPolicy
     policy = LearningPolicy(task, plan, 0)
-    slots = plan.rollouts or 1
-    collector = Collector(plan.rollout_steps, slots, capacity=slots)
+    collector = Collector(plan.rollout_steps, plan.columns, capacity=plan.columns)
     collector.add(make_fake_rollout(model, plan))
     data = collector.get_training_data()
     assert data is not None, "the rollout is an iteration"
@@ -57,13 +57,13 @@ def measure(experiment: Experiment) -> float:
     return min(seconds)
 
 
-def make_fake_rollout(model: Any, plan: OnPolicy) -> Rollout:
+def make_fake_rollout(model: Any, plan: OnPolicy | Episodes) -> Rollout:
     """Makes an iteration of drawn observations, what the policy does then, and drawn rewards."""
     from relaax_like.algorithm.acting import make_actor
     from relaax_like.algorithm.model import get_learning_specs, get_reward_columns
 
     random = np.random.default_rng(0)
-    steps, slots = plan.rollout_steps, plan.rollouts or 1
+    steps, slots = plan.rollout_steps, plan.columns
     inputs = {
         name: random.uniform(0, 1, (steps + 1, slots, *p["shape"])).astype(
             p.get("dtype", "float32")

@@ -9,11 +9,13 @@ from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.base_learner import NO_HOOKS, make_base_learner_config
 from relaax_like.config.models import Experiment, LearnerConfig
 from relaax_like.config.places import describe_function, describe_place
-from relaax_like.config.plan import Offline, OnPolicy, RolloutPlan, get_plan
+from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay, RolloutPlan, get_plan
 from relaax_like.config.seeds import derive_seed
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import TASK
 from relaax_like.core.roles import ParameterServerClient, Publisher
+from relaax_like.experience.collector import Collector, DataHandler
+from relaax_like.experience.episodes import EpisodeCollector
 from relaax_like.experience.trajectory_files import TRAJECTORY_FOLDER, TrajectoryWriter
 from relaax_like.launch.algorithm_code import naming_place
 from relaax_like.launch.process import without_native_stderr
@@ -21,7 +23,6 @@ from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import ACTION, Space
 
 if TYPE_CHECKING:  # Most of them import TensorFlow.
-    from relaax_like.experience.collector import DataHandler
     from relaax_like.learn.base_learner import BaseLearner
     from relaax_like.learn.collected import Collected
     from relaax_like.learn.gradient_learner import GradientLearner
@@ -111,27 +112,31 @@ def make_iteration_learner(
       ConfigError: the algorithm cannot learn there.
     """
     plan = require_plan(experiment)
-    assert isinstance(plan, OnPolicy), "an experiment with this placement has one"
-    assert plan.rollouts is not None
+    assert not isinstance(plan, Offline), "what learns from files has another learner"
     with without_native_stderr():
-        from relaax_like.experience.collector import Collector
         from relaax_like.learn.collected import Collected
         from relaax_like.learn.rollout_layout import RolloutLayout
         from relaax_like.learn.tally import Tally
 
     policy, model = _make_policy(experiment, plan)
-    # Any client's rollout finds room as soon as all whole iterations have been taken.
-    largest = plan.rollouts + experiment.rlx_server.max_slots_per_client
-    collector = Collector(
-        plan.rollout_steps,
-        plan.rollouts,
-        capacity=max(4 * plan.rollouts, largest),
-        data_handler=_make_data_handler(experiment),
-    )
+    collector = _make_collector(experiment, plan)
     layout = RolloutLayout(model, plan.rollout_steps, _find_action_spaces(experiment))
     tally = Tally()
     source = Collected(collector, tally, layout, _make_trajectory_writer(experiment))
     return _make_publishing_loop(experiment, source, policy, publisher, tally)
+
+
+def _make_collector(experiment: Experiment, plan: OnPolicy | Episodes) -> Collector:
+    # Any client's rollout finds room as soon as all whole iterations have been taken.
+    largest = plan.columns + experiment.rlx_server.max_slots_per_client
+    capacity = max(4 * plan.columns, largest)
+    handler = _make_data_handler(experiment)
+    steps, columns = plan.rollout_steps, plan.columns
+    if isinstance(plan, OnPolicy):
+        return Collector(steps, columns, capacity=capacity, data_handler=handler)
+    return EpisodeCollector(
+        steps, columns, capacity=capacity, max_steps=plan.max_steps, data_handler=handler
+    )
 
 
 def make_offline_learner(
@@ -213,7 +218,7 @@ def require_plan(experiment: Experiment) -> RolloutPlan:
       ConfigError: it makes none.
     """
     plan = get_plan(experiment.algorithm)
-    if not isinstance(plan, OnPolicy | Offline) or load_model_module(experiment) is None:
+    if plan is None or isinstance(plan, Replay) or load_model_module(experiment) is None:
         raise ConfigError(
             f"learner.placement: server, but the algorithm {experiment.algorithm_folder.name} "
             "does not compute updates itself; set placement: agent"
@@ -289,7 +294,7 @@ def _find_action_spaces(experiment: Experiment) -> Mapping[str, Space]:
     return {} if space is None else {ACTION: space}
 
 
-def _make_data_handler(experiment: Experiment) -> "DataHandler | None":
+def _make_data_handler(experiment: Experiment) -> DataHandler | None:
     module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
     make = getattr(module, "make_data_handler", None)
     with naming_place(experiment.algorithm_folder):

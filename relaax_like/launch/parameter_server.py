@@ -15,7 +15,7 @@ import numpy as np
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.config.models import Experiment
-from relaax_like.config.plan import Offline, OnPolicy, get_plan
+from relaax_like.config.plan import Episodes, Offline, OnPolicy, get_plan
 from relaax_like.core.manifest import (
     Follow,
     Manifest,
@@ -297,9 +297,8 @@ def make_experience_service(
       on_failure: see `ExperienceService`.
     """
     plan = get_plan(experiment.algorithm)
-    if experiment.learner.placement != "server" or not isinstance(plan, OnPolicy):
+    if experiment.learner.placement != "server" or not isinstance(plan, OnPolicy | Episodes):
         return None
-    assert plan.rollouts is not None, "placement server needs it"
 
     def make_learner() -> "LearnerLoop[Collected]":
         set_backprop_workers(experiment)
@@ -307,9 +306,10 @@ def make_experience_service(
 
     return ExperienceService(
         make_learner,
-        plan.rollouts,
+        plan.columns,
         _MAX_ROLLOUT_BYTES,
         on_failure,
+        waits=isinstance(plan, OnPolicy),
     )
 
 

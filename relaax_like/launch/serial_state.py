@@ -189,7 +189,7 @@ def _describe_settings(experiment: Experiment) -> dict[str, Any]:
         "learner.placement": experiment.learner.placement,
         "algorithm.observation_history": algorithm.observation_history,
         "algorithm.rollout_steps": getattr(algorithm, "rollout_steps", None),
-        "rollouts in an iteration": getattr(plan, "rollouts", None),
+        "columns of an iteration": getattr(plan, "columns", None),
         "environment": None if environment is None else environment.model_dump(mode="json"),
     }
     # As it comes back from the file.

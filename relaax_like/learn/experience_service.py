@@ -97,9 +97,10 @@ class ExperienceService(ExperienceSink):
 
     Args:
       make_learner: called in the thread, as it may import TensorFlow.
-      columns: rollouts of one slot in an iteration.
+      columns: rollouts of one slot, or episodes, in an iteration.
       max_rollout_bytes: longest serialised rollout that is taken.
       on_failure: called, from the thread, when learning has failed for good; the default logs it.
+      waits: whether agents wait for an iteration that is not whole; else for whole ones alone.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class ExperienceService(ExperienceSink):
         columns: int,
         max_rollout_bytes: int,
         on_failure: Callable[[Exception], None] = log_failure,
+        waits: bool = True,
     ):
         self._make_learner = make_learner
         self._columns = columns
@@ -115,7 +117,7 @@ class ExperienceService(ExperienceSink):
         self._on_failure = on_failure
         self._changed = threading.Condition()  # guards all that follows, and notifies of changes
         self._source: Collected | None = None  # once the learner is loaded
-        self._holding = Holding()
+        self._holding = Holding(waits)
         self._clients: dict[str, _Client] = {}
         self._by_ticket: dict[int, tuple[_Client, int]] = {}
         self._learned_columns = 0

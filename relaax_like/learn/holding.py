@@ -38,10 +38,12 @@ class Holding:
     policy. Not thread-safe.
 
     Args:
+      waits: False: nobody waits for an iteration that is not whole.
       clock: seconds, never going back.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, waits: bool = True, clock: Callable[[], float] = time.monotonic):
+        self._waits = waits
         self._clock = clock
         self._agents: dict[str, _Agent] = {}
         self._held: dict[int, str] = {}  # ticket -> agent
@@ -84,4 +86,5 @@ class Holding:
         for name in [n for n, a in self._agents.items() if not a.held and a.heard < limit]:
             del self._agents[name]
         to_come = sum(agent.columns for agent in self._agents.values() if agent.plays(now))
-        return [] if to_come >= missing_columns else list(self._held)
+        waits = self._waits and to_come >= missing_columns
+        return [] if waits else list(self._held)

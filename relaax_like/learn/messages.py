@@ -81,6 +81,8 @@ def _write_rollout(rollout: Rollout, message: learner_pb2.Rollout) -> None:
     write_ndarray(rollout.versions, message.versions)
     if rollout.valid is not None:
         write_ndarray(rollout.valid, message.valid)
+    if rollout.starts is not None:
+        write_ndarray(rollout.starts, message.starts)
     _write_all(rollout.extras, message.extras)
 
 
@@ -125,6 +127,7 @@ def message_to_rollout(message: learner_pb2.Rollout) -> Rollout:
         states=_read_all(message.states),
         versions=_to_array(message.versions, "versions"),
         valid=_to_array(message.valid, "valid") if message.HasField("valid") else None,
+        starts=_to_array(message.starts, "starts") if message.HasField("starts") else None,
         extras=_read_all(message.extras),
     )
 

@@ -68,6 +68,7 @@ class RolloutLayout:
             states=_select("states", rollout.states, self._states, (slots,)),
             versions=_conform("versions", rollout.versions, (steps,), _INT64),
             valid=_conform_valid(rollout.valid, both),
+            starts=_conform_starts(rollout.starts, slots),
             extras=_conform_extras(rollout.extras, both),
         )
 
@@ -143,6 +144,15 @@ def _conform_valid(valid: np.ndarray | None, shape: tuple[int, int]) -> np.ndarr
     if not valid.any():
         raise InvalidInputError("valid: no row is, so there is nothing to learn from", "valid")
     return None if valid.all() else valid
+
+
+def _conform_starts(starts: np.ndarray | None, slots: int) -> np.ndarray | None:
+    if starts is None:
+        return None
+    starts = _conform("starts", starts, (slots, 3), _INT64)
+    if (starts[:, 1:] < 0).any():
+        raise InvalidInputError("starts: an episode or a step below 0", "starts")
+    return starts
 
 
 def _conform_extras(extras: Arrays, leading: tuple[int, int]) -> Arrays:

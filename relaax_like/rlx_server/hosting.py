@@ -13,7 +13,7 @@ from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.agent.history import ObservationHistory
 from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.bridge.client import make_client_id
-from relaax_like.config.plan import Offline, OnPolicy, get_plan
+from relaax_like.config.plan import Replay, get_plan
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.rlx_server.batch_slots import BatchSlots
@@ -302,7 +302,7 @@ def _get_rollout_steps(config: Any, task: str) -> int:
     if plan is None:
         steps = config.rollout_steps
     else:
-        steps = plan.rollout_steps if isinstance(plan, OnPolicy | Offline) else 1
+        steps = 1 if isinstance(plan, Replay) else plan.rollout_steps
     if not isinstance(steps, Mapping):
         return steps
     if task not in steps:

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Rollout(_message.Message):
-    __slots__ = ("inputs", "next_inputs", "next_alive", "rewards", "actions", "log_prob", "states", "versions", "valid", "extras")
+    __slots__ = ("inputs", "next_inputs", "next_alive", "rewards", "actions", "log_prob", "states", "versions", "valid", "extras", "starts")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,7 @@ class Rollout(_message.Message):
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     VALID_FIELD_NUMBER: _ClassVar[int]
     EXTRAS_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
     inputs: _containers.MessageMap[str, _ndarray_pb2.NdArray]
     next_inputs: _containers.MessageMap[str, _ndarray_pb2.NdArray]
     next_alive: _ndarray_pb2.NdArray
@@ -65,7 +66,8 @@ class Rollout(_message.Message):
     versions: _ndarray_pb2.NdArray
     valid: _ndarray_pb2.NdArray
     extras: _containers.MessageMap[str, _ndarray_pb2.NdArray]
-    def __init__(self, inputs: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., next_inputs: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., next_alive: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., rewards: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., actions: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., log_prob: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., states: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., versions: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., valid: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., extras: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ...) -> None: ...
+    starts: _ndarray_pb2.NdArray
+    def __init__(self, inputs: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., next_inputs: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., next_alive: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., rewards: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., actions: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., log_prob: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., states: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., versions: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., valid: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., extras: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., starts: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
 
 class Work(_message.Message):
     __slots__ = ("number", "task", "rollout", "episodes", "env_steps")

@@ -20,6 +20,8 @@ SLOTS = 2
 class RecordingProcessor:
     """Keeps what is submitted; the test says when it has been learned from."""
 
+    name = "processor"
+
     def __init__(self, state_shapes=None):
         self.submitted = []
         self.counted = []  # steps of each that was submitted
@@ -31,6 +33,9 @@ class RecordingProcessor:
     def submit(self, rollout, episodes, on_done, env_steps, agent=""):
         self.submitted.append((rollout, list(episodes), on_done))
         self.counted.append(env_steps)
+
+    def name_agent(self):
+        return "agent"
 
     def leave(self, agent):
         pass

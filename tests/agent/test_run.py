@@ -27,6 +27,7 @@ class Recorder(Metrics):
 class CountingProcessor:
     """Answers with the number of the prediction; keeps what is submitted, and lets nobody wait."""
 
+    name = "processor"
     input_shapes = {"observation": (1,)}  # noqa: RUF012
     finished = ""
 
@@ -50,6 +51,9 @@ class CountingProcessor:
     def submit(self, rollout, episodes, on_done, env_steps, agent=""):
         self.submitted.append((rollout, list(episodes), env_steps))
         on_done()
+
+    def name_agent(self):
+        return "agent"
 
     def leave(self, agent):
         pass

@@ -16,8 +16,9 @@ def load(name: str, *sets: str) -> object:
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
 def test_algorithms_that_learn_from_their_own_actions_refuse_files(name: str) -> None:
     words = (
-        r"learner\.offline: '/x', but this algorithm only learns from its own policy's experience; "
-        r"remove the key, or use an algorithm"
+        r"learner\.offline: '/x', but this algorithm "
+        rf"\(.*/{name}/config\.py:\d+: plan is OnPolicy\) only learns from its own "
+        r"policy's experience; remove the key, or use an algorithm"
     )
     with pytest.raises(ConfigError, match=words):
         load(name, "learner.offline=/x", "learner.target_return=null")

@@ -2,8 +2,12 @@
 
 # covers F18, F22, F23
 
+import dataclasses
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from relaax_like.experience.rollout import (
     ALIVE,
@@ -11,6 +15,8 @@ from relaax_like.experience.rollout import (
     TRUNCATED,
     RolloutBuffer,
     concatenate,
+    find_episodes,
+    make_agent_ids,
     slice_slots,
 )
 
@@ -42,7 +48,7 @@ def add_outcome(buffer, t, alive=(ALIVE, ALIVE), final=None, next_base=0):
 
 
 def test_a_rollout_comes_after_the_last_step_with_all_that_was_stored():
-    buffer = RolloutBuffer(3, SLOTS)
+    buffer = RolloutBuffer(3, np.arange(SLOTS))
     assert add(buffer, 0) is None
     assert add(buffer, 1) is None
     rollout = add(buffer, 2)
@@ -57,7 +63,7 @@ def test_a_rollout_comes_after_the_last_step_with_all_that_was_stored():
 
 
 def test_the_next_rollout_does_not_touch_the_one_given_away():
-    buffer = RolloutBuffer(1, SLOTS)
+    buffer = RolloutBuffer(1, np.arange(SLOTS))
     first = add(buffer, 0)
     add(buffer, 5)
     np.testing.assert_array_equal(first.inputs["x"][:, :, 0], [[0, 100]])
@@ -66,7 +72,7 @@ def test_the_next_rollout_does_not_touch_the_one_given_away():
 
 def test_where_an_episode_ended_next_inputs_hold_its_last_observation():
     """The observation that follows is the next episode's first and belongs to no transition."""
-    buffer = RolloutBuffer(3, SLOTS)
+    buffer = RolloutBuffer(3, np.arange(SLOTS))
     add(buffer, 0)
     final = {"x": np.array([[-5.0], [-6.0]], np.float32)}
     add(buffer, 1, alive=(TRUNCATED, ALIVE), final=final)
@@ -79,14 +85,14 @@ def test_where_an_episode_ended_next_inputs_hold_its_last_observation():
 
 
 def test_a_truncation_in_the_last_step_keeps_its_final_observation():
-    buffer = RolloutBuffer(1, SLOTS)
+    buffer = RolloutBuffer(1, np.arange(SLOTS))
     final = {"x": np.array([[-5.0], [-6.0]], np.float32)}
     rollout = add(buffer, 0, alive=(TERMINATED, TRUNCATED), final=final)
     np.testing.assert_array_equal(rollout.next_inputs["x"][0, :, 0], [-5, -6])
 
 
 def test_discarding_forgets_the_unfinished_steps_only():
-    buffer = RolloutBuffer(2, SLOTS)
+    buffer = RolloutBuffer(2, np.arange(SLOTS))
     add(buffer, 0)
     assert buffer.discard() == 1
     assert add(buffer, 3) is None
@@ -94,7 +100,7 @@ def test_discarding_forgets_the_unfinished_steps_only():
 
 
 def test_several_agents_rollouts_stand_side_by_side():
-    rollouts = [add(RolloutBuffer(1, SLOTS), t) for t in (1, 2)]
+    rollouts = [add(RolloutBuffer(1, np.arange(SLOTS)), t) for t in (1, 2)]
     joined = concatenate(rollouts)
     np.testing.assert_array_equal(joined.inputs["x"][0, :, 0], [1, 101, 2, 102])
     np.testing.assert_array_equal(joined.states["memory"][:, 0], [1, 1, 2, 2])
@@ -103,7 +109,7 @@ def test_several_agents_rollouts_stand_side_by_side():
 
 
 def test_slots_of_a_rollout_are_views_of_its_arrays():
-    rollout = add(RolloutBuffer(1, SLOTS), 1)
+    rollout = add(RolloutBuffer(1, np.arange(SLOTS)), 1)
     part = slice_slots(rollout, 1, 2)
     np.testing.assert_array_equal(part.inputs["x"], [[[101]]])
     np.testing.assert_array_equal(part.next_inputs["x"], [[[102]]])
@@ -118,12 +124,12 @@ def test_slots_of_a_rollout_are_views_of_its_arrays():
 
 def test_an_outcome_without_actions_is_a_defect():
     with pytest.raises(AssertionError):
-        RolloutBuffer(1, 1).add_outcome(np.zeros((1, 1)), np.ones(1), {})
+        RolloutBuffer(1, np.arange(1)).add_outcome(np.zeros((1, 1)), np.ones(1), {})
 
 
 @pytest.mark.parametrize("next_alive", [ALIVE, TRUNCATED])
 def test_inputs_that_are_no_observations_stay_as_they_were(next_alive):
-    buffer = RolloutBuffer(steps=3, slots=1)
+    buffer = RolloutBuffer(steps=3, agents=np.arange(1))
     for t in range(3):
         inputs = {"x": np.full((1, 1), t), "goal": np.full((1, 1), 10 + t)}
         buffer.add_actions(inputs, {}, np.zeros(1), {}, 0)
@@ -152,7 +158,7 @@ def test_another_buffer_goes_on_from_a_state(stop, waiting):
         add_actions(buffer, t)
         return finish(buffer, t)
 
-    straight, first, second = (RolloutBuffer(3, SLOTS) for _ in range(3))
+    straight, first, second = (RolloutBuffer(3, np.arange(SLOTS)) for _ in range(3))
     for t in range(stop):
         store(first, t)
     if waiting:
@@ -172,3 +178,57 @@ def test_another_buffer_goes_on_from_a_state(stop, waiting):
                 np.testing.assert_array_equal(getattr(got, field)[name], array, field)
         for field in ("next_alive", "rewards", "log_prob", "versions"):
             np.testing.assert_array_equal(getattr(got, field), getattr(want, field), field)
+
+
+@given(
+    ends=st.lists(
+        st.tuples(*[st.sampled_from((ALIVE, TERMINATED, TRUNCATED))] * SLOTS), max_size=20
+    ),
+    steps=st.integers(1, 4),
+    pause=st.integers(0, 20),
+)
+def test_each_row_knows_its_agent_episode_and_step(ends, steps, pause):
+    agents = np.array([7, 9])
+    buffer = RolloutBuffer(steps, agents)
+    episode, step = np.zeros(SLOTS, np.int64), np.zeros(SLOTS, np.int64)
+    expected = []
+    for t, alive in enumerate(ends):
+        if t == pause:  # as when another process goes on
+            state, buffer = buffer.get_state(), RolloutBuffer(steps, np.zeros(SLOTS, np.int64))
+            buffer.set_state(state)
+        expected.append((episode.copy(), step.copy()))
+        ended = np.array(alive) != ALIVE
+        rollout = add(buffer, t, alive, observation(t))
+        step = np.where(ended, 0, step + 1)
+        episode += ended
+        if rollout is not None:
+            assert rollout.starts[:, 0].tolist() == [7, 9]
+            episodes, numbers = find_episodes(rollout.starts, rollout.next_alive)
+            np.testing.assert_array_equal(episodes, [e for e, _ in expected])
+            np.testing.assert_array_equal(numbers, [n for _, n in expected])
+            expected = []
+
+
+def test_steps_of_a_rollout_that_is_forgotten_are_numbered_all_the_same():
+    buffer = RolloutBuffer(2, np.arange(SLOTS))
+    add(buffer, 0, (ALIVE, TERMINATED))
+    buffer.discard()
+    add(buffer, 1)
+    assert add(buffer, 2).starts[:, 1:].tolist() == [[0, 1], [1, 0]]
+
+
+def test_agents_have_numbers_of_their_own():
+    numbers = [make_agent_ids(f"rlx-{i}/agent-1", 8) for i in range(1000)]
+    assert len(set(np.concatenate(numbers).tolist())) == 8000
+    assert all((array >= 0).all() and array.dtype == np.int64 for array in numbers)
+    np.testing.assert_array_equal(numbers[3], make_agent_ids("rlx-3/agent-1", 8))
+
+
+def test_slots_keep_their_starts_when_rollouts_are_joined_and_cut():
+    one, other = (add(RolloutBuffer(1, np.arange(n, n + SLOTS)), 1) for n in (0, 10))
+    joined = concatenate([one, other])
+    assert joined.starts[:, 0].tolist() == [0, 1, 10, 11]
+    assert slice_slots(joined, 1, 3).starts[:, 0].tolist() == [1, 10]
+    unknown = dataclasses.replace(other, starts=None)
+    assert concatenate([one, unknown]).starts is None
+    assert slice_slots(unknown, 0, 1).starts is None

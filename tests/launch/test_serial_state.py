@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from support.cluster import TRACE, Cluster, find_command
 from support.compare import compare
+from support.reinforce import write_reinforce
 from support.serial import (
     PPO,
     STOP_AT,
@@ -112,6 +113,21 @@ def test_a_memory_goes_on(cell, tmp_path):
     assert_same(tmp_path / "a", tmp_path / "b")
     memory = read_run(tmp_path / "b" / "run")["serial"]["state"]["agents"]["agents"]["agent"]
     assert any(np.any(array) for array in memory["states"]["RL"].values())
+
+
+def test_unfinished_episodes_go_on(tmp_path):
+    plan = "Episodes(episodes=3, rollout_steps=8, max_steps=24, discount=self.gamma)"
+    sets = ("environment.slots=3", "algorithm.max_global_step=768")
+    algorithm = f"{{path: '{write_reinforce(tmp_path, plan)}'}}"
+    learner = {"placement": "server", "algorithm": algorithm}
+    straight, stopped = write_two(tmp_path, **learner)
+    assert train(straight, *sets) == 0
+    assert train(stopped, *sets, stop_at=60) == STOPPED
+    collector = read_run(tmp_path / "b" / "run")["serial"]["state"]
+    collector = collector["agents"]["tasks"]["RL"]["learner"]["collector"]
+    assert sum(len(known["rollouts"]) for known in collector["unfinished"]) > 1
+    assert train(stopped, *sets) == 0
+    assert_same(tmp_path / "a", tmp_path / "b")
 
 
 def test_a_learner_beside_its_agents_goes_on_too(tmp_path):

@@ -88,7 +88,7 @@ class Play:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.holding = Holding(lambda: self.now)
+        self.holding = Holding(clock=lambda: self.now)
         self.tickets: list[tuple[int, str]] = []  # that are held, the oldest first
         self._count = 0
 
@@ -149,3 +149,12 @@ def test_agents_that_are_silent_for_long_are_forgotten() -> None:
     play.now += 100.0
     play.holding.find_released(COLUMNS)
     assert not play.holding._agents
+
+
+def test_where_nobody_is_to_wait_for_others_all_act_on() -> None:
+    holding = Holding(waits=False)
+    holding.add("a", 1, columns=2)
+    holding.leave("b")
+    assert holding.find_released(1) == [1]
+    holding.release([1])
+    assert holding.find_released(1) == []

@@ -193,7 +193,8 @@ def make_with_holes():
     config, algorithm = make_algorithm("dense")
     rollout = punch(make_rollout(config, algorithm.model))
     extras = {"goal": rollout.log_prob[..., None] * 2}
-    return algorithm.model, dataclasses.replace(rollout, extras=extras)
+    starts = np.arange(3 * SLOTS).reshape(SLOTS, 3)
+    return algorithm.model, dataclasses.replace(rollout, extras=extras, starts=starts)
 
 
 def test_holes_and_further_columns_travel_and_are_kept(tmp_path):
@@ -216,6 +217,9 @@ def test_holes_and_further_columns_travel_and_are_kept(tmp_path):
         ({"extras": {"goal": np.zeros((2, SLOTS), np.float32)}}, r"extras goal: .* expected \[8"),
         ({"extras": {"goal": np.full((8, SLOTS), np.nan, np.float32)}}, "goal: contains NaN"),
         ({"extras": {"goal": np.array([["a"] * SLOTS] * 8)}}, "extras goal: <U1"),
+        ({"starts": np.zeros((2, 3), np.int64)}, r"starts: int64 of \[2, 3\], expected int64 of"),
+        ({"starts": np.zeros((SLOTS, 3), np.float32)}, "starts: float32"),
+        ({"starts": np.full((SLOTS, 3), -1)}, "starts: an episode or a step below 0"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(change, text):

@@ -39,7 +39,7 @@ def assert_same(got, want):
 
 def collect(finals):
     """A rollout of two slots from a buffer, truncated at step 1 of 3 if there are `finals`."""
-    buffer = RolloutBuffer(3, 2)
+    buffer = RolloutBuffer(3, np.arange(2))
     for t in range(3):
         state = {"memory": np.full((2, 1), t, np.float32)}
         seen = {"x": np.full((2, 4), t, np.float32), "image": np.full((2, 2, 2, 1), t, np.uint8)}

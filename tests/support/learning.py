@@ -6,7 +6,7 @@ Iterations are of five steps and four columns.
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -206,12 +206,15 @@ def make_plain_learner(
     columns: int = COLUMNS,
     capacity: int = 4 * COLUMNS,
     folder: Path = Path("unused"),
+    make_collector: Callable[[], Collector] | None = None,
 ) -> LearnerLoop[Collected]:
     """Makes a learner with a PlainPolicy; it writes nothing to the folder."""
     policy = policy or PlainPolicy()
     base = BaseLearner({"hook": NO_HOOKS}, exp_dir=folder)
     base.policy = policy  # type: ignore[assignment]
-    collector = Collector(STEPS, columns, capacity=capacity)
+    collector = (
+        Collector(STEPS, columns, capacity=capacity) if make_collector is None else make_collector()
+    )
     spaces = {"action": Discrete(n=2)}
     layout = RolloutLayout(PlainModel(), STEPS, spaces)
     tally = Tally()
@@ -227,9 +230,12 @@ def make_plain_service(
     columns = options.pop("columns", COLUMNS)
     capacity = options.pop("capacity", 4 * columns)
     max_bytes = options.pop("max_rollout_bytes", 1 << 24)
-    return ExperienceService(
-        lambda: make_plain_learner(server, policy, columns, capacity), columns, max_bytes, **options
-    )
+    make_collector = options.pop("make_collector", None)
+
+    def make_learner() -> LearnerLoop[Collected]:
+        return make_plain_learner(server, policy, columns, capacity, make_collector=make_collector)
+
+    return ExperienceService(make_learner, columns, max_bytes, **options)
 
 
 def make_rewarded(slots: int, reward: float, seed: int = 0) -> Rollout:

@@ -43,7 +43,7 @@ class Recorder:
         self._files = files
         self._written = 0
         self._slots = slots
-        self._buffer = RolloutBuffer(steps, slots)
+        self._buffer = RolloutBuffer(steps, np.arange(slots))
 
     def step(
         self,

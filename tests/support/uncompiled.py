@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.cluster import ROOT
 
-_UNCOMPILED = """
+UNCOMPILED = """
 
 _make_compiled = make_model
 
@@ -30,7 +30,7 @@ def copy_uncompiled(name: str, folder: Path, more: str = "") -> Path:
     """
     copy = folder / name
     shutil.copytree(ROOT / "algorithms" / name, copy, ignore=shutil.ignore_patterns("__*"))
-    for file, code in (("model.py", _UNCOMPILED), ("algorithm.py", more)):
+    for file, code in (("model.py", UNCOMPILED), ("algorithm.py", more)):
         path = copy / file
         path.write_text(path.read_text() + code)
     return copy

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from relaax_like.algorithm import Algorithm, Batch, Losses
-from relaax_like.nn.returns import compute_n_step_returns
+from relaax_like.nn.returns import compute_lambda_returns
 
 from .config import Config
 from .model import PolicyModel
@@ -13,10 +13,10 @@ class Reinforce(Algorithm):
     """Williams 1992: the log-likelihood of each action times its normalised return."""
 
     def prepare(self, batch: Batch) -> dict[str, tf.Tensor]:
-        steps = batch.returns.shape[0]
         nothing = tf.zeros_like(batch.returns)  # the value behind the last step
-        returns = compute_n_step_returns(
-            batch.returns, nothing, batch.discount, batch.continues, steps
+        # With lambda = 1, the sum of all rewards to come.
+        returns = compute_lambda_returns(
+            batch.returns, nothing, batch.discount, batch.continues, 1.0
         )
         return {"advantages": batch.normalize(returns)}
 

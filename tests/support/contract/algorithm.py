@@ -42,6 +42,11 @@ class Contract(Algorithm):
         metrics["steps"] = tf.cast(self.global_t, tf.float32)  # if settings
         metrics["epsilon"] = self.config.epsilon  # if settings
         metrics["inputs"] = tf.cast(tf.is_tensor(self.config.factor), tf.float32)  # if settings
+        # Ten steps, which observe 0, 1, ... 9.  # if episodes
+        lengths = tf.reduce_sum(batch.valid, 0)  # if episodes
+        sums = tf.reduce_sum(batch.valid * x[..., 0], 0)  # if episodes
+        whole = tf.logical_and(lengths == 10.0, sums == 45.0)  # if episodes
+        metrics["whole"] = tf.reduce_mean(tf.cast(whole, tf.float32))  # if episodes
         rows = {}
         rows["td_error"] = 3.0 * batch.inputs["observation"][..., 0]  # if rows
         return Losses(costs, rows, metrics)

@@ -29,7 +29,7 @@ class Config(AlgorithmConfig):
     @property
     def plan(self) -> Any:
         return Replay(capacity=10, minibatch_size=2)  # if replay
-        return Episodes()  # if episodes
+        return Episodes(episodes=4, rollout_steps=8)  # if episodes
         return OnPolicy(
             rollout_steps=8,
             rollouts=None if self.alone else 4,
