@@ -51,6 +51,8 @@ class BatchAgent(abc.ABC):
       helpers: task -> its helper.
       config: the algorithm's `Config`, where the agent has one.
       learning: False stores and learns nothing; predictions are the best actions then.
+      observation_history: observations that are joined in each that `observe` gets. Its owner sets
+        it.
 
     Args:
       helpers: as the attribute.
@@ -61,6 +63,7 @@ class BatchAgent(abc.ABC):
     """
 
     main_task: str | None = None
+    observation_history: int = 1
 
     def __init__(
         self,
@@ -150,8 +153,18 @@ class BatchAgent(abc.ABC):
         """
         for name, (request, prediction) in asked.items():
             helper = self.helpers[name]
-            helper.add_actions(request.inputs, request.states, prediction)
+            helper.add_actions(
+                request.inputs, request.states, prediction, self._find_joined(request.inputs)
+            )
             helper.add_outcome(rewards, next_alive, next_observations, final_observations)
+
+    def _find_joined(self, inputs: Arrays) -> Mapping[str, int]:
+        """Returns which inputs are observations as they came, joined with those before them."""
+        number = self.observation_history
+        if number == 1:
+            return {}
+        names = (name for name, x in inputs.items() if x is self._observations.get(name))
+        return dict.fromkeys(names, number)
 
     def _split(self, task: str) -> list[OnlineHelper]:
         """Gives each slot a helper of its own, `[1, ...]`, for a task whose slots store apart.

@@ -46,6 +46,11 @@ class ObservationHistory:
         # Name -> [k, ..., length * d], as given out last; empty before the first observation.
         self._joined: dict[str, np.ndarray] = {}
 
+    @property
+    def length(self) -> int:
+        """Observations that are joined."""
+        return self._length
+
     def add(self, observations: Arrays, began: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Takes the newest observations and returns each with those before it.
 

@@ -157,10 +157,19 @@ class OnlineHelper:
             prediction.version,
         )
 
-    def add_actions(self, inputs: Arrays, states: Arrays, prediction: Prediction) -> None:
-        """Stores what was seen, remembered (before the step) and done; `[k, ...]`."""
+    def add_actions(
+        self,
+        inputs: Arrays,
+        states: Arrays,
+        prediction: Prediction,
+        joined: Mapping[str, int] | None = None,
+    ) -> None:
+        """Stores what was seen, remembered (before the step) and done; `[k, ...]`.
+
+        `joined`: see `RolloutBuffer.add_actions`.
+        """
         self._buffer.add_actions(
-            inputs, prediction.actions, prediction.log_prob, states, prediction.version
+            inputs, prediction.actions, prediction.log_prob, states, prediction.version, joined
         )
 
     def add_outcome(

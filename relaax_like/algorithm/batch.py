@@ -59,18 +59,22 @@ class Batch:
     extras: Tensors = field(default_factory=dict)
 
     def mean(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns sum(valid * weights * x) / sum(valid), a scalar.
+        """Returns sum(valid * weights * x) / sum(valid), a scalar; 0 where no row is valid.
 
         Args:
           x: `[...]`.
         """
-        return tf.reduce_sum(self.valid * self.weights * x) / tf.reduce_sum(self.valid)
+        return tf.reduce_sum(self.valid * self.weights * x) / self._count()
 
     def normalize(self, x: tf.Tensor) -> tf.Tensor:
         """Shifts and scales valid rows of `x`, `[...]`, to mean 0 and standard deviation 1."""
-        rows = tf.reduce_sum(self.valid)
+        rows = self._count()
         x = (x - tf.reduce_sum(self.valid * x) / rows) * self.valid
         return x / (tf.sqrt(tf.reduce_sum(self.valid * x * x) / rows) + 1e-8)
+
+    def _count(self) -> tf.Tensor:
+        """Returns sum(valid), but 1 where no row is valid: a mean of nothing is 0."""
+        return tf.maximum(tf.reduce_sum(self.valid), 1.0)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from relaax_like.experience.buffer import Buffer
 from relaax_like.experience.collector import Collector, DataHandler
-from relaax_like.experience.rollout import Rollout, find_episodes
+from relaax_like.experience.rollout import Rollout, find_episodes, stack_history
 
 __all__ = [
     "Buffer",
@@ -10,4 +10,5 @@ __all__ = [
     "DataHandler",
     "Rollout",
     "find_episodes",
+    "stack_history",
 ]

@@ -29,7 +29,7 @@ class TrainingData:
     Attributes:
       rollout: `[T, columns, ...]`; its `versions` are the oldest that acted at each step.
       tickets: of what was added, those whose last column is in this batch; ascending.
-      env_steps: T * columns. Not what is counted as environment steps where a data handler makes
+      env_steps: valid rows. Not what is counted as environment steps where a data handler makes
         several rollouts of one.
       mean_version: mean over all of these steps of the version that acted.
       keys: `[columns, 2] int64`: ticket, and index of the column among those of its ticket.
@@ -54,6 +54,8 @@ class DataHandler(Protocol):
 
     def after_interact(self, rollout: Rollout) -> Rollout | Sequence[Rollout]:
         """Rewrites a rollout before it waits, such as for goals in hindsight.
+
+        With the plan `Episodes` it gets each episode whole, `[L, 1, ...]`, when it has ended.
 
         Returns:
           The rollout, another, or several, which share its ticket; at least one.
@@ -222,12 +224,11 @@ class Collector:
         layouts = [self._find_layout(part) for parts in handled for part in parts]
         added = sum(part.slots for parts in handled for part in parts)
         with self._changed:
-            if self._closed:
-                raise CollectorClosedError("the collector is closed; create a new one")
+            self._validate_open()
             first = self._layout
             for layout in layouts:
                 first = first or layout
-                _validate_layout(layout, first)
+                validate_layout(layout, first)
             self._validate_room(added)
             self._layout = first
             tickets = [self._append(parts) for parts in handled]
@@ -280,6 +281,9 @@ class Collector:
                 "policy_data",
             )
         self._data_handler.after_learn(self._latest, policy_data)
+
+    def forget(self, agents: Sequence[int]) -> None:
+        """Takes note of slots that send nothing more, by the first number of `Rollout.starts`."""
 
     def get_state(self) -> dict[str, Any]:
         """Returns what waits, and the counts."""
@@ -341,6 +345,10 @@ class Collector:
             f"{self._capacity}; add them again after training data has been taken, or raise "
             "capacity"
         )
+
+    def _validate_open(self) -> None:
+        if self._closed:
+            raise CollectorClosedError("the collector is closed; create a new one")
 
     # What another kind of columns does in another way.
 
@@ -428,6 +436,11 @@ def find_layout(rollout: Rollout, steps: int) -> Layout:
         _add_to_layout(layout, field, getattr(rollout, field), leading)
     for name, array in rollout.states.items():
         _add_to_layout(layout, f"states[{name!r}]", array, leading[1:])
+    for name, array in rollout.history.items():
+        field = f"history[{name!r}]"
+        _add_to_layout(layout, field, array, (len(array), rollout.slots))
+        shape, dtype = layout[field]
+        layout[field] = (len(array), *shape), dtype
     _add_to_layout(layout, "versions", rollout.versions, leading[:1])
     if rollout.starts is not None:
         _add_to_layout(layout, "starts", rollout.starts, leading[1:])
@@ -451,7 +464,7 @@ def _add_to_layout(layout: Layout, field: str, array: np.ndarray, leading: tuple
     layout[field] = (array.shape[len(leading) :], array.dtype)
 
 
-def _validate_layout(layout: Layout, first: Layout) -> None:
+def validate_layout(layout: Layout, first: Layout) -> None:
     """Raises unless both are the same.
 
     Raises:

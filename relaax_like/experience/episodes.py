@@ -1,12 +1,21 @@
 """Whole episodes: put together from the rollouts that agents send, and padded to one length."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from relaax_like.experience.collector import Collector, DataHandler, Layout, Part, find_layout
+from relaax_like.experience.collector import (
+    Collector,
+    DataHandler,
+    Layout,
+    Part,
+    find_layout,
+    handle_rollout,
+    validate_layout,
+)
 from relaax_like.experience.rollout import (
     ALIVE,
     Arrays,
@@ -17,10 +26,10 @@ from relaax_like.experience.rollout import (
 )
 from relaax_like.wire.errors import CollectorFullError, ConfigError, InvalidInputError
 
+logger = logging.getLogger(__name__)
+
 # Slots whose unfinished episode is kept; the one that was heard of the longest ago goes first.
 _MAX_UNFINISHED = 10_000
-# A slot of the run, and which of the rollouts that a data handler has made of one.
-_Key = tuple[int, int]
 
 
 @dataclass
@@ -53,7 +62,7 @@ class EpisodeCollector(Collector):
     than those slots play. The values that act may change during an episode: see `versions`.
 
     An episode of which steps are missing, as after the loss of a rollout, is dropped as a whole;
-    unfinished ones are lost with the process.
+    unfinished ones are lost with the process. A data handler sees whole episodes, `[L, 1, ...]`.
 
     Attributes:
       dropped_steps: steps that no episode could be made of.
@@ -86,19 +95,20 @@ class EpisodeCollector(Collector):
             raise ConfigError(f"collector: max_steps {max_steps}, expected 1 or more")
         self.dropped_steps = 0
         self._max_steps = max_steps
-        self._unfinished: dict[_Key, _Unfinished] = {}  # the newest at the end
+        self._arriving: Layout | None = None  # of rollouts, before a data handler
+        self._unfinished: dict[int, _Unfinished] = {}  # by slot; the newest at the end
 
     def get_state(self) -> dict[str, Any]:
         """Returns what waits, what is not finished, and the counts."""
         with self._changed:
             unfinished = [
                 {
-                    "key": list(key),
+                    "slot": slot,
                     "rollouts": [dict(vars(rollout)) for rollout in known.rollouts],
                     "tickets": known.tickets,
                     "following": list(known.following),
                 }
-                for key, known in self._unfinished.items()
+                for slot, known in self._unfinished.items()
             ]
             return {**super().get_state(), "unfinished": unfinished}
 
@@ -107,7 +117,7 @@ class EpisodeCollector(Collector):
         super().set_state(state)
         with self._changed:
             self._unfinished = {
-                tuple(known["key"]): _Unfinished(
+                int(known["slot"]): _Unfinished(
                     [Rollout(**rollout) for rollout in known["rollouts"]],
                     list(known["tickets"]),
                     tuple(known["following"]),
@@ -117,13 +127,58 @@ class EpisodeCollector(Collector):
             for known in self._unfinished.values():
                 self._open.update(known.tickets)
 
+    def add_exps_list(self, exps: Sequence[Rollout]) -> list[int]:
+        """Adds several rollouts, all or none of them; see `Collector`.
+
+        A data handler gets the episodes that end in them, one by one and whole, `[L, 1, ...]`.
+        """
+        layouts = [_validate(rollout) for rollout in exps]
+        tickets: list[int] = []
+        ended: list[_Unfinished] = []
+        with self._changed:
+            self._validate_open()
+            for layout in layouts:
+                validate_layout(layout, self._arriving or layout)
+            self._validate_room(0)
+            self._arriving = self._arriving or layouts[0]
+            for rollout in exps:
+                self._last_ticket += 1
+                tickets.append(self._last_ticket)
+                self._open[self._last_ticket] = 0
+                ended += self._add_steps(rollout)
+        index = 0
+        while ended:
+            # Nothing is copied, and no user's code runs, under the lock.
+            try:
+                episode = join_steps(ended[0].rollouts)
+                handled = handle_rollout(self._data_handler, episode)
+                layouts = [find_layout(part, len(part.next_alive)) for part in handled]
+            except Exception:
+                with self._changed:
+                    for lost in ended:
+                        self._drop(lost)
+                raise
+            used = tuple(sorted(set(ended[0].tickets)))
+            with self._changed:
+                for part, layout in zip(handled, layouts, strict=True):
+                    self._layout = self._layout or layout
+                    validate_layout(layout, self._layout)
+                    if part.env_steps:
+                        self._put(Part(part, used, index))
+                        index += part.slots
+                self._open.subtract(ended.pop(0).tickets)
+                if self._has_batch():
+                    self._changed.notify_all()
+        return tickets
+
+    def forget(self, agents: Sequence[int]) -> None:
+        """Drops the unfinished episodes of slots that send nothing more; see `Collector`."""
+        with self._changed:
+            for agent in agents:
+                if (known := self._unfinished.pop(agent, None)) is not None:
+                    self._drop(known)
+
     def _find_layout(self, rollout: Rollout) -> Layout:
-        if rollout.starts is None:
-            raise InvalidInputError(
-                "starts: missing, but the plan is Episodes, which tells episodes by them; a data "
-                "handler keeps them with dataclasses.replace(rollout, ...)",
-                "starts",
-            )
         return find_layout(rollout, len(rollout.next_alive))
 
     def _validate_room(self, added: int) -> None:
@@ -134,65 +189,92 @@ class EpisodeCollector(Collector):
                 "rollout again after training data has been taken, or raise capacity"
             )
 
-    def _append(self, rollouts: Sequence[Rollout]) -> int:
-        self._last_ticket += 1
-        self._open[self._last_ticket] = 0
-        copies: dict[int, int] = {}
-        ended: list[tuple[int, _Unfinished]] = []  # step of the rollout, and the episode
-        for rollout in rollouts:
-            assert rollout.starts is not None, "_find_layout has found them"
-            for slot, agent in enumerate(rollout.starts[:, 0].tolist()):
-                copy = copies[agent] = copies.get(agent, -1) + 1
-                ended += self._add_slot((agent, copy), rollout, slot)
+    def _add_steps(self, rollout: Rollout) -> list[_Unfinished]:
+        """Adds the steps of all slots; returns the episodes that end, in that order."""
+        assert rollout.starts is not None
+        ended: list[tuple[int, _Unfinished]] = []
+        for slot, agent in enumerate(rollout.starts[:, 0].tolist()):
+            ended += self._add_slot(agent, rollout, slot)
         ended.sort(key=lambda one: one[0])
-        index = 0
-        for _, episode in ended:
-            self._open.subtract(episode.tickets)  # counted again as one part
-            joined = join_steps(episode.rollouts)
-            if joined.env_steps:
-                self._put(Part(joined, tuple(sorted(set(episode.tickets))), index))
-                index += 1
-        return self._last_ticket
+        return [episode for _, episode in ended]
 
     def _add_slot(
-        self, key: _Key, rollout: Rollout, slot: int
+        self, agent: int, rollout: Rollout, slot: int
     ) -> Iterator[tuple[int, _Unfinished]]:
         """Adds a slot's steps; gives the episodes that end, and where."""
         for start, stop in find_borders(rollout.next_alive[:, slot]):
             part = slice_steps(rollout, slot, start, stop)
             assert part.starts is not None
             _, episode, step = part.starts[0].tolist()
-            known = self._unfinished.pop(key, None)
+            known = self._unfinished.pop(agent, None)
             if known is None or known.following != (episode, step):
                 if known is not None:
                     self._drop(known)
                 if step:  # what came before it is not known
-                    self.dropped_steps += stop - start
+                    self._note_dropped(stop - start)
                     continue
                 known = _Unfinished()
+            has_ended = part.next_alive[-1, 0] != ALIVE
+            if not has_ended and rollout.slots > 1:
+                part = _copy(part)  # the other slots' arrays are not to stay with it
             known.rollouts.append(part)
             known.tickets.append(self._last_ticket)
             known.following = (episode, step + stop - start)
             self._open[self._last_ticket] += 1
-            if part.next_alive[-1, 0] != ALIVE:
+            if has_ended:
                 yield stop, known
                 continue
             if known.length >= self._max_steps:
                 yield stop, known
                 known = _Unfinished(following=known.following)
-            self._unfinished[key] = known
+            self._unfinished[agent] = known
             if len(self._unfinished) > _MAX_UNFINISHED:
                 self._drop(self._unfinished.pop(next(iter(self._unfinished))))
 
     def _drop(self, episode: _Unfinished) -> None:
         self._open.subtract(episode.tickets)
-        self.dropped_steps += episode.length
+        self._note_dropped(episode.length)
+
+    def _note_dropped(self, steps: int) -> None:
+        if not self.dropped_steps:
+            logger.info(
+                "dropping an episode of which steps are missing, as after a crash or when its "
+                "client leaves; later ones are dropped without a line"
+            )
+        self.dropped_steps += steps
 
     def _join(self, rollouts: Sequence[Rollout]) -> Rollout:
         length = self._steps
         while length < max(len(rollout.next_alive) for rollout in rollouts):
             length *= 2
         return join_columns(rollouts, length)
+
+
+def _validate(rollout: Rollout) -> Layout:
+    """Checks that a rollout says where its slots begin; returns its layout.
+
+    Raises:
+      InvalidInputError: it does not.
+    """
+    layout = find_layout(rollout, len(rollout.next_alive))
+    if rollout.starts is None:
+        raise InvalidInputError(
+            "starts: missing, but the plan is Episodes, which tells episodes by them; send them "
+            "with each rollout",
+            "starts",
+        )
+    return layout
+
+
+def _copy(rollout: Rollout) -> Rollout:
+    """Returns a rollout with arrays of its own."""
+
+    def copy(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: array.copy() for name, array in value.items()}
+        return None if value is None else value.copy()
+
+    return Rollout(**{name: copy(value) for name, value in vars(rollout).items()})
 
 
 def find_borders(next_alive: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -227,6 +309,7 @@ def join_steps(rollouts: Sequence[Rollout]) -> Rollout:
         valid=np.concatenate([get_valid(r) for r in rollouts]) if has_holes else None,
         starts=rollouts[0].starts,
         extras=join("extras"),
+        history=rollouts[0].history,
     )
 
 
@@ -258,6 +341,7 @@ def join_columns(rollouts: Sequence[Rollout], length: int) -> Rollout:
         oldest = versions[: len(rollout.versions)]
         np.minimum(oldest, rollout.versions, out=oldest)
     states = [rollout.states for rollout in rollouts]
+    histories = [rollout.history for rollout in rollouts]
     return Rollout(
         inputs=pad_all("inputs"),
         next_inputs=pad_all("next_inputs"),
@@ -270,4 +354,5 @@ def join_columns(rollouts: Sequence[Rollout], length: int) -> Rollout:
         valid=pad([get_valid(rollout) for rollout in rollouts]),
         starts=join_starts(rollouts),
         extras=pad_all("extras"),
+        history={key: np.concatenate([h[key] for h in histories], 1) for key in histories[0]},
     )

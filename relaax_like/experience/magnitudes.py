@@ -41,7 +41,8 @@ def validate_rollout(rollout: Rollout) -> None:
         can be learned from.
     """
     arrays = {"rewards": rollout.rewards}
-    for field, named in (("inputs", rollout.inputs), ("next_inputs", rollout.next_inputs)):
+    for field in ("history", "inputs", "next_inputs"):
+        named = getattr(rollout, field)
         arrays |= {f"{field}[{name}]": array for name, array in named.items()}
     for field, array in arrays.items():
         index = find_too_large(array)

@@ -1,5 +1,6 @@
 """Rollouts: T steps of k slots as arrays, filled in place as they happen."""
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,9 @@ class Rollout:
         the run has), the number of its episode, from 0 on, and that of its step in the episode.
         See `find_episodes`. None: unknown, as in rollouts that a script has made.
       extras: name -> [T, k, ...] float32, columns that a data handler adds; `Batch.extras`.
+      history: name -> [n - 1, k, ...], the observations before the first row, oldest first, of
+        inputs that the model sees with n - 1 earlier ones. `inputs` and `next_inputs` have the
+        newest one alone; `stack_history` joins them.
     """
 
     inputs: Arrays
@@ -49,6 +53,7 @@ class Rollout:
     valid: np.ndarray | None = None
     starts: np.ndarray | None = None
     extras: Arrays = field(default_factory=dict)
+    history: Arrays = field(default_factory=dict)
 
     @property
     def slots(self) -> int:
@@ -85,6 +90,7 @@ class RolloutBuffer:
         self._length = 0
         self._waiting = False
         self._inputs: dict[str, np.ndarray] = {}
+        self._joined: dict[str, int] = {}
         self._rewards = np.empty((0, slots, 1), np.float32)
         self._finals: dict[int, dict[str, np.ndarray]] = {}
 
@@ -94,7 +100,13 @@ class RolloutBuffer:
         return self._length
 
     def add_actions(
-        self, inputs: Arrays, actions: Arrays, log_prob: np.ndarray, states: Arrays, version: int
+        self,
+        inputs: Arrays,
+        actions: Arrays,
+        log_prob: np.ndarray,
+        states: Arrays,
+        version: int,
+        joined: Mapping[str, int] | None = None,
     ) -> None:
         """Stores what was seen and done; `add_outcome` must follow.
 
@@ -104,11 +116,17 @@ class RolloutBuffer:
           log_prob: [k].
           states: name -> [k, ...], the memory before the step.
           version: of the values that acted.
+          joined: inputs that are the newest observation joined, on the last axis, with those before
+            it -> how many, 2 or more; each is stored once. The same at each call.
         """
         assert not self._waiting, "add_actions was called twice without an outcome in between"
+        t = self._length
+        if t == 0:
+            self._joined = dict(joined or {})
+            self._history = {n: _split(inputs[n], number) for n, number in self._joined.items()}
+        inputs = self._cut(inputs)
         if not self._inputs:
             self._allocate(inputs, actions)
-        t = self._length
         if t == 0:
             self._states = {name: np.array(array) for name, array in states.items()}
         for name, array in inputs.items():
@@ -145,7 +163,8 @@ class RolloutBuffer:
         self._rewards[t] = rewards
         self._next_alive[t] = next_alive
         if final_inputs is not None:
-            self._finals[t] = {name: np.array(array) for name, array in final_inputs.items()}
+            finals = self._cut(final_inputs)
+            self._finals[t] = {name: np.array(array) for name, array in finals.items()}
         self._length = t + 1
         self._waiting = False
         return self._take(next_inputs) if self._length == self._steps else None
@@ -166,6 +185,8 @@ class RolloutBuffer:
             "states": self._states,
             "finals": [[t, finals] for t, finals in self._finals.items()],
             "starts": self._starts,
+            "history": self._history,
+            "joined": self._joined,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -174,6 +195,8 @@ class RolloutBuffer:
         if "inputs" not in state:
             return
         inputs, actions, rewards = state["inputs"], state["actions"], state["rewards"]
+        self._history = dict(state["history"])
+        self._joined = {name: int(number) for name, number in state["joined"].items()}
         self._allocate(
             {name: array[0] for name, array in inputs.items()},
             {name: array[0] for name, array in actions.items()},
@@ -211,7 +234,17 @@ class RolloutBuffer:
         self._versions = np.empty(steps, np.int64)
         self._finals = {}
 
+    def _cut(self, inputs: Arrays) -> Arrays:
+        """Returns the newest observation of inputs that are joined."""
+        if not self._joined:
+            return inputs
+        return {
+            name: array[..., -(array.shape[-1] // self._joined.get(name, 1)) :]
+            for name, array in inputs.items()
+        }
+
     def _take(self, next_inputs: Arrays) -> Rollout:
+        next_inputs = self._cut(next_inputs)
         for name, array in self._inputs.items():
             array[-1] = next_inputs.get(name, array[-2])
         rollout = Rollout(
@@ -224,6 +257,7 @@ class RolloutBuffer:
             states=self._states,
             versions=self._versions,
             starts=self._starts,
+            history=self._history,
         )
         self._starts = find_next_starts(self._starts, self._next_alive)
         self._inputs = {}
@@ -268,6 +302,7 @@ def concatenate(rollouts: Sequence[Rollout]) -> Rollout:
         valid=valid,
         starts=join_starts(rollouts),
         extras=join("extras", 1),
+        history=join("history", 1),
     )
 
 
@@ -289,6 +324,7 @@ def slice_slots(rollout: Rollout, start: int, stop: int) -> Rollout:
         valid=None if rollout.valid is None else rollout.valid[:, start:stop],
         starts=None if rollout.starts is None else rollout.starts[start:stop],
         extras=cut(rollout.extras),
+        history=cut(rollout.history),
     )
 
 
@@ -304,7 +340,13 @@ def slice_steps(rollout: Rollout, slot: int, start: int, stop: int) -> Rollout:
 
     starts = None if rollout.starts is None else rollout.starts[column]
     states = {name: array[column] for name, array in rollout.states.items()}
+    history = {name: array[:, column] for name, array in rollout.history.items()}
     if start:
+        first = slice(start, start + 1)
+        history = {
+            name: np.repeat(rollout.inputs[name][first, column], len(array), 0)
+            for name, array in history.items()
+        }
         states = {name: np.zeros_like(array) for name, array in states.items()}
         if starts is not None:
             ends = np.count_nonzero(rollout.next_alive[:start, slot] != ALIVE)
@@ -321,7 +363,51 @@ def slice_steps(rollout: Rollout, slot: int, start: int, stop: int) -> Rollout:
         valid=None if rollout.valid is None else rollout.valid[start:stop, column],
         starts=starts,
         extras=cut(rollout.extras),
+        history=history,
     )
+
+
+def stack_history(rollout: Rollout) -> Rollout:
+    """Returns a rollout whose inputs have the observations before them, as the model sees them.
+
+    Vectors `[T, k, d]` become `[T, k, n * d]`, images `[T, k, h, w, c]` become `[T, k, h, w, n *
+    c]`, oldest first. Where an episode begins its first observation stands for those before it; see
+    `agent.history.ObservationHistory`.
+    """
+    if not rollout.history:
+        return rollout
+    ended = rollout.next_alive != ALIVE
+    rows = np.arange(len(ended) + 1)[:, None]
+    begins = np.concatenate([np.zeros((1, rollout.slots), np.bool_), ended])
+    # The row where the episode of each row began; far below 0 if that was before the rollout.
+    first_rows = np.maximum.accumulate(np.where(begins, rows, np.iinfo(np.int64).min), 0)
+    slots = np.arange(rollout.slots)
+    inputs, next_inputs = dict(rollout.inputs), dict(rollout.next_inputs)
+    for name, history in rollout.history.items():
+        newest, following = rollout.inputs[name], rollout.next_inputs[name]
+        before, depth = len(history), newest.shape[-1]
+        frames = np.concatenate([history, newest, following[-1:]])
+        stacked = np.empty((*rows.shape[:1], *newest.shape[1:-1], before + 1, depth), frames.dtype)
+        for place, age in enumerate(range(before, -1, -1)):
+            stacked[..., place, :] = frames[before + np.maximum(rows - age, first_rows), slots]
+        after = stacked[1:]
+        # What follows a row is mostly what the next row begins with.
+        others = ended.copy()
+        axes = tuple(range(2, newest.ndim))
+        others[:-1] |= (following[:-1] != newest[1:]).any(axes)
+        if others.any():
+            after = after.copy()
+            after[others, ..., :-1, :] = stacked[:-1][others][..., 1:, :]
+            after[others, ..., -1, :] = following[others]
+        inputs[name] = stacked[:-1].reshape(*newest.shape[:-1], -1)
+        next_inputs[name] = after.reshape(*newest.shape[:-1], -1)
+    return dataclasses.replace(rollout, inputs=inputs, next_inputs=next_inputs, history={})
+
+
+def _split(joined: np.ndarray, number: int) -> np.ndarray:
+    """Returns all but the newest of the observations in `[k, ..., n * d]`, `[n - 1, k, ..., d]`."""
+    parts = joined.reshape(*joined.shape[:-1], number, -1)
+    return np.array(np.moveaxis(parts[..., :-1, :], -2, 0))
 
 
 def get_rows(rollout: Rollout, array: np.ndarray) -> np.ndarray:

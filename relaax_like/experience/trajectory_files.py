@@ -4,7 +4,8 @@
 
 holds the arrays of one `Rollout`, which NumPy reads as any `.npz`: `inputs/NAME`,
 `next_inputs/NAME`, `actions/NAME`, `states/NAME`, `extras/NAME`, `next_alive`, `rewards`,
-`log_prob`, `versions`, `starts`, and `valid` where there are holes.
+`log_prob`, `versions`, `starts`, `history/NAME` with `observation_history`, and `valid` where there
+are holes.
 """
 
 import logging
@@ -25,7 +26,7 @@ _PATTERN = "iteration-*.npz"
 # Fields of a Rollout: arrays, and arrays by name.
 _ARRAYS = ("next_alive", "rewards", "log_prob", "versions")
 _OPTIONAL = ("valid", "starts")
-_NAMED = ("inputs", "next_inputs", "actions", "states", "extras")
+_NAMED = ("inputs", "next_inputs", "actions", "states", "extras", "history")
 # What a file has beside each array, at most, where its name is not a very long one.
 _HEADER_BYTES = 512
 

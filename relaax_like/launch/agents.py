@@ -162,10 +162,10 @@ def make_agent_host(
     actors = _make_actors(experiment, client_id, agent_class)
     if isinstance(link, RemoteLearner):
         link.connect(get_acting_names(actors[TASK].model))
+    # A worker that is restarted has the client id of the one before it, but its slots are others.
+    name = make_client_id(client_id)
     beside_processors = {
-        task: ComputationDataProcessor(
-            actor, link.learner(task), beside.metrics, f"{client_id}-{task}"
-        )
+        task: ComputationDataProcessor(actor, link.learner(task), beside.metrics, f"{name}-{task}")
         for task, actor in actors.items()
     }
     return BatchHost(config, lambda: beside_processors, agent_class, beside.ahead)

@@ -28,7 +28,7 @@ from relaax_like.wire.ndarray import DTYPES
 logger = logging.getLogger(__name__)
 
 SERIAL_NAME = "serial.npz"
-_FORMAT = 2
+_FORMAT = 3
 # Entry with all that is no array: JSON as a uint8 array.
 _DOCUMENT = "relaax_serial_state"
 # Stands in the JSON for an array: its entry and its dtype.
@@ -189,6 +189,8 @@ def _describe_settings(experiment: Experiment) -> dict[str, Any]:
         "learner.placement": experiment.learner.placement,
         "algorithm.observation_history": algorithm.observation_history,
         "algorithm.rollout_steps": getattr(algorithm, "rollout_steps", None),
+        "plan": None if plan is None else type(plan).__name__,
+        "rollout_steps of the plan": getattr(plan, "rollout_steps", None),
         "columns of an iteration": getattr(plan, "columns", None),
         "environment": None if environment is None else environment.model_dump(mode="json"),
     }

@@ -111,6 +111,10 @@ class Collected(Source):
         """
         self._tally.add(env_steps, episodes, origin)
 
+    def forget(self, agents: Sequence[int]) -> None:
+        """Takes note of slots that send nothing more; see `Collector`."""
+        self._collector.forget(agents)
+
     def add_sampling(self, client_id: str, seconds: float) -> None:
         """Takes note of how long a client has sampled, without waiting, since its last message."""
         with self._tally.lock:

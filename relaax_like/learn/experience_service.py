@@ -63,12 +63,14 @@ class _Client:
       received: sequence number up to which everything was accepted.
       counted: sequence number up to which the steps were counted by an earlier start.
       pending: sequence number -> ticket of what agents wait for.
+      slots: agent -> the first numbers of `Rollout.starts` of its newest rollout.
     """
 
     incarnation: int
     received: int = 0
     counted: int = 0
     pending: dict[int, int] = field(default_factory=dict)  # sequence -> ticket
+    slots: dict[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def progress(self) -> StreamProgress:
@@ -117,6 +119,7 @@ class ExperienceService(ExperienceSink):
         self._on_failure = on_failure
         self._changed = threading.Condition()  # guards all that follows, and notifies of changes
         self._source: Collected | None = None  # once the learner is loaded
+        self._waits = waits
         self._holding = Holding(waits)
         self._clients: dict[str, _Client] = {}
         self._by_ticket: dict[int, tuple[_Client, int]] = {}
@@ -255,12 +258,15 @@ class ExperienceService(ExperienceSink):
                 env_steps, episodes = 0, ()
             if experience.is_leaving:
                 self._holding.leave(agent)
+                source.forget(client.slots.pop(experience.agent, ()))
             if rollout is not None and not self._finished:
                 try:
                     ticket = source.add(rollout, episodes, env_steps, origin)
                 except (CollectorFullError, CollectorClosedError):
                     return False
                 self._holding.add(agent, ticket, experience.columns)
+                if rollout.starts is not None:
+                    client.slots[experience.agent] = rollout.starts[:, 0].tolist()
                 self._by_ticket[ticket] = (client, experience.sequence)
                 client.pending[experience.sequence] = ticket
             else:
@@ -274,6 +280,9 @@ class ExperienceService(ExperienceSink):
     def _get_client(self, experience: Experience) -> _Client:
         client = self._clients.pop(experience.client_id, None)
         if client is None or client.incarnation < experience.incarnation:
+            if client is not None and self._source is not None:  # its earlier life is over
+                for slots in client.slots.values():
+                    self._source.forget(slots)
             client = _Client(experience.incarnation)
         self._clients[experience.client_id] = client  # the newest at the end
         if client.incarnation > experience.incarnation:
@@ -324,9 +333,13 @@ class ExperienceService(ExperienceSink):
             self._source, self._version = loop.source, first.version
             self._finished = bool(first.finished)
             for client_id, known in loop.source.received.items():
-                self._clients[client_id] = _Client(known.incarnation, known.learned, known.counted)
+                # Where agents wait for their rollouts, all up to `learned` is in the values, and
+                # nothing beyond it. Otherwise anything can be, and must not be used again.
+                received = known.learned if self._waits else known.counted
+                self._clients[client_id] = _Client(known.incarnation, received, known.counted)
             self._changed.notify_all()
-        logger.info("learning in the parameter server, %d rollouts at a time", self._columns)
+        what = "rollouts" if self._waits else "episodes"
+        logger.info("learning in the parameter server, %d %s at a time", self._columns, what)
         loop.run(lambda: self._stopping or self._finished, self._take, timeout_sec=_POLL_SEC)
         while not self._stopping:  # agents still report their last steps
             loop.count()
@@ -334,7 +347,8 @@ class ExperienceService(ExperienceSink):
                 self._changed.wait_for(lambda: self._stopping, _POLL_SEC)
         loop.close()
         if waiting := loop.source.waiting_columns:
-            logger.info("%d rollout(s) of one slot were received but not learned from", waiting)
+            what = "rollout(s) of one slot" if self._waits else "episode(s)"
+            logger.info("%d %s were received but not learned from", waiting, what)
 
     def _take(self, learned: LearnerUpdate | None) -> None:
         with self._changed:
@@ -360,8 +374,8 @@ def _read_rollout(data: np.ndarray) -> Rollout:
         message = learner_pb2.Rollout.FromString(data.tobytes())
     except DecodeError:
         raise InvalidInputError("rollout: not a valid Rollout message", "rollout") from None
-    named = (message.inputs, message.next_inputs, message.actions, message.states, message.extras)
-    for arrays in named:
+    observed = (message.inputs, message.next_inputs, message.history)
+    for arrays in (*observed, message.actions, message.states, message.extras):
         # Errors name arrays: a name of a megabyte is not to come back as one.
         if len(arrays) > _MAX_ARRAYS or max(map(len, arrays), default=0) > _NAME_LENGTH:
             raise InvalidInputError(

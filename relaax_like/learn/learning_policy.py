@@ -11,6 +11,7 @@ from relaax_like.config.seeds import derive_seed
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import Lease
 from relaax_like.experience.holes import Dense, cut_ends, make_dense
+from relaax_like.experience.rollout import stack_history
 from relaax_like.learn.reward_scale import RewardScale, scale_rewards
 from relaax_like.learn.training_error import (
     describe_place,
@@ -90,7 +91,7 @@ class LearningPolicy:
         Raises:
           NotFiniteError: the iteration has NaN or infinity; nothing has changed.
         """
-        self._dense = dense = make_dense(data.rollout)
+        self._dense = dense = make_dense(stack_history(data.rollout))
         rollout = dense.rollout
         arguments = self._task.make_arguments(rollout, cut_ends(rollout))
         self._validate_finite(arguments)

@@ -84,6 +84,7 @@ def _write_rollout(rollout: Rollout, message: learner_pb2.Rollout) -> None:
     if rollout.starts is not None:
         write_ndarray(rollout.starts, message.starts)
     _write_all(rollout.extras, message.extras)
+    _write_all(rollout.history, message.history)
 
 
 def _find_whole(inputs: np.ndarray, next_inputs: np.ndarray) -> np.ndarray | None:
@@ -129,6 +130,7 @@ def message_to_rollout(message: learner_pb2.Rollout) -> Rollout:
         valid=_to_array(message.valid, "valid") if message.HasField("valid") else None,
         starts=_to_array(message.starts, "starts") if message.HasField("starts") else None,
         extras=_read_all(message.extras),
+        history=_read_all(message.history),
     )
 
 

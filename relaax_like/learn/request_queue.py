@@ -12,7 +12,7 @@ from relaax_like.config.places import describe_error, describe_place, find_folde
 from relaax_like.core.records import LearnRequest
 from relaax_like.experience.collector import DataHandler, TrainingData, handle_rollout
 from relaax_like.experience.holes import Dense, make_dense
-from relaax_like.experience.rollout import Rollout, concatenate
+from relaax_like.experience.rollout import Rollout, concatenate, stack_history
 from relaax_like.learn.learner_loop import Source
 from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
@@ -85,8 +85,8 @@ class Packed:
 
     @functools.cached_property
     def dense(self) -> Dense:
-        """The rollouts without holes."""
-        return make_dense(self.data.rollout)
+        """The rollouts without holes, as the model sees them."""
+        return make_dense(stack_history(self.data.rollout))
 
     @property
     def mean_version(self) -> float:

@@ -58,9 +58,10 @@ class RolloutLayout:
             if name in actions:
                 rows = actions[name].reshape(-1, *space.shape)
                 space.validate(rows.astype(space.dtype, copy=False), len(rows), f"actions {name}")
+        inputs = self._cut_inputs(rollout.history)
         return Rollout(
-            inputs=_select("inputs", rollout.inputs, self._inputs, both),
-            next_inputs=_select("next_inputs", rollout.next_inputs, self._inputs, both),
+            inputs=_select("inputs", rollout.inputs, inputs, both),
+            next_inputs=_select("next_inputs", rollout.next_inputs, inputs, both),
             next_alive=_conform_alive(alive),
             rewards=_conform("rewards", rollout.rewards, (*both, self._rewards), _FLOAT32),
             actions=actions,
@@ -70,7 +71,39 @@ class RolloutLayout:
             valid=_conform_valid(rollout.valid, both),
             starts=_conform_starts(rollout.starts, slots),
             extras=_conform_extras(rollout.extras, both),
+            history={
+                name: _conform(
+                    f"history {name}",
+                    array,
+                    (len(array), slots, *inputs[name][0]),
+                    inputs[name][1],
+                )
+                for name, array in rollout.history.items()
+                if name in inputs
+            },
         )
+
+    def _cut_inputs(self, history: Arrays) -> _Specs:
+        """Returns the specs of one observation of those that the model sees with earlier ones.
+
+        Raises:
+          InvalidInputError: the model's input cannot be made of so many.
+        """
+        inputs = dict(self._inputs)
+        for name, array in history.items():
+            if name not in inputs:
+                continue
+            shape, dtype = inputs[name]
+            number = len(array) + 1 if array.ndim else 0
+            if number < 2 or not shape or shape[-1] % number:
+                raise InvalidInputError(
+                    f"history {name}: shape {list(array.shape)}, expected [n - 1, k, ...] for the "
+                    f"model's input {list(shape)} of n observations; do server and agents have the "
+                    "same observation_history?",
+                    "history",
+                )
+            inputs[name] = (*shape[:-1], shape[-1] // number), dtype
+        return inputs
 
 
 def _read_specs(specs: Specs) -> _Specs:

@@ -50,6 +50,8 @@ class BatchSlots(BatchAgents):
         self._exploit = exploit
         self._goes_on = False
         self._history = history
+        if history is not None:
+            self._agent.observation_history = history.length
         self._rewards = max(part.stop for part in processor.reward_columns.values())
         self._all_begin = False
 

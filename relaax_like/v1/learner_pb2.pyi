@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Rollout(_message.Message):
-    __slots__ = ("inputs", "next_inputs", "next_alive", "rewards", "actions", "log_prob", "states", "versions", "valid", "extras", "starts")
+    __slots__ = ("inputs", "next_inputs", "next_alive", "rewards", "actions", "log_prob", "states", "versions", "valid", "extras", "starts", "history")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,13 @@ class Rollout(_message.Message):
         key: str
         value: _ndarray_pb2.NdArray
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
+    class HistoryEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _ndarray_pb2.NdArray
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_INPUTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +63,7 @@ class Rollout(_message.Message):
     VALID_FIELD_NUMBER: _ClassVar[int]
     EXTRAS_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     inputs: _containers.MessageMap[str, _ndarray_pb2.NdArray]
     next_inputs: _containers.MessageMap[str, _ndarray_pb2.NdArray]
     next_alive: _ndarray_pb2.NdArray
@@ -67,7 +75,8 @@ class Rollout(_message.Message):
     valid: _ndarray_pb2.NdArray
     extras: _containers.MessageMap[str, _ndarray_pb2.NdArray]
     starts: _ndarray_pb2.NdArray
-    def __init__(self, inputs: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., next_inputs: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., next_alive: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., rewards: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., actions: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., log_prob: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., states: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., versions: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., valid: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., extras: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., starts: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
+    history: _containers.MessageMap[str, _ndarray_pb2.NdArray]
+    def __init__(self, inputs: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., next_inputs: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., next_alive: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., rewards: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., actions: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., log_prob: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., states: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., versions: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., valid: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., extras: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., starts: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., history: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ...) -> None: ...
 
 class Work(_message.Message):
     __slots__ = ("number", "task", "rollout", "episodes", "env_steps")

@@ -24,6 +24,9 @@ def test_means_leave_out_what_is_not_valid_and_weigh_the_rest():
     weights = tf.constant([[0.5, 1.0], [2.0, 9.0]])
     batch = make_batch(valid=tf.constant(VALID), weights=weights)
     assert float(batch.mean(tf.constant(X))) == pytest.approx((0.5 + 2.0 + 6.0) / 3)
+    nothing = make_batch(valid=tf.zeros_like(tf.constant(VALID)))
+    assert float(nothing.mean(tf.constant(X))) == 0
+    assert not nothing.normalize(tf.constant(X)).numpy().any()
 
 
 def test_valid_rows_are_brought_to_mean_0_and_deviation_1():

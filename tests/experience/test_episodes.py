@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relaax_like.experience.collector import TrainingData
-from relaax_like.experience.episodes import EpisodeCollector, find_borders
+from relaax_like.experience.episodes import EpisodeCollector, find_borders, join_columns
 from relaax_like.experience.holes import cut_ends, make_dense
 from relaax_like.experience.rollout import (
     ALIVE,
@@ -193,8 +193,11 @@ def test_an_episode_that_lasts_too_long_is_cut_off_at_the_end_of_a_rollout() -> 
     batches = take_all(collector)
     assert read_episodes(batches) == [list(range(8)), list(range(8, 14))]
     first, second = (data.rollout for data in batches)
-    # Bootstraps behind its last step, and goes on with the memory that it had there.
-    assert cut_ends(make_dense(first).rollout)[7, 0] in (ALIVE, TRUNCATED)
+    # Bootstraps behind its last step, at the end of the batch or before it, and goes on with the
+    # memory that it had there.
+    assert first.next_alive.tolist() == [[ALIVE]] * 8
+    longer = join_columns([first], 16)
+    assert cut_ends(make_dense(longer).rollout)[:8, 0].tolist() == [ALIVE] * 7 + [TRUNCATED]
     assert second.states["memory"].tolist() == [[8]]
     assert second.starts is not None
     assert second.starts.tolist() == [[0, 0, 8]]
@@ -213,18 +216,26 @@ def test_holes_stay_holes_and_an_episode_of_holes_alone_is_none() -> None:
     assert cut_ends(make_dense(data.rollout).rollout)[0, 0] == TRUNCATED
 
 
-def test_copies_that_a_data_handler_makes_are_episodes_of_their_own() -> None:
+def test_a_data_handler_sees_whole_episodes_and_what_it_returns_are_episodes() -> None:
     class Twice:
+        def __init__(self) -> None:
+            self.seen: list[list[float]] = []
+
         def after_interact(self, rollout: Rollout) -> list[Rollout]:
+            assert rollout.next_alive[-1, 0] == TERMINATED
+            self.seen.append(rollout.rewards[:, 0, 0].tolist())
             return [rollout, dataclasses.replace(rollout, rewards=rollout.rewards + 0.5)]
 
         def after_learn(self, training_data: TrainingData, policy_data: Any) -> None:
             pass
 
-    collector = make_collector(episodes=2, data_handler=Twice())
+    handler = Twice()
+    collector = make_collector(episodes=2, data_handler=handler)
     for rollout in make_rollouts([(ALIVE,)] * 5 + [(TERMINATED,)] + [(ALIVE,)] * 2):
         collector.add(rollout)
     (data,) = take_all(collector)
+    assert handler.seen == [[0, 1, 2, 3, 4, 5]]
+    assert data.tickets == (1,)  # two steps that came with the second wait
     expected = np.arange(6)[:, None] + [0, 0.5]
     np.testing.assert_array_equal(data.rollout.rewards[:6, :, 0], expected)
 
@@ -258,6 +269,48 @@ def test_rollouts_without_starts_are_refused_and_change_nothing() -> None:
     assert collector.num_added == 0
     with pytest.raises(ConfigError, match="max_steps 0, expected 1 or more"):
         make_collector(max_steps=0)
+
+
+def test_a_data_handler_that_fails_costs_the_episodes_at_hand_and_nothing_waits_for_them() -> None:
+    class Fails:
+        fails = True
+
+        def after_interact(self, rollout: Rollout) -> Rollout:
+            if self.fails:
+                raise ValueError("no")
+            return rollout
+
+        def after_learn(self, training_data: TrainingData, policy_data: Any) -> None:
+            pass
+
+    handler = Fails()
+    collector = make_collector(data_handler=handler)
+    first, second = make_rollouts([(TERMINATED,)] * 8)
+    with pytest.raises(ValueError, match="no"):
+        collector.add(first)
+    assert collector.dropped_steps == 4
+    handler.fails = False
+    collector.add(second)
+    batches = take_all(collector)
+    assert read_episodes(batches) == [[400], [500], [600], [700]]
+    assert [data.tickets for data in batches] == [(1,), (), (), (2,)]
+
+
+def test_slots_that_leave_are_forgotten_and_others_arrays_are_not_kept() -> None:
+    A, D = ALIVE, TERMINATED
+    rollouts = make_rollouts([(A,) * 50] * 3 + [(A, *[D] * 49)] + [(A,) * 50] * 4)
+    collector = make_collector(episodes=49)
+    collector.add(rollouts[0])
+    (kept,) = collector.get_state()["unfinished"]
+    arrays = kept["rollouts"][0]
+    assert arrays["rewards"].base is None
+    assert arrays["inputs"]["x"].base is None
+    assert [data.tickets for data in take_all(collector)] == [()]
+    collector.forget([0, 17])
+    assert collector.get_state()["unfinished"] == []
+    assert collector.dropped_steps == STEPS
+    collector.add(dataclasses.replace(rollouts[0]))
+    assert [data.tickets for data in take_all(collector)] == [(1,)]
 
 
 def test_borders_are_behind_each_end() -> None:

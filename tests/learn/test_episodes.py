@@ -33,6 +33,7 @@ from relaax_like.experience.trajectory_files import (
 from relaax_like.learn.experience_service import ExperienceService
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.updates import LearningTask
+from relaax_like.parameter_server.parameter_server import ParameterServer
 
 EPISODES = 3
 
@@ -130,16 +131,19 @@ def test_reinforce_learns_from_whole_episodes_and_each_file_has_them(tmp_path: P
     assert len({agent for agent, _ in seen}) == 8
 
 
-def make_service(collectors: list[EpisodeCollector]) -> tuple[ExperienceService, PlainPolicy]:
+def make_service(
+    collectors: list[EpisodeCollector], server: ParameterServer | None = None
+) -> tuple[ExperienceService, PlainPolicy]:
     """Makes the service of a learner that waits for two episodes."""
     policy = PlainPolicy()
+    server = server or make_plain_server()
 
     def make_collector() -> EpisodeCollector:
         collectors.append(EpisodeCollector(STEPS, 2, capacity=8, max_steps=1000))
         return collectors[-1]
 
     service = make_plain_service(
-        make_plain_server(), policy, columns=2, waits=False, make_collector=make_collector
+        server, policy, columns=2, waits=False, make_collector=make_collector
     )
     return service, policy
 
@@ -191,4 +195,52 @@ def test_agents_play_on_until_there_are_whole_episodes_and_then_wait_for_their_u
         assert collectors[0].dropped_steps == 0
     finally:
         policy.gate.set()
+        service.stop()
+
+
+def test_no_episode_is_learned_from_again_after_a_restart() -> None:
+    server = make_plain_server()
+    parts = [make_part(1, 0, ends=False), make_part(2, 0, ends=True), make_part(3, 0, ends=True)]
+    experiences = [make_experience(number, part) for number, part in enumerate(parts, 1)]
+    collectors: list[EpisodeCollector] = []
+    first, policy = make_service(collectors, server)
+    first.start()
+    for experience in experiences:
+        first.add(experience)
+    wait_until(lambda: server.pull().version == 1, "the update")
+    first.stop()
+    assert len(policy.rewards) == 1
+
+    second, policy = make_service(collectors, server)
+    second.start()
+    try:
+        for experience in experiences:  # as of a client that has not heard of it
+            second.add(experience)
+        assert collectors[1].num_added == 0
+        # The rest of an episode whose beginning is lost.
+        second.add(make_experience(4, make_part(1, STEPS, ends=True)))
+        assert (collectors[1].num_added, collectors[1].dropped_steps) == (0, STEPS)
+    finally:
+        second.stop()
+    assert server.global_t == 4 * STEPS
+
+
+def test_who_leaves_or_starts_anew_takes_its_unfinished_episode_along() -> None:
+    collectors: list[EpisodeCollector] = []
+    service, _ = make_service(collectors)
+    service.start()
+    try:
+
+        def count_unfinished() -> int:
+            return len(collectors[0].get_state()["unfinished"])
+
+        service.add(make_experience(1, make_part(1, 0, ends=False), agent="one"))
+        service.add(make_experience(2, make_part(2, 0, ends=False), agent="other"))
+        assert count_unfinished() == 2
+        service.add(make_experience(3, agent="one", is_leaving=True))
+        assert count_unfinished() == 1
+        service.add(make_experience(1, make_part(3, 0, ends=False), incarnation=2))
+        assert count_unfinished() == 1
+        assert collectors[0].dropped_steps == 2 * STEPS
+    finally:
         service.stop()

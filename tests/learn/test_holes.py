@@ -220,6 +220,19 @@ def test_holes_and_further_columns_travel_and_are_kept(tmp_path):
         ({"starts": np.zeros((2, 3), np.int64)}, r"starts: int64 of \[2, 3\], expected int64 of"),
         ({"starts": np.zeros((SLOTS, 3), np.float32)}, "starts: float32"),
         ({"starts": np.full((SLOTS, 3), -1)}, "starts: an episode or a step below 0"),
+        (
+            {"history": {"observation": np.zeros((1, SLOTS, 1), np.float32)}},
+            r"history observation: shape \[1, 3, 1\], expected \[n - 1, k, ...\] for the model's "
+            r"input \[3\] of n observations",
+        ),
+        (
+            {"history": {"observation": np.zeros((0, SLOTS, 3), np.float32)}},
+            r"history observation: shape \[0, 3, 3\], expected",
+        ),
+        (
+            {"history": {"observation": np.zeros((2, SLOTS, 2), np.float32)}},
+            r"inputs observation: float32 of \[8, 3, 3\], expected float32 of \[8, 3, 1\]",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(change, text):
