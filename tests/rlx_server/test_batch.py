@@ -13,6 +13,7 @@ from support.rlx import RawClient, array, make_next, make_step
 from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.prediction import TASK
+from relaax_like.experience.rollout import stack_history
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.rlx_server.server import RlxServer, ServerThread
@@ -217,7 +218,9 @@ def test_the_model_sees_the_newest_observations_of_the_episode_at_hand():
             )
             step(client, observations=observe(1, value=11))
             step(client, observations=observe(1, value=12))
-    (rollout,) = rollouts
+    (once,) = rollouts
+    np.testing.assert_array_equal(once.inputs["observation"][:, 0, 0], [1, 2, 10, 11])
+    rollout = stack_history(once)
     seen = rollout.inputs["observation"][:, 0, ::4]
     np.testing.assert_array_equal(seen, [[1, 1], [1, 2], [10, 10], [10, 11]])
     after = rollout.next_inputs["observation"][:, 0, ::4]
