@@ -3,12 +3,11 @@
 import itertools
 import queue
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, cast
 
 import grpc
-import numpy as np
 
 from relaax_like.bridge import chunks, frames, messages
 from relaax_like.bridge.errors import to_exception
@@ -22,14 +21,72 @@ from relaax_like.wire.errors import ServerUnavailableError
 
 @dataclass(frozen=True)
 class Advance:
-    """What the server says: how far it has come, and its newest version, step and values."""
+    """What the learner says: how far it has come, and its newest version, step and values."""
 
     progress: StreamProgress
     reply: Reply
 
 
+class Call(Iterator[frames.ExperienceReply], Protocol):
+    """An open call of `relaax.v1.Experience.Collect`: its replies, as they arrive."""
+
+    def put(self, part: frames.ExperienceRequest | None) -> None:
+        """Sends a message; None: there are no more."""
+
+    def is_active(self) -> bool:
+        """Returns whether the other end still reads."""
+
+    def cancel(self) -> None:
+        """Ends the call; can be called twice, from any thread."""
+
+
+class GrpcCall(Call):
+    """A call to a parameter server. gRPC sends in a thread of its own, so `put` never waits.
+
+    Args:
+      channel: to the server.
+      address: of the server.
+
+    Raises:
+      ServerUnavailableError: the channel has been closed.
+    """
+
+    def __init__(self, channel: grpc.Channel, address: str):
+        self._address = address
+        # What that thread has still to take; None ends it.
+        self._outbox: queue.SimpleQueue[frames.ExperienceRequest | None] = queue.SimpleQueue()
+        open_call = channel.stream_stream(
+            "/relaax.v1.Experience/Collect",
+            request_serializer=frames.to_bytes,
+            response_deserializer=frames.to_experience_reply,
+        )
+        try:
+            self._call: Any = open_call(iter(self._outbox.get, None))
+        except ValueError as error:  # what gRPC says of its own closed channels
+            raise ServerUnavailableError(f"the link to {address} was closed: {error}") from None
+
+    def __next__(self) -> frames.ExperienceReply:
+        try:
+            return cast(frames.ExperienceReply, next(self._call))
+        except grpc.RpcError as error:
+            raise to_exception(error, self._address) from error
+
+    def put(self, part: frames.ExperienceRequest | None) -> None:
+        """Puts a message into the thread's queue."""
+        self._outbox.put(part)
+
+    def is_active(self) -> bool:
+        """Returns whether the call has not ended."""
+        return bool(self._call.is_active())
+
+    def cancel(self) -> None:
+        """Ends the call and the thread."""
+        self._outbox.put(None)
+        self._call.cancel()
+
+
 class CollectStream:
-    """One client's stream of experience, open from the constructor to `close`.
+    """One client's stream of experience.
 
         stream = link.collect_stream("rlx-1")
         stream.open(incarnation, have_version=0, have_epoch=0)
@@ -37,25 +94,16 @@ class CollectStream:
         for advance in stream: ...     # in another; raises when the stream breaks
 
     Args:
-      channel: to the server.
-      address: of the server.
-      manifest: of the run.
+      call: its messages; cancelled with it.
+      manifest: of the values.
       client_id: unique in the run.
     """
 
-    def __init__(self, channel: grpc.Channel, address: str, manifest: Manifest, client_id: str):
+    def __init__(self, call: Call, manifest: Manifest, client_id: str):
         self.manifest = manifest
-        self._address = address
+        self._call = call
         self._client_id = client_id
         self._pool = BufferPool(manifest.total_bytes)
-        self._open_call = channel.stream_stream(
-            "/relaax.v1.Experience/Collect",
-            request_serializer=frames.to_bytes,
-            response_deserializer=frames.to_experience_reply,
-        )
-        # What gRPC's sending thread has still to take; None ends it.
-        self._outbox: queue.SimpleQueue[frames.ExperienceRequest | None] = queue.SimpleQueue()
-        self._call: Any = None
         self._ranges: messages.Ranges = ()
 
     def open(
@@ -75,7 +123,6 @@ class CollectStream:
 
         Raises:
           InvalidInputError: a name that is not in the manifest.
-          ServerUnavailableError: the channel has been closed.
         """
         self._ranges = () if names is None else self.manifest.find_ranges(names)
         header = experience_pb2.ExperienceHeader(
@@ -85,79 +132,70 @@ class CollectStream:
             have_epoch=have_epoch,
             ranges=messages.ranges_to_messages(self._ranges),
         )
-        self._outbox.put(experience_pb2.ExperienceRequest(header=header))
-        try:
-            self._call = self._open_call(iter(self._outbox.get, None))
-        except ValueError as error:  # what gRPC says of its own closed channels
-            raise ServerUnavailableError(
-                f"the link to {self._address} was closed: {error}"
-            ) from None
+        self._call.put(experience_pb2.ExperienceRequest(header=header))
 
     def send(self, experience: Experience) -> None:
-        """Sends experience without waiting; the rollout's bytes must not change any more."""
+        """Sends experience; the rollout's bytes must not change any more.
+
+        Over a pair of sockets it waits while the other end does not read.
+        """
         rollout = experience.rollout
-        parts = iter(()) if rollout is None else chunks.split(rollout)
-        small = rollout is not None and chunks.fits_one(rollout.nbytes)
-        header = experience_pb2.ExperienceHeader(
-            client_id=experience.client_id,
-            incarnation=experience.incarnation,
-            sequence=experience.sequence,
-            agent=experience.agent,
-            columns=experience.columns,
-            rollout_bytes=0 if rollout is None else rollout.nbytes,
-            first_chunk=bytes(next(parts)) if small else b"",
-            episodes=[
-                pb.Episode(episode_return=e.episode_return, length=e.length)
-                for e in experience.episodes
-            ],
-            leaves=experience.is_leaving,
-            env_steps=experience.env_steps,
-            sampling_sec=experience.sampling_sec,
-        )
-        self._outbox.put(experience_pb2.ExperienceRequest(header=header))
+        request = experience_pb2.ExperienceRequest()
+        header = request.header  # filled in place: quicker than a copy
+        header.client_id = experience.client_id
+        header.incarnation = experience.incarnation
+        header.sequence = experience.sequence
+        header.agent = experience.agent
+        header.columns = experience.columns
+        for episode in experience.episodes:
+            header.episodes.add(episode_return=episode.episode_return, length=episode.length)
+        header.leaves = experience.is_leaving
+        header.env_steps = experience.env_steps
+        header.sampling_sec = experience.sampling_sec
+        parts: Iterable[memoryview] = ()
+        if rollout is not None:
+            header.rollout_bytes = rollout.nbytes
+            if chunks.fits_one(rollout.nbytes):
+                header.first_chunk = rollout.tobytes()
+            else:
+                parts = chunks.split(rollout)
+        self._call.put(request)
         for part in parts:
-            self._outbox.put(part)
+            self._call.put(part)
 
     def __iter__(self) -> Iterator[Advance]:
-        """Yields what the server says, about once a second at least.
+        """Yields what the other end says.
 
         Raises:
           ServerUnavailableError: the stream broke.
           LeasedError: the run does not learn in its parameter server.
           InvalidInputError: what was sent last is malformed.
         """
-        try:
-            for message in self._call:
-                yield self._read(message)
-        except grpc.RpcError as error:
-            raise to_exception(error, self._address) from error
-        raise ServerUnavailableError(f"the parameter server at {self._address} ended the stream")
+        for message in self._call:
+            yield self._read(message)
+        raise ServerUnavailableError("the learner ended the stream")
 
     def finish(self, timeout_sec: float) -> None:
-        """Sends no more, and waits until the server has read all; then closes."""
-        self._outbox.put(None)
+        """Sends no more, and waits until the other end has read all; then closes."""
+        self._call.put(None)
         end = time.monotonic() + timeout_sec
-        while self._call is not None and self._call.is_active() and time.monotonic() < end:
+        while self._call.is_active() and time.monotonic() < end:
             time.sleep(0.01)
         self.close()
 
     def close(self) -> None:
         """Ends the stream; may be called twice, from any thread."""
-        self._outbox.put(None)
-        if self._call is not None:
-            self._call.cancel()
+        self._call.cancel()
 
     def _read(self, message: frames.ExperienceReply) -> Advance:
         if not isinstance(message, experience_pb2.ExperienceReply):
-            raise ServerUnavailableError("the parameter server sent values without a header")
+            raise ServerUnavailableError("the learner sent values without a header")
         progress = message.progress
         first = pb.PushPullReply(header=progress.header)
         reply = messages.messages_to_reply(
-            itertools.chain([first], self._call), self.manifest, self._pool, ranges=self._ranges
+            itertools.chain([first], self._call),  # type: ignore[arg-type]  # chunks alone
+            self.manifest,
+            self._pool,
+            ranges=self._ranges,
         )
         return Advance(StreamProgress(progress.received_through, progress.released_through), reply)
-
-
-def make_rollout_bytes(serialized: bytes) -> np.ndarray:
-    """Returns a serialised rollout as `Experience.rollout` has it."""
-    return np.frombuffer(serialized, np.uint8)

@@ -10,7 +10,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from relaax_like.bridge.channel import SERVER_OPTIONS, bind, make_channel, make_interceptors
-from relaax_like.bridge.collecting import CollectStream
+from relaax_like.bridge.collecting import CollectStream, GrpcCall
 from relaax_like.bridge.experience_servicer import (
     ExperienceServicer,
     add_experience_to_server,
@@ -104,13 +104,13 @@ class Link:
         )
 
     def collect_stream(self, client_id: str, timeout_sec: float | None = None) -> CollectStream:
-        """Returns a stream of experience to the server, not opened; waits for the server first.
+        """Returns a stream of experience to the server; waits for the server first.
 
         Raises:
           ServerUnavailableError: it did not answer within `timeout_sec` (None: for ever).
         """
         manifest = self.wait(timeout_sec)
-        return CollectStream(self._channel, self.address, manifest, client_id)
+        return CollectStream(GrpcCall(self._channel, self.address), manifest, client_id)
 
     def metrics(self) -> MetricsClient:
         """Returns the recorder behind the server, shared by all agents of the process."""

@@ -1,14 +1,13 @@
 """The `relaax.v1.Experience` service: rollouts come in, progress and values go out."""
 
 import threading
-import time
 from collections.abc import Iterator
 
 import grpc
 
 from relaax_like.bridge import chunks, errors, frames, messages
 from relaax_like.bridge.receiving import Receiving
-from relaax_like.core.records import MAX_EPISODES, Episode, Experience, StreamProgress
+from relaax_like.core.records import MAX_EPISODES, Episode, Experience, Reply, StreamProgress
 from relaax_like.core.roles import ExperienceSink, ParameterServerBackend
 from relaax_like.v1 import experience_pb2
 from relaax_like.wire.errors import InvalidInputError, LeasedError
@@ -38,7 +37,7 @@ class ExperienceServicer:
         """Takes experience in a thread beside, and tells how far it has come."""
         try:
             sink = self._get_sink()
-            first = _get_header(next(request_iterator, None))
+            first = get_header(next(request_iterator, None))
             if not first.client_id:
                 raise InvalidInputError("client_id: empty, expected a name", "client_id")
             epoch = self._backend.pull(first.client_id).epoch  # refuses bad names
@@ -75,16 +74,7 @@ class ExperienceServicer:
             # In this order: who acts on does so with values at least as new.
             progress = sink.wait(name, incarnation, seen, -1, 0.0)
             reply = self._backend.pull(name, have)
-            parts = messages.reply_to_messages(reply, ranges=ranges)
-            header = next(parts).header  # type: ignore[union-attr]
-            yield experience_pb2.ExperienceReply(
-                progress=experience_pb2.ExperienceProgress(
-                    received_through=progress.received,
-                    released_through=progress.released,
-                    header=header,
-                )
-            )
-            yield from parts  # type: ignore[misc]  # chunks alone
+            yield from progress_to_messages(progress, reply, ranges)
             # What the client sends again must not be in the first answer: by that it tells what a
             # server before this one has received and lost.
             stream.start()
@@ -162,7 +152,7 @@ class _Stream:
             self._sink.wake()
 
     def _continue(self, message: frames.ExperienceRequest) -> experience_pb2.ExperienceHeader:
-        header = _get_header(message)
+        header = get_header(message)
         if (header.client_id, header.incarnation) != (
             self._first.client_id,
             self._first.incarnation,
@@ -187,34 +177,63 @@ class _Stream:
                 "allowed in this run",
                 "rollout_bytes",
             )
-        rollout = None
-        if 0 < header.rollout_bytes <= len(header.first_chunk):  # as small ones are
-            assembler = chunks.Assembler(header.rollout_bytes, "rollout")
-            assembler.add(header.first_chunk)
-            rollout = assembler.finish()
-        elif header.rollout_bytes:
-            with self._receiving.admit(header.rollout_bytes, self._context) as reception:
-                assembler = chunks.Assembler(header.rollout_bytes, "rollout")
-                assembler.add(header.first_chunk)
-                while not assembler.complete:
-                    assembler.add(_get_chunk(next(self._requests, None)))
-                    reception.heard = time.monotonic()
-                rollout = assembler.finish()
-        return Experience(
-            client_id=header.client_id,
-            incarnation=header.incarnation,
-            sequence=header.sequence,
-            agent=header.agent,
-            columns=header.columns,
-            rollout=rollout,
-            episodes=tuple(Episode(e.episode_return, e.length) for e in header.episodes),
-            is_leaving=header.leaves,
-            env_steps=header.env_steps,
-            sampling_sec=header.sampling_sec,
+        if header.rollout_bytes <= len(header.first_chunk):  # as small ones are
+            return read_experience(header, self._requests)
+        with self._receiving.admit(header.rollout_bytes, self._context) as reception:
+            return read_experience(header, reception.note(self._requests))
+
+
+def progress_to_messages(
+    progress: StreamProgress, reply: Reply, ranges: messages.Ranges
+) -> Iterator[frames.ExperienceReply]:
+    """Yields progress with a reply's header, then chunks; see `messages.reply_to_messages`."""
+    parts = messages.reply_to_messages(reply, ranges=ranges)
+    header = next(parts).header  # type: ignore[union-attr]
+    yield experience_pb2.ExperienceReply(
+        progress=experience_pb2.ExperienceProgress(
+            received_through=progress.received,
+            released_through=progress.released,
+            header=header,
         )
+    )
+    yield from parts  # type: ignore[misc]  # chunks alone
 
 
-def _get_header(message: frames.ExperienceRequest | None) -> experience_pb2.ExperienceHeader:
+def read_experience(
+    header: experience_pb2.ExperienceHeader, more: Iterator[frames.ExperienceRequest]
+) -> Experience:
+    """Reads the chunks that follow a header, and no further; allocates the announced length.
+
+    Raises:
+      InvalidInputError: the chunks are not those that the header announces.
+    """
+    rollout = None
+    if header.rollout_bytes:
+        assembler = chunks.Assembler(header.rollout_bytes, "rollout")
+        assembler.add(header.first_chunk)
+        while not assembler.complete:
+            assembler.add(_get_chunk(next(more, None)))
+        rollout = assembler.finish()
+    return Experience(
+        client_id=header.client_id,
+        incarnation=header.incarnation,
+        sequence=header.sequence,
+        agent=header.agent,
+        columns=header.columns,
+        rollout=rollout,
+        episodes=tuple(Episode(e.episode_return, e.length) for e in header.episodes),
+        is_leaving=header.leaves,
+        env_steps=header.env_steps,
+        sampling_sec=header.sampling_sec,
+    )
+
+
+def get_header(message: frames.ExperienceRequest | None) -> experience_pb2.ExperienceHeader:
+    """Returns a message's header.
+
+    Raises:
+      InvalidInputError: it has none.
+    """
     if isinstance(message, experience_pb2.ExperienceRequest) and message.HasField("header"):
         return message.header
     raise InvalidInputError("experience: expected a header without a chunk", "header")

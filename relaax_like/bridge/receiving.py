@@ -5,11 +5,13 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import grpc
 
-from relaax_like.bridge import frames
 from relaax_like.wire.errors import ServerUnavailableError
+
+RequestT = TypeVar("RequestT")
 
 # Where there is no room left, a push ends that was silent for so long, or takes so long altogether:
 # that many seconds, and one more for each megabyte. A client of ours gives up about then.
@@ -41,7 +43,7 @@ class Reception:
     heard: float
     cancelled: bool = False
 
-    def note(self, requests: Iterator[frames.Request]) -> Iterator[frames.Request]:
+    def note(self, requests: Iterator[RequestT]) -> Iterator[RequestT]:
         """Hands messages on and notes when they came."""
         for request in requests:
             self.heard = time.monotonic()

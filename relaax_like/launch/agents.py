@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
 from relaax_like.agent.data_processor import ComputationDataProcessor
-from relaax_like.algorithm.model import get_acting_names
+from relaax_like.algorithm.model import get_acting_names, get_variables
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.control import Link
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
+from relaax_like.core.manifest import make_manifest
 from relaax_like.core.metrics import Metrics, NullMetrics
 from relaax_like.core.prediction import TASK
-from relaax_like.core.roles import ParameterServerClient, Publisher
+from relaax_like.core.roles import Learner, ParameterServerClient, Publisher
 from relaax_like.launch.algorithm_code import naming_place
 from relaax_like.launch.learners import (
     get_make_algorithms,
@@ -26,8 +27,8 @@ from relaax_like.launch.learners import (
     refuse_hooks,
 )
 from relaax_like.launch.process import EXIT_USAGE, Shutdown, without_native_stderr
+from relaax_like.learn.child_learner import ChildLearner
 from relaax_like.learn.fixed_values import FixedValues
-from relaax_like.learn.learner_process import LearnerProcess
 from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
 from relaax_like.wire.errors import ConfigError, RelaaxError
@@ -50,7 +51,7 @@ class BesideLearner:
       ahead: rollouts that an agent may be ahead of it.
     """
 
-    link: LearnerProcess | RemoteLearner
+    link: ChildLearner | RemoteLearner
     metrics: Metrics
     ahead: int
 
@@ -157,18 +158,27 @@ def make_agent_host(
 
         return BatchHost(config, make_processors, agent_class)
     link = beside.link
-    if not isinstance(link, RemoteLearner):
+    if isinstance(link, ChildLearner):
         link.start()  # first: it takes the longest to come up
     actors = _make_actors(experiment, client_id, agent_class)
-    if isinstance(link, RemoteLearner):
-        link.connect(get_acting_names(actors[TASK].model))
     # A worker that is restarted has the client id of the one before it, but its slots are others.
     name = make_client_id(client_id)
     beside_processors = {
-        task: ComputationDataProcessor(actor, link.learner(task), beside.metrics, f"{name}-{task}")
+        task: ComputationDataProcessor(
+            actor, _connect(link, task, actor), beside.metrics, f"{name}-{task}"
+        )
         for task, actor in actors.items()
     }
     return BatchHost(config, lambda: beside_processors, agent_class, beside.ahead)
+
+
+def _connect(link: ChildLearner | RemoteLearner, task: str, actor: "Actor") -> Learner:
+    """Connects a task's agents to their learner; they need the values that act."""
+    names = get_acting_names(actor.model)
+    if isinstance(link, ChildLearner):
+        return link.learner(task, make_manifest(get_variables(actor.model)), names)
+    link.connect(names)
+    return link.learner(task)
 
 
 def _make_serial_processor(

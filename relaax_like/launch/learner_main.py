@@ -1,7 +1,7 @@
 """`python -m ...`: the learner's process of an rlx server.
 
-Its arguments are the YAML file, overrides, and the number of the socket that the rlx server holds
-the other end of. It ends with it.
+Its arguments are the YAML file, overrides, and the number of its end of the control socket (see
+`bridge.pair`). It ends with the rlx server, which has the other end.
 """
 
 import signal
@@ -22,20 +22,18 @@ from relaax_like.launch.process import (
     start_tracing,
 )
 from relaax_like.launch.security import make_client_security
-from relaax_like.learn.channel import Channel
-from relaax_like.learn.worker import LearnerWorker
-from relaax_like.v1 import learner_pb2
+from relaax_like.learn.learner_service import LearnerService
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError
 
 
 def main() -> int:
-    """Serves the rlx server until it says stop, or has gone."""
-    # The rlx server is asked to end, and tells.
+    """Serves the rlx server until it sends no more, or has gone."""
+    # The rlx server receives them, too, and then ends its streams.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     file, *overrides, number = sys.argv[1:]
-    worker = LearnerWorker(Channel(socket.socket(fileno=int(number)), learner_pb2.LearnerRequest))
+    service = LearnerService(socket.socket(fileno=int(number)))
     experiment = load_experiment(file, overrides)
     settings = experiment.rlx_server
     setup_logging(settings.log_level)
@@ -53,11 +51,11 @@ def main() -> int:
                 make_client,
                 make_client_id("rlx"),
                 compile_in_background=True,
-                on_failure=worker.fail,
+                on_failure=service.fail,
             )
         status = 0
         try:
-            worker.serve(learners)
+            service.serve({task: (one, one.manifest) for task, one in learners.items()})
         except ConfigError as error:
             print(f"error: {error}", file=sys.stderr)
             status = EXIT_USAGE

@@ -28,7 +28,7 @@ from relaax_like.launch.security import (
     make_server_security,
     validate_exposure,
 )
-from relaax_like.learn.learner_process import LearnerProcess
+from relaax_like.learn.child_learner import ChildLearner
 from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.nn.compiling import use_compile_cache
 from relaax_like.rlx_server.admission import Admission
@@ -137,15 +137,15 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
 
 def _make_learner(
     experiment: Experiment, overrides: Sequence[str], link: Link, shutdown: Shutdown
-) -> LearnerProcess | RemoteLearner:
+) -> ChildLearner | RemoteLearner:
     """Makes the link to where the run learns; nothing is started."""
     if experiment.learner.placement == "server":
         return make_remote_learner(link, make_client_id("rlx"), _HELLO_WAIT_SEC, shutdown)
-    return LearnerProcess(
+    return ChildLearner(
         [sys.executable, "-m", _LEARNER, str(experiment.file), *overrides],
         environment=_make_environment(),
         on_global_t=link.note_global_t,
-        on_failure=shutdown.request,
+        on_failure=lambda error: shutdown.request(EXIT_USAGE),
         fatal=(EXIT_USAGE,),
     )
 
@@ -192,7 +192,7 @@ def _announce_link(link: Link, shutdown: Shutdown) -> bool:
 
 
 def _wait_for_learner(
-    host: AgentHost, learner: LearnerProcess | RemoteLearner, shutdown: Shutdown
+    host: AgentHost, learner: ChildLearner | RemoteLearner, shutdown: Shutdown
 ) -> bool:
     """Waits until batch-native agents can learn; False: this process ends."""
     if not isinstance(host, BatchHost):

@@ -8,9 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-from google.protobuf.message import DecodeError
-
 from relaax_like.core.records import (
     Episode,
     Experience,
@@ -22,8 +19,7 @@ from relaax_like.core.roles import ExperienceSink
 from relaax_like.experience.magnitudes import validate_rollout
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.holding import Holding
-from relaax_like.learn.messages import message_to_rollout
-from relaax_like.v1 import learner_pb2
+from relaax_like.learn.rollout_messages import bytes_to_rollout
 from relaax_like.wire.errors import (
     CollectorClosedError,
     CollectorFullError,
@@ -47,7 +43,6 @@ _STOP_SEC = 2.0
 # longest ago is forgotten first.
 _MAX_CLIENTS = 1_000
 _NAME_LENGTH = 200
-_MAX_ARRAYS = 1_000
 _MAX_EPISODE_LENGTH = 1 << 40
 # Environment steps that a message can count beyond those of its rollout.
 _MAX_MORE_STEPS = 1 << 32
@@ -174,7 +169,7 @@ class ExperienceService(ExperienceSink):
         source = self._wait_for_source()
         rollout = None
         if experience.rollout is not None and not self._is_known(experience):
-            rollout = source.conform(_read_rollout(experience.rollout))
+            rollout = source.conform(bytes_to_rollout(experience.rollout))
             validate_rollout(rollout)
             if rollout.slots != experience.columns:
                 raise InvalidInputError(
@@ -362,28 +357,6 @@ class ExperienceService(ExperienceSink):
             if self._finished:
                 self._release(list(self._by_ticket))
             self._changed.notify_all()
-
-
-def _read_rollout(data: np.ndarray) -> Rollout:
-    """Reads a rollout that came over the network.
-
-    Raises:
-      InvalidInputError: it is none.
-    """
-    try:
-        message = learner_pb2.Rollout.FromString(data.tobytes())
-    except DecodeError:
-        raise InvalidInputError("rollout: not a valid Rollout message", "rollout") from None
-    observed = (message.inputs, message.next_inputs, message.history)
-    for arrays in (*observed, message.actions, message.states, message.extras):
-        # Errors name arrays: a name of a megabyte is not to come back as one.
-        if len(arrays) > _MAX_ARRAYS or max(map(len, arrays), default=0) > _NAME_LENGTH:
-            raise InvalidInputError(
-                f"rollout: {len(arrays)} arrays of one kind, expected at most {_MAX_ARRAYS}, "
-                f"with names of at most {_NAME_LENGTH} characters",
-                "rollout",
-            )
-    return message_to_rollout(message)
 
 
 def _validate_episodes(episodes: Sequence[Episode]) -> None:

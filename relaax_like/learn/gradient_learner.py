@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from relaax_like.config.base_learner import NO_HOOKS
+from relaax_like.core.manifest import Manifest, make_manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import LearnerUpdate, LearnRequest
 from relaax_like.core.roles import Learner, OnUpdate, ParameterServerClient
@@ -85,6 +86,11 @@ class GradientLearner(Learner):
         self._on_update: OnUpdate = lambda learned: None
         self._failed_rollouts = 0
         self._next_failure_line = 0.0
+
+    @property
+    def manifest(self) -> Manifest:
+        """The layout of the values that it hands on."""
+        return make_manifest(self._task.get_variables())
 
     def metrics(self) -> Metrics:
         """Returns the recorder."""

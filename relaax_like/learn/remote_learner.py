@@ -1,4 +1,4 @@
-"""RemoteLearner: what agents see of a learner in the parameter server's process."""
+"""RemoteLearner: what agents see of a learner in another process."""
 
 import itertools
 import logging
@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.bridge.collecting import Advance, CollectStream, make_rollout_bytes
+from relaax_like.bridge.collecting import Advance, CollectStream
 from relaax_like.core.records import MAX_EPISODES, Experience, LearnerUpdate, LearnRequest, Reply
 from relaax_like.core.roles import Learner, OnUpdate
-from relaax_like.learn.messages import rollout_to_message
+from relaax_like.learn.rollout_messages import rollout_to_bytes
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import (
+    ConfigError,
     InvalidInputError,
     LeasedError,
     NotAllowedError,
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 # How long an agent that is being built waits for the first values.
 _START_WAIT_SEC = 5.0
 _MIN_PAUSE_SEC, _MAX_PAUSE_SEC = 0.2, 2.0
+_MIN_RESTART_SEC, _MAX_RESTART_SEC = 1.0, 30.0
 _FINISHED_PAUSE_SEC = 10.0
 # At the end, for all that is to be waited for.
 _STOP_SEC = 3.0
@@ -74,27 +76,29 @@ class _UnderWay:
 
 
 class RemoteLearner(Learner):
-    """Sends rollouts to the learner in the parameter server, and takes the values that come back.
+    """Sends rollouts to a learner in another process, and takes the values that come back.
 
         learner = RemoteLearner(lambda: link.collect_stream("rlx-1", 5.0), "rlx-1")
         learner.connect()
         processor = ComputationDataProcessor(actor, learner, metrics)
 
-    Where the stream breaks it is opened anew, and what was not received is sent again; agents do
-    not wait for that. While the parameter server is away, rollouts are discarded and counted; those
-    that it had received and not learned from before a restart are lost, and counted, too. The
-    environment steps of rollouts that were never received go with the next request.
+    When the stream breaks it is opened again, and what was not received is sent again; agents do
+    not wait for that. While the learner is away, rollouts are discarded and counted; those that it
+    had received and not learned from before a restart are lost, and counted, too. The environment
+    steps of rollouts that were never sent go with the next request.
 
     Attributes:
       lost_rollouts: how many those were.
 
     Args:
-      open_stream: makes a stream, not opened; may wait for the server for some seconds.
+      open_stream: makes a stream; may wait for the server for some seconds.
       client_id: of this process.
       on_global_t: called, from another thread, with the newest known environment steps of the run.
       on_failure: called, from another thread, when there is no use in trying again.
       get_sampling_sec: returns the seconds in which this process has sampled so far, without
         waiting; called by another thread.
+      is_child: the learner is a child of this process, which `open_stream` starts again. Nothing is
+        sent to it again, as it may have pushed a gradient of it; and it waits for no agents.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class RemoteLearner(Learner):
         on_global_t: Callable[[int], None] = lambda global_t: None,
         on_failure: Callable[[RelaaxError], None] = lambda error: None,
         get_sampling_sec: Callable[[], float] = lambda: 0.0,
+        is_child: bool = False,
     ):
         self.lost_rollouts = 0  # written under _lock
         self._open_stream = open_stream
@@ -111,16 +116,19 @@ class RemoteLearner(Learner):
         self._on_global_t = on_global_t
         self._on_failure = on_failure
         self._get_sampling_sec = get_sampling_sec
+        self._is_child = is_child
+        self._name = "the learner" if is_child else "the parameter server"
         self._sampling_sec = 0.0  # reported so far; in the sending thread alone
         self._incarnation = time.time_ns()
         self._numbers = itertools.count(1)
         # Bounded by the agents, of whom each has at most one or two works under way.
         self._queue: queue.SimpleQueue[LearnRequest | None] = queue.SimpleQueue()
         self._names: Collection[str] | None = None
-        self._lock = threading.Lock()  # guards what follows; held while something is sent
+        self._lock = threading.Lock()  # guards what follows
         self._stream: CollectStream | None = None
         self._under_way: dict[int, _UnderWay] = {}  # sequence -> work
-        self._uncounted = 0  # environment steps of requests that the server does not have
+        self._uncounted = 0  # environment steps of requests that the learner does not have
+        self._heard = 0.0  # monotonic time of the newest answer, or of work for an idle learner
         self._telling = threading.Lock()  # guards these two; held while agents are told
         self._newest: LearnerUpdate | None = None  # all that is known, with the newest values
         self._on_update: OnUpdate | None = None
@@ -150,7 +158,7 @@ class RemoteLearner(Learner):
             if self._newest is None and self._stopping.is_set():
                 raise ServerUnavailableError("this process is shutting down; reconnect later")
             if self._newest is None:
-                raise ServerUnavailableError("the parameter server is not ready; retry later")
+                raise ServerUnavailableError(f"{self._name} is not ready; retry later")
             self._on_update = on_update
             on_update(self._newest)
 
@@ -165,11 +173,18 @@ class RemoteLearner(Learner):
 
     def leave(self, agent: str) -> None:
         """Tells the server not to wait for an agent."""
-        self._queue.put(LearnRequest(0, None, agent=agent, is_leaving=True))
+        if not self._is_child:
+            self._queue.put(LearnRequest(0, None, agent=agent, is_leaving=True))
 
     def learner(self, task: str) -> Learner:
         """Returns this learner for those who share it: when they stop, it goes on."""
         return _SharedLearner(self)
+
+    @property
+    def silent_sec(self) -> float:
+        """Seconds for which the learner has had work, and has said nothing."""
+        with self._lock:
+            return time.monotonic() - self._heard if self._under_way else 0.0
 
     def stop(self) -> None:
         """Sends what waits, and ends; may be called twice. Takes some seconds at most."""
@@ -194,41 +209,46 @@ class RemoteLearner(Learner):
 
     def _run(self) -> None:
         """Keeps a stream open, and takes what comes."""
-        pause = _MIN_PAUSE_SEC
+        first, longest = _MIN_PAUSE_SEC, _MAX_PAUSE_SEC
+        if self._is_child:
+            first, longest = _MIN_RESTART_SEC, _MAX_RESTART_SEC
+        pause = first
         while not self._stopping.is_set():
             try:
                 for advance in self._open():
-                    self._take(advance)
-                    pause = _MIN_PAUSE_SEC
-            except (LeasedError, NotAllowedError) as error:
+                    if self._take(advance):
+                        pause = first
+            except (ConfigError, LeasedError, NotAllowedError) as error:
                 self._close_stream()
+                self._let_act_on()
                 self._on_failure(error)
                 return
             except InvalidInputError as error:
                 logger.error("a rollout was refused: %s", error)
-                self._give_up_unreceived()
+                if not self._is_child:
+                    self._give_up_unreceived()
             except (ServerUnavailableError, ProtocolError) as error:
                 self._note_away(error)
             except Exception:
-                logger.exception("could not process a reply of the learner")
+                logger.exception("the stream to the learner broke")
             self._close_stream()
             self._let_act_on()
             if self._newest is not None and self._newest.finished:
                 pause = _FINISHED_PAUSE_SEC  # the servers are about to end, too
             if not self._stopping.wait(random.uniform(pause / 2, pause)):
-                pause = min(2 * pause, _MAX_PAUSE_SEC)
+                pause = min(2 * pause, longest)
 
     def _open(self) -> CollectStream:
         stream = self._open_stream()
         version = 0 if self._newest is None else self._newest.version
         with self._lock:
+            self._stream = stream  # which `_run` closes, whatever is raised
             if self._stopping.is_set():
                 raise ServerUnavailableError("this process is shutting down")
             stream.open(self._incarnation, version, self._epoch, self._names)
             for work in self._under_way.values():
                 if work.experience is not None:
                     stream.send(work.experience)
-            self._stream = stream
         return stream
 
     def _close_stream(self) -> None:
@@ -250,8 +270,8 @@ class RemoteLearner(Learner):
             newest.version,
         )
 
-    def _take(self, advance: Advance) -> None:
-        """Takes what the server says; called by the receiving thread."""
+    def _take(self, advance: Advance) -> bool:
+        """Takes what the learner says, in the receiving thread; returns whether work is done."""
         mark = tracing.begin()
         reply, progress = advance.reply, advance.progress
         restarted = self._epoch not in (0, reply.epoch)
@@ -264,6 +284,7 @@ class RemoteLearner(Learner):
                     done[sequence] = work
                 if sequence <= progress.received:
                     work.experience = None
+            self._heard = time.monotonic()
             for sequence, work in done.items():
                 del self._under_way[sequence]
                 self.lost_rollouts += work.rollouts if sequence > progress.released else 0
@@ -271,13 +292,14 @@ class RemoteLearner(Learner):
         if self._away:
             self._away = False
             lost = self.lost_rollouts - self._lost_before
-            logger.info("the parameter server is back; %d rollout(s) were lost", lost)
+            logger.info("%s is back; %d rollout(s) were lost", self._name, lost)
         values = None
         if reply.values is not None and stream is not None:
             values = stream.manifest.unpack(reply.values.flat)
         self._on_global_t(reply.global_t)
         self._tell(_find_numbers(done.values()), reply, values)
         tracing.end("take values", mark)
+        return bool(done)
 
     def _tell(
         self,
@@ -294,14 +316,20 @@ class RemoteLearner(Learner):
                 self._newest = newest
                 self._changed.set()
             if newest is not None and self._on_update is not None:
-                self._on_update(replace(newest, numbers=numbers, values=values))
+                try:
+                    self._on_update(replace(newest, numbers=numbers, values=values))
+                except Exception:  # the stream is not to blame
+                    logger.exception("could not process a reply of the learner")
 
     def _let_act_on(self) -> None:
-        """Has agents act on, whose works are answered when the stream is there again, or never."""
+        """Lets agents keep acting; their requests are answered after reconnection, if ever."""
         with self._lock:
             numbers = _find_numbers(self._under_way.values())
             for work in self._under_way.values():
                 work.number = None
+            if self._is_child:
+                self.lost_rollouts += sum(work.rollouts for work in self._under_way.values())
+                self._under_way.clear()
         self._tell(numbers)
 
     def _give_up_unreceived(self) -> None:
@@ -319,9 +347,10 @@ class RemoteLearner(Learner):
 
     def _send_all(self) -> None:
         while (work := self._queue.get()) is not None:
-            with self._lock:
-                env_steps, self._uncounted = self._uncounted + work.env_steps, 0
-            work = replace(work, env_steps=env_steps)
+            if self._uncounted:
+                with self._lock:
+                    env_steps, self._uncounted = self._uncounted + work.env_steps, 0
+                work = replace(work, env_steps=env_steps)
             try:
                 with tracing.span("send rollout"):
                     sent = self._send(work)
@@ -350,9 +379,7 @@ class RemoteLearner(Learner):
             work.number,
             agent=work.agent,
             columns=0 if rollout is None else rollout.slots,
-            rollout=None
-            if rollout is None
-            else make_rollout_bytes(rollout_to_message(rollout).SerializeToString()),
+            rollout=None if rollout is None else rollout_to_bytes(rollout),
             episodes=tuple(episodes),
             is_leaving=work.is_leaving,
             env_steps=work.env_steps,
@@ -371,11 +398,15 @@ class RemoteLearner(Learner):
             **fields,
         )
         with self._lock:
-            if self._stream is None:
+            stream = self._stream
+            if stream is None:
                 return False
             rollouts = int(experience.rollout is not None)
+            if not self._under_way:
+                self._heard = time.monotonic()
             self._under_way[experience.sequence] = _UnderWay(number, experience, rollouts)
-            self._stream.send(experience)
+        # Without the lock, as it can wait. If the stream breaks meanwhile, the next one sends it.
+        stream.send(experience)
         return True
 
 

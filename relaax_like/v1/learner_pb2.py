@@ -23,10 +23,9 @@ _sym_db = _symbol_database.Default()
 
 
 from relaax_like.v1 import ndarray_pb2 as relaax__like_dot_v1_dot_ndarray__pb2
-from relaax_like.v1 import parameter_server_pb2 as relaax__like_dot_v1_dot_parameter__server__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1crelaax_like/v1/learner.proto\x12\trelaax.v1\x1a\x1crelaax_like/v1/ndarray.proto\x1a%relaax_like/v1/parameter_server.proto\"\xae\x07\n\x07Rollout\x12.\n\x06inputs\x18\x01 \x03(\x0b\x32\x1e.relaax.v1.Rollout.InputsEntry\x12\x37\n\x0bnext_inputs\x18\x02 \x03(\x0b\x32\".relaax.v1.Rollout.NextInputsEntry\x12&\n\nnext_alive\x18\x03 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12#\n\x07rewards\x18\x04 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12\x30\n\x07\x61\x63tions\x18\x05 \x03(\x0b\x32\x1f.relaax.v1.Rollout.ActionsEntry\x12$\n\x08log_prob\x18\x06 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12.\n\x06states\x18\x07 \x03(\x0b\x32\x1e.relaax.v1.Rollout.StatesEntry\x12$\n\x08versions\x18\x08 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12!\n\x05valid\x18\t \x01(\x0b\x32\x12.relaax.v1.NdArray\x12.\n\x06\x65xtras\x18\n \x03(\x0b\x32\x1e.relaax.v1.Rollout.ExtrasEntry\x12\"\n\x06starts\x18\x0b \x01(\x0b\x32\x12.relaax.v1.NdArray\x12\x30\n\x07history\x18\x0c \x03(\x0b\x32\x1f.relaax.v1.Rollout.HistoryEntry\x1a\x41\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x1a\x45\n\x0fNextInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x1a\x42\n\x0c\x41\x63tionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x1a\x41\n\x0bStatesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x1a\x41\n\x0b\x45xtrasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x1a\x42\n\x0cHistoryEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\"\x82\x01\n\x04Work\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04task\x18\x02 \x01(\t\x12#\n\x07rollout\x18\x03 \x01(\x0b\x32\x12.relaax.v1.Rollout\x12$\n\x08\x65pisodes\x18\x04 \x03(\x0b\x32\x12.relaax.v1.Episode\x12\x11\n\tenv_steps\x18\x05 \x01(\x04\"\x06\n\x04Stop\"]\n\x0eLearnerRequest\x12\x1f\n\x04work\x18\x01 \x01(\x0b\x32\x0f.relaax.v1.WorkH\x00\x12\x1f\n\x04stop\x18\x02 \x01(\x0b\x32\x0f.relaax.v1.StopH\x00\x42\t\n\x07request\"\x81\x01\n\x07Learned\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\x0f\n\x07numbers\x18\x02 \x03(\x04\x12\x0f\n\x07version\x18\x03 \x01(\x03\x12\x10\n\x08global_t\x18\x04 \x01(\x04\x12\x10\n\x08\x66inished\x18\x05 \x01(\t\x12\"\n\x06values\x18\x06 \x03(\x0b\x32\x12.relaax.v1.NdArrayb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1crelaax_like/v1/learner.proto\x12\trelaax.v1\x1a\x1crelaax_like/v1/ndarray.proto\"\xae\x07\n\x07Rollout\x12.\n\x06inputs\x18\x01 \x03(\x0b\x32\x1e.relaax.v1.Rollout.InputsEntry\x12\x37\n\x0bnext_inputs\x18\x02 \x03(\x0b\x32\".relaax.v1.Rollout.NextInputsEntry\x12&\n\nnext_alive\x18\x03 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12#\n\x07rewards\x18\x04 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12\x30\n\x07\x61\x63tions\x18\x05 \x03(\x0b\x32\x1f.relaax.v1.Rollout.ActionsEntry\x12$\n\x08log_prob\x18\x06 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12.\n\x06states\x18\x07 \x03(\x0b\x32\x1e.relaax.v1.Rollout.StatesEntry\x12$\n\x08versions\x18\x08 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12!\n\x05valid\x18\t \x01(\x0b\x32\x12.relaax.v1.NdArray\x12.\n\x06\x65xtras\x18\n \x03(\x0b\x32\x1e.relaax.v1.Rollout.ExtrasEntry\x12\"\n\x06starts\x18\x0b \x01(\x0b\x32\x12.relaax.v1.NdArray\x12\x30\n\x07history\x18\x0c \x03(\x0b\x32\x1f.relaax.v1.Rollout.HistoryEntry\x1a\x41\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x1a\x45\n\x0fNextInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x1a\x42\n\x0c\x41\x63tionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x1a\x41\n\x0bStatesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x1a\x41\n\x0b\x45xtrasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x1a\x42\n\x0cHistoryEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,26 +44,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROLLOUT_EXTRASENTRY']._serialized_options = b'8\001'
   _globals['_ROLLOUT_HISTORYENTRY']._loaded_options = None
   _globals['_ROLLOUT_HISTORYENTRY']._serialized_options = b'8\001'
-  _globals['_ROLLOUT']._serialized_start=113
-  _globals['_ROLLOUT']._serialized_end=1055
-  _globals['_ROLLOUT_INPUTSENTRY']._serialized_start=649
-  _globals['_ROLLOUT_INPUTSENTRY']._serialized_end=714
-  _globals['_ROLLOUT_NEXTINPUTSENTRY']._serialized_start=716
-  _globals['_ROLLOUT_NEXTINPUTSENTRY']._serialized_end=785
-  _globals['_ROLLOUT_ACTIONSENTRY']._serialized_start=787
-  _globals['_ROLLOUT_ACTIONSENTRY']._serialized_end=853
-  _globals['_ROLLOUT_STATESENTRY']._serialized_start=855
-  _globals['_ROLLOUT_STATESENTRY']._serialized_end=920
-  _globals['_ROLLOUT_EXTRASENTRY']._serialized_start=922
-  _globals['_ROLLOUT_EXTRASENTRY']._serialized_end=987
-  _globals['_ROLLOUT_HISTORYENTRY']._serialized_start=989
-  _globals['_ROLLOUT_HISTORYENTRY']._serialized_end=1055
-  _globals['_WORK']._serialized_start=1058
-  _globals['_WORK']._serialized_end=1188
-  _globals['_STOP']._serialized_start=1190
-  _globals['_STOP']._serialized_end=1196
-  _globals['_LEARNERREQUEST']._serialized_start=1198
-  _globals['_LEARNERREQUEST']._serialized_end=1291
-  _globals['_LEARNED']._serialized_start=1294
-  _globals['_LEARNED']._serialized_end=1423
+  _globals['_ROLLOUT']._serialized_start=74
+  _globals['_ROLLOUT']._serialized_end=1016
+  _globals['_ROLLOUT_INPUTSENTRY']._serialized_start=610
+  _globals['_ROLLOUT_INPUTSENTRY']._serialized_end=675
+  _globals['_ROLLOUT_NEXTINPUTSENTRY']._serialized_start=677
+  _globals['_ROLLOUT_NEXTINPUTSENTRY']._serialized_end=746
+  _globals['_ROLLOUT_ACTIONSENTRY']._serialized_start=748
+  _globals['_ROLLOUT_ACTIONSENTRY']._serialized_end=814
+  _globals['_ROLLOUT_STATESENTRY']._serialized_start=816
+  _globals['_ROLLOUT_STATESENTRY']._serialized_end=881
+  _globals['_ROLLOUT_EXTRASENTRY']._serialized_start=883
+  _globals['_ROLLOUT_EXTRASENTRY']._serialized_end=948
+  _globals['_ROLLOUT_HISTORYENTRY']._serialized_start=950
+  _globals['_ROLLOUT_HISTORYENTRY']._serialized_end=1016
 # @@protoc_insertion_point(module_scope)

@@ -1,9 +1,8 @@
 from relaax_like.v1 import ndarray_pb2 as _ndarray_pb2
-from relaax_like.v1 import parameter_server_pb2 as _parameter_server_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from collections.abc import Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -77,45 +76,3 @@ class Rollout(_message.Message):
     starts: _ndarray_pb2.NdArray
     history: _containers.MessageMap[str, _ndarray_pb2.NdArray]
     def __init__(self, inputs: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., next_inputs: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., next_alive: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., rewards: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., actions: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., log_prob: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., states: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., versions: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., valid: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., extras: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., starts: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., history: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ...) -> None: ...
-
-class Work(_message.Message):
-    __slots__ = ("number", "task", "rollout", "episodes", "env_steps")
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    TASK_FIELD_NUMBER: _ClassVar[int]
-    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
-    EPISODES_FIELD_NUMBER: _ClassVar[int]
-    ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
-    number: int
-    task: str
-    rollout: Rollout
-    episodes: _containers.RepeatedCompositeFieldContainer[_parameter_server_pb2.Episode]
-    env_steps: int
-    def __init__(self, number: _Optional[int] = ..., task: _Optional[str] = ..., rollout: _Optional[_Union[Rollout, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[_parameter_server_pb2.Episode, _Mapping]]] = ..., env_steps: _Optional[int] = ...) -> None: ...
-
-class Stop(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class LearnerRequest(_message.Message):
-    __slots__ = ("work", "stop")
-    WORK_FIELD_NUMBER: _ClassVar[int]
-    STOP_FIELD_NUMBER: _ClassVar[int]
-    work: Work
-    stop: Stop
-    def __init__(self, work: _Optional[_Union[Work, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ...) -> None: ...
-
-class Learned(_message.Message):
-    __slots__ = ("task", "numbers", "version", "global_t", "finished", "values")
-    TASK_FIELD_NUMBER: _ClassVar[int]
-    NUMBERS_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    GLOBAL_T_FIELD_NUMBER: _ClassVar[int]
-    FINISHED_FIELD_NUMBER: _ClassVar[int]
-    VALUES_FIELD_NUMBER: _ClassVar[int]
-    task: str
-    numbers: _containers.RepeatedScalarFieldContainer[int]
-    version: int
-    global_t: int
-    finished: str
-    values: _containers.RepeatedCompositeFieldContainer[_ndarray_pb2.NdArray]
-    def __init__(self, task: _Optional[str] = ..., numbers: _Optional[_Iterable[int]] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ..., finished: _Optional[str] = ..., values: _Optional[_Iterable[_Union[_ndarray_pb2.NdArray, _Mapping]]] = ...) -> None: ...

@@ -41,7 +41,7 @@ from relaax_like.core.records import Episode, StreamProgress
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn import experience_service, holding
 from relaax_like.learn.experience_service import ExperienceService, log_failure
-from relaax_like.learn.messages import rollout_to_message
+from relaax_like.learn.rollout_messages import rollout_to_bytes
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.v1 import experience_pb2
@@ -794,7 +794,7 @@ def chunk(data: bytes) -> bytes:
 
 
 def rollout_bytes(rollout: Rollout) -> bytes:
-    return rollout_to_message(rollout).SerializeToString()
+    return rollout_to_bytes(rollout).tobytes()
 
 
 def whole(data: bytes, columns: int = 2, **fields: Any) -> bytes:

@@ -28,7 +28,7 @@ from relaax_like.experience.trajectory_files import (
     find_trajectories,
     read_trajectories,
 )
-from relaax_like.learn.messages import message_to_rollout, rollout_to_message
+from relaax_like.learn.rollout_messages import bytes_to_rollout, rollout_to_bytes
 from relaax_like.wire.errors import InvalidInputError
 
 SLOTS = 2
@@ -146,10 +146,10 @@ def test_episodes_begin_with_their_first_observation(
 def test_it_travels_and_is_kept_as_it_was_stored(tmp_path: Any) -> None:
     life = [(ALIVE, TRUNCATED), (ALIVE, ALIVE), (TERMINATED, ALIVE)] * 16
     once, full = play(life, len(life), 4)[0]
-    message = rollout_to_message(once)
+    data = rollout_to_bytes(once)
     # A third and less of what the joined ones take.
-    assert message.ByteSize() < 0.45 * rollout_to_message(full).ByteSize()
-    assert_same(stack_history(message_to_rollout(message)), full)
+    assert data.nbytes < 0.45 * rollout_to_bytes(full).nbytes
+    assert_same(stack_history(bytes_to_rollout(data)), full)
     TrajectoryWriter(tmp_path, 1e9).write(1, once)
     read = read_trajectories(find_trajectories(tmp_path)[0])
     assert_same(stack_history(read), full)

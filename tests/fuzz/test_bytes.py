@@ -23,6 +23,7 @@ from support.rollouts import make_rollout
 from support.snapshots import change_manifest, make_state
 
 from relaax_like.bridge import bridge_pb2, frames, messages
+from relaax_like.bridge.pair import Pair
 from relaax_like.bridge.tutorial_servicer import _read_gradient
 from relaax_like.core.manifest import (
     STATISTIC,
@@ -33,14 +34,8 @@ from relaax_like.core.manifest import (
     message_to_manifest,
 )
 from relaax_like.core.moments import Moments
-from relaax_like.core.records import Episode, LearnerUpdate, LearnRequest, Push
-from relaax_like.learn.channel import Channel
-from relaax_like.learn.messages import (
-    message_to_request,
-    message_to_update,
-    request_to_message,
-    update_to_message,
-)
+from relaax_like.core.records import Episode, Push
+from relaax_like.learn.rollout_messages import bytes_to_rollout, rollout_to_bytes
 from relaax_like.metrics.server import unpack_scalars
 from relaax_like.parameter_server.intake import Refused, validate_push
 from relaax_like.parameter_server.journal_reader import JournalReader
@@ -49,7 +44,14 @@ from relaax_like.parameter_server.snapshot_format import DamagedError, State, un
 from relaax_like.parameter_server.snapshots import Snapshots, read_latest
 from relaax_like.rlx_server.step_reader import StepReader
 from relaax_like.rlx_server.transition import Transition, read_step
-from relaax_like.v1 import journal_pb2, learner_pb2, metrics_pb2, ndarray_pb2, rlx_pb2
+from relaax_like.v1 import (
+    experience_pb2,
+    journal_pb2,
+    learner_pb2,
+    metrics_pb2,
+    ndarray_pb2,
+    rlx_pb2,
+)
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import (
     InvalidInputError,
@@ -371,48 +373,35 @@ def test_layouts_and_steps_that_look_like_the_one_before() -> None:
     fuzz.fuzz(check, SHARE, data=fuzz.mutations(samples), again=fuzz.mutations(samples))
 
 
-LEARNED = update_to_message(LearnerUpdate([1, 2], 3, 4, "", [np.ones(3, np.float32)]), "RL")
-WORK = request_to_message(LearnRequest(7, make_rollout(2, 0), [Episode(2.5, 9)], 6), "RL")
+ROLLOUT = rollout_to_bytes(make_rollout(2, 0)).tobytes()
 
 
-def test_the_learner_s_messages() -> None:
-    def check(kind: Callable[[bytes], None], data: bytes) -> None:
+def test_rollouts() -> None:
+    def check(data: bytes) -> None:
         try:
-            kind(data)
+            bytes_to_rollout(np.frombuffer(data, np.uint8))
         except InvalidInputError:
             return
 
-    def read_work(data: bytes) -> None:
-        message = parse(learner_pb2.Work, data)
-        message_to_request(message)
-
-    def read_learned(data: bytes) -> None:
-        message_to_update(parse(learner_pb2.Learned, data))
-
-    samples = [LEARNED.SerializeToString(), WORK.SerializeToString()]
-    fuzz.fuzz(
-        check,
-        SHARE,
-        kind=st.sampled_from([read_work, read_learned]),
-        data=fuzz.mutations(samples),
-    )
+    fuzz.fuzz(check, SHARE, data=fuzz.mutations([ROLLOUT]))
 
 
-def test_the_learner_s_channel() -> None:
+def test_the_learner_s_pair() -> None:
     """Frames that come in any pieces; a frame that never ends is the end of the stream."""
 
     def check(data: bytes) -> None:
         ours, theirs = socket.socketpair()
-        channel: Channel[Any, learner_pb2.Learned] = Channel(ours, learner_pb2.Learned)
+        pair = Pair(ours)
         try:
             with theirs:
                 theirs.sendall(data)
-            while (message := channel.receive()) is not None:
-                assert isinstance(message, learner_pb2.Learned)
+            while (message := pair.receive()) is not None:
+                frames.to_experience_request(message)
+                frames.to_experience_reply(message)
         except DecodeError:
             return
         finally:
-            channel.close()
+            pair.close()
 
     def limit(data: bytes) -> bytes:
         """Leaves one frame of a length that is no gigabyte: both ends are ours."""
@@ -420,7 +409,8 @@ def test_the_learner_s_channel() -> None:
         length &= 0xFFFF
         return struct.pack(">I", length) + data[4 : 4 + length]
 
-    body = LEARNED.SerializeToString()
+    header = experience_pb2.ExperienceHeader(sequence=1, first_chunk=ROLLOUT)
+    body = experience_pb2.ExperienceRequest(header=header).SerializeToString()
     fuzz.fuzz(check, SHARE, data=fuzz.mutations([pack_frame(body)]).map(limit))
 
 
@@ -439,9 +429,9 @@ def read_brackets() -> None:
 
 
 def read_scalar_inputs() -> None:
-    message = learner_pb2.Work()
-    message.rollout.inputs["x"].CopyFrom(ndarray_to_message(np.ones(()), ndarray_pb2.NdArray))
-    message_to_request(message)
+    message = learner_pb2.Rollout()
+    message.inputs["x"].CopyFrom(ndarray_to_message(np.ones(()), ndarray_pb2.NdArray))
+    bytes_to_rollout(np.frombuffer(message.SerializeToString(), np.uint8))
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from relaax_like.experience.trajectory_files import (
 )
 from relaax_like.learn.computation_task import ComputationTask
 from relaax_like.learn.learning_policy import LearningPolicy
-from relaax_like.learn.messages import message_to_rollout, rollout_to_message
 from relaax_like.learn.rollout_layout import RolloutLayout
+from relaax_like.learn.rollout_messages import bytes_to_rollout, rollout_to_bytes
 from relaax_like.learn.updates import LearningTask
 from relaax_like.wire.errors import InvalidInputError
 
@@ -200,12 +200,12 @@ def make_with_holes():
 def test_holes_and_further_columns_travel_and_are_kept(tmp_path):
     model, rollout = make_with_holes()
     steps = len(rollout.next_alive)
-    came = message_to_rollout(rollout_to_message(rollout))
+    came = bytes_to_rollout(rollout_to_bytes(rollout))
     assert_equal(RolloutLayout(model, steps).conform(came), rollout)
     TrajectoryWriter(tmp_path, 1e9).write(1, rollout)
     assert_equal(read_trajectories(find_trajectories(tmp_path)[0]), rollout)
     whole = dataclasses.replace(rollout, valid=None)
-    assert message_to_rollout(rollout_to_message(whole)).valid is None
+    assert bytes_to_rollout(rollout_to_bytes(whole)).valid is None
 
 
 @pytest.mark.parametrize(

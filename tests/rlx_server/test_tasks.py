@@ -19,7 +19,7 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.launch.agents import BesideLearner, make_agent_host
 from relaax_like.launch.parameter_server import make_parameter_server
 from relaax_like.launch.rlx_server import make_rlx_server
-from relaax_like.learn.learner_process import LearnerProcess
+from relaax_like.learn.child_learner import ChildLearner
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.rlx_server import session
 from relaax_like.rlx_server.server import ServerThread
@@ -83,7 +83,7 @@ def test_a_hierarchy_learns_from_two_clients_over_the_network(experiment):
     ):
         names = [(s.name, s.group) for s in backend.manifest.segments]
         override = f"relaax-rlx-server.parameter_server={address}"
-        learner = LearnerProcess(
+        learner = ChildLearner(
             [sys.executable, "-m", "relaax_like.launch.learner_main", experiment.file, override],
         )
         host = make_agent_host(

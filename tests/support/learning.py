@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from relaax_like.algorithm.model import Model, Specs, Tensors, get_variables
-from relaax_like.bridge.collecting import make_rollout_bytes
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.config.base_learner import NO_HOOKS
 from relaax_like.config.loader import load_experiment
@@ -30,9 +29,9 @@ from relaax_like.learn.base_learner import BaseLearner
 from relaax_like.learn.collected import Collected
 from relaax_like.learn.experience_service import ExperienceService
 from relaax_like.learn.learner_loop import LearnerLoop
-from relaax_like.learn.messages import rollout_to_message
 from relaax_like.learn.publishing import Publishing
 from relaax_like.learn.rollout_layout import RolloutLayout
+from relaax_like.learn.rollout_messages import rollout_to_bytes
 from relaax_like.learn.tally import Tally
 from relaax_like.learn.updates import OptimizerState
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -254,7 +253,7 @@ def make_experience(
     """Makes experience of one agent."""
     data = None
     if rollout is not None:
-        data = make_rollout_bytes(rollout_to_message(rollout).SerializeToString())
+        data = rollout_to_bytes(rollout)
         fields.setdefault("columns", rollout.slots)
         fields.setdefault("env_steps", rollout.env_steps)
     fields.setdefault("incarnation", 1)

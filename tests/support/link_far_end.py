@@ -24,6 +24,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.records import (
     Experience,
     LearnerUpdate,
@@ -34,6 +35,7 @@ from relaax_like.core.roles import Learner, OnUpdate
 from relaax_like.experience.rollout import Rollout
 
 COLUMNS, STEPS, CAPACITY = 4, 5, 16
+MANIFEST = make_manifest([Variable("w", np.zeros(3, np.float32))])
 # A segment with this code makes a learner send values of an older version.
 OLDER = 9_999
 _POLL_SEC = 0.002
@@ -128,14 +130,12 @@ class RecordingLearner(Learner):
 
 
 def serve_learner(folder: Path, number: int) -> None:
-    """Runs the far end of a `LearnerProcess`."""
-    from relaax_like.learn.channel import Channel
-    from relaax_like.learn.worker import LearnerWorker
-    from relaax_like.v1 import learner_pb2
+    """Runs the far end of a `ChildLearner`."""
+    from relaax_like.learn.learner_service import LearnerService
 
-    worker = LearnerWorker(Channel(socket.socket(fileno=number), learner_pb2.LearnerRequest))
+    service = LearnerService(socket.socket(fileno=number))
     wait_while(folder / "silent")
-    worker.serve({"task": RecordingLearner(folder)})
+    service.serve({"task": (RecordingLearner(folder), MANIFEST)})
 
 
 def serve_experience(folder: Path) -> None:
@@ -143,7 +143,6 @@ def serve_experience(folder: Path) -> None:
     from relaax_like.bridge.control import BridgeControl
     from relaax_like.config.base_learner import NO_HOOKS
     from relaax_like.config.optimizer import OptimizerConfig
-    from relaax_like.core.manifest import Variable, make_manifest
     from relaax_like.core.metrics import NullMetrics
     from relaax_like.experience.collector import Collector
     from relaax_like.learn import experience_service, holding

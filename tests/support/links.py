@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import itertools
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -28,14 +27,14 @@ from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.core.records import Experience, LearnerUpdate, LearnRequest
 from relaax_like.core.roles import Learner
 from relaax_like.experience.rollout import Rollout
-from relaax_like.learn import learner_process
-from relaax_like.learn.learner_process import LearnerProcess
+from relaax_like.learn import child_learner
+from relaax_like.learn.child_learner import ChildLearner
 from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.wire.errors import ServerUnavailableError
 from support.bridge import make_backend
 from support.cluster import ROOT
 from support.lines import Line
-from support.link_far_end import CAPACITY, COLUMNS, OLDER, STEPS, Events, find_codes
+from support.link_far_end import CAPACITY, COLUMNS, MANIFEST, OLDER, STEPS, Events, find_codes
 from support.rollouts import make_rollout
 from support.threads import WAIT_SEC, wait_until
 
@@ -459,45 +458,25 @@ class ThreadCarrier(_LearnerCarrier):
             self._task.gate.set()
 
 
-class _LogLines:
-    """Counts what log lines of a module report."""
-
-    def __init__(self, logger: Any, pattern: str):
-        import logging
-
-        class Handler(logging.Handler):
-            def emit(handler, record: logging.LogRecord) -> None:
-                if found := re.search(pattern, record.getMessage()):
-                    self.total += int(found[1])
-
-        self.total = 0
-        self._logger, self._handler = logger, Handler()
-        logger.addHandler(self._handler)
-
-    def close(self) -> None:
-        self._logger.removeHandler(self._handler)
-
-
-class LearnerProcessCarrier(_LearnerCarrier):
-    """`LearnerProcess` and `LearnerWorker`: a socket pair to a process of the rlx server."""
+class PairCarrier(_LearnerCarrier):
+    """`ChildLearner` and `LearnerService`: a pair of sockets to a process of the rlx server."""
 
     def __init__(self, folder: Path, senders: int = 1):
         super().__init__(folder, senders)
-        self._process = LearnerProcess([*_FAR_END, "learner", str(folder)], _ENVIRONMENT)
-        self._learner = self._process.learner("task")
-        self._lines = _LogLines(
-            learner_process.logger, r"is back; (\d+) rollout\(s\) were lost in the meantime"
-        )
+        self._child = ChildLearner([*_FAR_END, "learner", str(folder)], _ENVIRONMENT)
 
     def start(self) -> None:
-        self._process.start()
+        self._connect()
         self._start_learner()
 
+    def _connect(self) -> None:
+        self._child.start()
+        self._learner = self._child.learner("task", MANIFEST)
+
     def close(self) -> None:
-        self._process.stop()
+        self._child.stop()
 
     def tear_down(self) -> None:
-        self._lines.close()
         for pid in self.find_pids():  # that a fault has left
             os.kill(pid, signal.SIGKILL)
 
@@ -514,7 +493,7 @@ class LearnerProcessCarrier(_LearnerCarrier):
         wait_until(lambda: bool(self.events.read("begun")), "a segment")
 
     def lost(self) -> int:
-        return self._lines.total
+        return sum(remote.lost_rollouts for remote in self._child._learners.values())
 
     def publish_older(self) -> None:
         self.send(Segment.of(OLDER))
@@ -537,13 +516,13 @@ class LearnerProcessCarrier(_LearnerCarrier):
 
     def make_waiter(self) -> Callable[[], object]:
         (self.folder / "silent").touch()
-        self._process.start()
+        self._connect()
         wait_until(lambda: bool(self.find_pids()), "the process")
         return self._start_learner
 
     def begin_start(self) -> Callable[[], None]:
         begun, gate, done = threading.Event(), threading.Event(), threading.Event()
-        start_child = learner_process.start_child
+        start_child = child_learner._Child
 
         def start_late(*arguments: Any) -> Any:
             begun.set()
@@ -557,12 +536,12 @@ class LearnerProcessCarrier(_LearnerCarrier):
             gate.set()
             assert done.wait(WAIT_SEC)
 
-        learner_process.start_child = start_late  # type: ignore[assignment]
+        child_learner._Child = start_late  # type: ignore[assignment,misc]
         try:
-            self._process.start()
+            threading.Thread(target=self._child.start, daemon=True).start()
             assert begun.wait(WAIT_SEC)
         finally:
-            learner_process.start_child = start_child
+            child_learner._Child = start_child  # type: ignore[misc]
         return go_on
 
 
@@ -611,7 +590,7 @@ class Server:
             shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
 
 
-class ExperienceCarrier(_LearnerCarrier):
+class GrpcCarrier(_LearnerCarrier):
     """`RemoteLearner` and `ExperienceService`: a gRPC stream to the parameter server's process."""
 
     _client_numbers = itertools.count(1)
@@ -708,6 +687,6 @@ class ExperienceCarrier(_LearnerCarrier):
 CARRIERS: Mapping[str, type[Carrier]] = {
     "direct call": DirectCarrier,
     "thread": ThreadCarrier,
-    "learner process": LearnerProcessCarrier,
-    "experience service": ExperienceCarrier,
+    "socket pair": PairCarrier,
+    "gRPC": GrpcCarrier,
 }

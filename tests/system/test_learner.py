@@ -30,7 +30,8 @@ def test_a_killed_learner_costs_its_rollouts_and_nothing_else(cluster):
     cluster.wait_steps(200)
     learner = find_learner(rlx_server)
     learner.kill()
-    rlx_server.wait_for(r"learner's process ended with status -9; \d+ rollout")
+    rlx_server.wait_for("learner's process ended with status -9")
+    rlx_server.wait_for(r"the learner is back; \d+ rollout")
     cluster.wait_steps(200)
     assert find_learner(rlx_server).pid != learner.pid
     assert client.alive

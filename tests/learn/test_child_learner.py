@@ -19,12 +19,16 @@ from support.broken import copy_broken
 from support.cluster import ROOT, wait_until
 from support.rollouts import make_rollout
 
+from relaax_like.bridge.pair import open_pair
 from relaax_like.config.loader import load_experiment
+from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.records import Episode, LearnRequest
-from relaax_like.learn.learner_process import LearnerProcess
+from relaax_like.learn.child_learner import ChildLearner
+from relaax_like.v1 import experience_pb2
 from relaax_like.wire.errors import ServerUnavailableError
 
 LEARNER = [sys.executable, "-m", "relaax_like.launch.learner_main"]
+MANIFEST = make_manifest([Variable("w", np.zeros(3, np.float32))])  # of what is never read
 
 
 @pytest.fixture
@@ -40,17 +44,17 @@ def config(tmp_path):
 
 @contextlib.contextmanager
 def running(argv, **options):
-    process = LearnerProcess(argv, **options)
-    process.start()
+    child = ChildLearner(argv, **options)
+    child.start()
     try:
-        yield process
+        yield child
     finally:
-        process.stop()
+        child.stop()
 
 
 @contextlib.contextmanager
 def serving(config):
-    """A parameter server in this process; gives it and the arguments of a learner of it."""
+    """A parameter server in this process; yields it and the arguments of a learner of it."""
     with (
         serve_a2c(load_experiment(config).algorithm) as server,
         serve(server) as address,
@@ -58,21 +62,27 @@ def serving(config):
         yield server, [*LEARNER, str(config), f"relaax-rlx-server.parameter_server={address}"]
 
 
+def get_pid(child):
+    """Returns the number of the process; None: there is none at this moment."""
+    one = child._child
+    return None if one is None or not one.is_running else one.process.pid
+
+
 class Answers:
     """Takes what a learner says."""
 
-    def __init__(self, learner):
+    def __init__(self):
         self.all = []
         self.fail = False
-        self._learner = learner
 
-    def start(self):
-        # As a server does whose clients come back until it has a learner.
-        wait_until(self._try_to_start, "the first values", 60)
+    def start(self, learner):
+        # As a server does whose clients retry until it has a learner.
+        wait_until(lambda: self._try_to_start(learner), "the first values", 60)
+        return learner
 
-    def _try_to_start(self):
+    def _try_to_start(self, learner):
         try:
-            self._learner.start(self._take)
+            learner.start(self._take)
         except ServerUnavailableError:
             return False
         return True
@@ -99,11 +109,10 @@ def wait_printed(capfd, text):
 
 
 def test_works_become_versions_and_a_killed_learner_is_started_again(config, caplog):
-    steps = []
-    with serving(config) as (server, argv), running(argv, on_global_t=steps.append) as process:
-        learner = process.learner("RL")
-        answers = Answers(learner)
-        answers.start()
+    caplog.set_level("INFO")
+    steps, answers = [], Answers()
+    with serving(config) as (server, argv), running(argv, on_global_t=steps.append) as child:
+        learner = answers.start(child.learner("RL", server.manifest))
         assert answers.all[0].version == 0
         first = [np.array(value) for value in answers.all[0].values]
 
@@ -114,74 +123,81 @@ def test_works_become_versions_and_a_killed_learner_is_started_again(config, cap
         assert server.status().mean_return == 7.0
 
         # What is under way when it dies is answered all the same: no agent waits for ever.
-        old = process.pid
+        old = get_pid(child)
         os.kill(old, signal.SIGSTOP)
         learner.submit(LearnRequest(2, make_rollout(3, 1), (), 15))
-        wait_until(lambda: process._under_way.get("RL"), "the work's way out")
+        wait_until(lambda: child._learners["RL"]._under_way, "the work's way out")
         os.kill(old, signal.SIGKILL)
         assert answers.wait_for(2).values is None
-        assert "ended with status -9; 1 rollout(s) in flight are lost" in caplog.text
+        assert "ended with status -9" in caplog.text
         learner.submit(LearnRequest(20, make_rollout(3, 1), (), 15))  # while there is none
         assert answers.wait_for(20).values is None
 
-        wait_until(lambda: process.pid not in (None, old), "another process")
+        wait_until(lambda: get_pid(child) not in (None, old), "another process")
         wait_until(lambda: len([a for a in answers.all if not a.numbers]) == 2, "its first values")
         learner.submit(LearnRequest(3, make_rollout(3, 2), (), 15))
         assert answers.wait_for(3).version == 2
-        assert server.global_t == 30
-        assert "the learner is back; 2 rollout(s) were lost in the meantime" in caplog.text
-        pid = process.pid
+        # The steps of work that was never sent are counted with the next; it was not pushed before.
+        assert server.global_t == 45
+        assert "the learner is back; 2 rollout(s) were lost" in caplog.text
+        pid = get_pid(child)
     assert not psutil.pid_exists(pid)
     assert not [t for t in threading.enumerate() if t.name in ("learner", "to learner")]
 
 
 def test_a_stop_first_learns_what_was_handed_over(config):
-    with serving(config) as (server, argv), running(argv) as process:
-        answers = Answers(process.learner("RL"))
-        answers.start()
-        learner = process.learner("RL")
+    answers = Answers()
+    with serving(config) as (server, argv), running(argv) as child:
+        learner = answers.start(child.learner("RL", server.manifest))
         learner.submit(LearnRequest(1, make_rollout(3, 0), (), 15))
         answers.wait_for(1)  # compiles; a stop would not wait for that
         learner.submit(LearnRequest(2, make_rollout(3, 1), (), 15))
-        process.stop()
+        child.stop()
         assert answers.wait_for(2).version == 2
         assert server.global_t == 30
 
 
 def test_the_learner_ends_when_the_other_side_has_gone(config):
+    """It ends with the control socket, even though its stream is open."""
     with serving(config) as (_, argv):
-        ours, theirs = socket.socketpair()
+        control, theirs = socket.socketpair()
         with theirs:
             command = [*argv, str(theirs.fileno())]
             child = subprocess.Popen(command, pass_fds=[theirs.fileno()])
-        assert ours.recv(1)  # its first answer begins
-        ours.close()
+        pair = open_pair(control)
+        header = experience_pb2.ExperienceHeader(client_id="RL")
+        pair.send(experience_pb2.ExperienceRequest(header=header))
+        assert pair.receive()  # its first values
+        control.close()
         assert child.wait(10) == 0
+        pair.close()
 
 
 def test_a_stop_before_it_has_come_up_waits_for_nothing(config, monkeypatch):
-    monkeypatch.setattr("relaax_like.learn.learner_process._STOP_SEC", 1e6)
+    monkeypatch.setattr("relaax_like.learn.remote_learner._STOP_SEC", 1e6)
     argv = [*LEARNER, str(config), "relaax-rlx-server.parameter_server=localhost:1"]
-    with running(argv) as process:
-        pid = wait_until(lambda: process.pid, "the process")
-        process.stop()
+    with running(argv) as child:
+        child.learner("RL", MANIFEST)
+        pid = wait_until(lambda: get_pid(child), "the process")
+        child.stop()
         assert not psutil.pid_exists(pid)
 
 
 def test_a_parameter_server_of_another_model_ends_it_for_good(config, capfd):
     failed = threading.Event()
-    with serving(config) as (_, argv):
+    with serving(config) as (server, argv):
         other = "algorithm.network={layers: [16]}"
-        with running([*argv, other], on_failure=lambda status: failed.set(), fatal=(2,)):
+        failing = {"on_failure": lambda error: failed.set(), "fatal": (2,)}
+        with running([*argv, other], **failing) as child:
+            child.learner("RL", server.manifest)
             assert failed.wait(60)
     wait_printed(capfd, "values do not fit the model")
 
 
 def test_what_cannot_be_taken_or_sent_ends_no_thread(config, caplog):
-    with serving(config) as (_, argv), running(argv) as process:
-        learner = process.learner("RL")
-        answers = Answers(learner)
-        answers.start()
+    answers = Answers()
+    with serving(config) as (server, argv), running(argv) as child:
+        learner = answers.start(child.learner("RL", server.manifest))
         bad = make_rollout(1, 0)
         bad.actions["action"] = np.array([[object()]])
         learner.submit(LearnRequest(1, bad))
@@ -196,26 +212,25 @@ def test_what_cannot_be_taken_or_sent_ends_no_thread(config, caplog):
 
 
 def test_a_learner_that_hangs_is_killed_and_started_again(config, caplog, monkeypatch):
-    monkeypatch.setattr("relaax_like.learn.learner_process._SILENCE_SEC", 1.0)
-    with serving(config) as (_, argv), running(argv) as process:
-        answers = Answers(process.learner("RL"))
-        answers.start()
-        hung = process.pid
+    monkeypatch.setattr("relaax_like.learn.child_learner._SILENCE_SEC", 1.0)
+    answers = Answers()
+    with serving(config) as (server, argv), running(argv) as child:
+        learner = answers.start(child.learner("RL", server.manifest))
+        hung = get_pid(child)
         os.kill(hung, signal.SIGSTOP)
-        process.learner("RL").submit(LearnRequest(1, make_rollout(3, 0), (), 15))
+        learner.submit(LearnRequest(1, make_rollout(3, 0), (), 15))
         assert answers.wait_for(1).values is None
         assert "no message from the learner for" in caplog.text
-        wait_until(lambda: process.pid not in (None, hung), "another process")
+        wait_until(lambda: get_pid(child) not in (None, hung), "another process")
 
 
 def test_an_idle_learner_is_left_alone(config, caplog, monkeypatch):
-    monkeypatch.setattr("relaax_like.learn.learner_process._SILENCE_SEC", 0.2)
-    with serving(config) as (_, argv), running(argv) as process:
-        answers = Answers(process.learner("RL"))
-        answers.start()
-        pid = process.pid
+    monkeypatch.setattr("relaax_like.learn.child_learner._SILENCE_SEC", 0.2)
+    with serving(config) as (server, argv), running(argv) as child:
+        Answers().start(child.learner("RL", server.manifest))
+        pid = get_pid(child)
         with pytest.raises(AssertionError, match="in vain"):
-            wait_until(lambda: process.pid != pid, "its end", 1.0)
+            wait_until(lambda: get_pid(child) != pid, "its end", 1.0)
         assert "no message from the learner" not in caplog.text
 
 
@@ -228,57 +243,80 @@ def test_no_descriptors_left_is_no_end(config, caplog, monkeypatch):
             raise OSError(24, "Too many open files")
         return socketpair()
 
-    monkeypatch.setattr("relaax_like.learn.child.socket.socketpair", make_pair)
-    with serving(config) as (_, argv), running(argv) as process:
-        Answers(process.learner("RL")).start()
+    monkeypatch.setattr("relaax_like.learn.child_learner.socket.socketpair", make_pair)
+    with serving(config) as (server, argv), running(argv) as child:
+        Answers().start(child.learner("RL", server.manifest))
         assert "cannot start the learner's process: [Errno 24]" in caplog.text
 
 
 def test_without_a_parameter_server_there_are_no_values_yet(config, monkeypatch):
-    monkeypatch.setattr("relaax_like.learn.learner_process._START_WAIT_SEC", 0.1)
+    monkeypatch.setattr("relaax_like.learn.remote_learner._START_WAIT_SEC", 0.1)
     argv = [*LEARNER, str(config), "relaax-rlx-server.parameter_server=localhost:1"]
-    with running(argv) as process:
+    with running(argv) as child:
         with pytest.raises(ServerUnavailableError, match="the learner is not ready"):
-            process.learner("RL").start(lambda learned: None)
-        pid = process.pid
+            child.learner("RL", MANIFEST).start(lambda learned: None)
+        pid = get_pid(child)
     assert not psutil.pid_exists(pid)
 
 
 def test_a_learner_that_was_stopped_cannot_be_started():
-    process = LearnerProcess(LEARNER)
-    process.stop()
+    child = ChildLearner(LEARNER)
+    learner = child.learner("RL", MANIFEST)
+    child.stop()
     with pytest.raises(ServerUnavailableError, match="shutting down; reconnect later"):
-        process.learner("RL").start(lambda learned: None)
+        learner.start(lambda learned: None)
 
 
 def test_an_error_while_learn_is_traced_ends_it_for_good(config, tmp_path, capfd):
     folder = tmp_path / "mine"
     place = copy_broken(folder, "a2c", "algorithm.py", "learn", "batch.returs")
     config.write_text(config.read_text().replace(str(ROOT / "algorithms" / "a2c"), str(folder)))
-    statuses = []
+    errors, answers = [], Answers()
     with (
         serving(config) as (server, argv),
-        running(argv, on_failure=statuses.append, fatal=(2,)) as process,
+        running(argv, on_failure=errors.append, fatal=(2,)) as child,
     ):
-        answers = Answers(process.learner("RL"))
-        answers.start()
-        process.learner("RL").submit(LearnRequest(1, make_rollout(3, 0), (), 15))
+        learner = answers.start(child.learner("RL", server.manifest))
+        learner.submit(LearnRequest(1, make_rollout(3, 0), (), 15))
         assert answers.wait_for(1).values is None
-        wait_until(lambda: statuses, "its end")
-        assert (statuses, server.global_t) == ([2], 0)
+        wait_until(lambda: errors, "its end")
+        assert (len(errors), server.global_t) == (1, 0)
         # Its agents do not wait for it.
-        process.learner("RL").submit(LearnRequest(2, make_rollout(3, 0), (), 15))
+        learner.submit(LearnRequest(2, make_rollout(3, 0), (), 15))
         assert answers.wait_for(2).values is None
     wait_printed(capfd, f"error: {place}: AttributeError: 'Batch' object has no attribute 'returs'")
+
+
+def make_argv(starts, status):
+    """A program that writes a letter to a file, and ends with a status."""
+    return [sys.executable, "-c", f"open({str(starts)!r}, 'a').write('x'); exit({status})"]
+
+
+def test_a_program_that_dies_at_once_is_started_again_and_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("relaax_like.learn.remote_learner._MIN_RESTART_SEC", 0.01)
+    starts = tmp_path / "starts"
+    with running(make_argv(starts, 1), fatal=(2,)) as child:
+        child.learner("RL", MANIFEST)
+        wait_until(lambda: starts.exists() and len(starts.read_text()) > 2, "three starts", 30)
+
+
+def test_a_fatal_end_is_one_for_all_tasks(tmp_path):
+    errors, starts = [], tmp_path / "starts"
+    with running(make_argv(starts, 2), on_failure=errors.append, fatal=(2,)) as child:
+        for task in ("goal", "control"):
+            child.learner(task, MANIFEST)
+        wait_until(lambda: len(errors) == 2, "the end of both", 30)
+    assert starts.read_text() == "x"
 
 
 def test_a_user_s_mistake_ends_it_for_good(tmp_path, capfd):
     failed = threading.Event()
     with running(
         [*LEARNER, str(tmp_path / "missing.yaml")],
-        on_failure=lambda status: failed.set() if status == 2 else None,
+        on_failure=lambda error: failed.set(),
         fatal=(2,),
-    ) as process:
+    ) as child:
+        child.learner("RL", MANIFEST)
         assert failed.wait(30)
-        assert process.pid is None
+        assert get_pid(child) is None
     wait_printed(capfd, "missing.yaml")

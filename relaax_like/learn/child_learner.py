@@ -1,0 +1,259 @@
+"""ChildLearner: a learner in a child of this process, beside the agents.
+
+The agents' event loop does not share its interpreter then: a gradient costs it only the sending of
+the rollout.
+"""
+
+import contextlib
+import logging
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from relaax_like.bridge import frames
+from relaax_like.bridge.collecting import Call, CollectStream
+from relaax_like.bridge.pair import Pair, open_pair
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.roles import Learner
+from relaax_like.learn.remote_learner import RemoteLearner
+from relaax_like.wire.errors import ConfigError, RelaaxError, ServerUnavailableError
+
+logger = logging.getLogger(__name__)
+
+# A learner with work that says nothing for so long hangs. Its first gradient takes seconds.
+_SILENCE_SEC = 120.0
+# Longest wait for the process's end after that of its streams.
+_END_SEC = 3.0
+
+
+class ChildLearner:
+    """Starts a program that learns, and opens a stream of experience to it for each task.
+
+        child = ChildLearner([sys.executable, "-m", "relaax_like.launch.learner_main", ...])
+        child.start()
+        learner = child.learner("RL", manifest)
+        processor = ComputationDataProcessor(actor, learner, metrics)
+        ...
+        child.stop()
+
+    A stream ends with the program, and never before. A `RemoteLearner` that opens the next stream
+    starts the program again; what was under way is lost, as it may have been learned from. One that
+    hangs, with work and without an answer for two minutes, is killed.
+
+    Args:
+      argv: the program; the number of its control socket is added to it. It is to end when that is
+        closed.
+      environment: variables of the program's environment; None: those of this process.
+      on_global_t: called, from another thread, with the newest known environment steps of the run.
+      on_failure: called, from another thread, when it ended with a status of `fatal`: it is not
+        started again.
+      fatal: exit statuses with which it would only end again.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        on_global_t: Callable[[int], None] = lambda global_t: None,
+        on_failure: Callable[[RelaaxError], None] = lambda error: None,
+        fatal: Sequence[int] = (),
+    ):
+        self._argv = list(argv)
+        self._environment = environment
+        self._on_global_t = on_global_t
+        self._on_failure = on_failure
+        self._fatal = fatal
+        self._learners: dict[str, RemoteLearner] = {}
+        self._lock = threading.Lock()  # guards the child, and that none is started after a stop
+        self._child: _Child | None = None
+        self._stopping = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="learner watch", daemon=True)
+
+    def start(self) -> None:
+        """Starts the process, without waiting for it."""
+        with contextlib.suppress(ServerUnavailableError):  # the first stream tries again
+            self._get_child()
+        self._watcher.start()
+
+    def learner(
+        self, task: str, manifest: Manifest, names: Collection[str] | None = None
+    ) -> Learner:
+        """Returns one task's learner; to be called once for each, before agents act.
+
+        Args:
+          task: its name.
+          manifest: of its values.
+          names: of the variables that agents need, all others arrive as NaN; None: all.
+        """
+
+        def open_stream() -> CollectStream:
+            return CollectStream(self._get_child().open_call(), manifest, task)
+
+        remote = self._learners[task] = RemoteLearner(
+            open_stream,
+            task,
+            on_global_t=self._on_global_t,
+            on_failure=self._on_failure,
+            is_child=True,
+        )
+        remote.connect(names)
+        return remote.learner(task)
+
+    def wait_loaded(self, timeout_sec: float) -> bool:
+        """Waits until the learner of each task has answered once; returns whether they have."""
+        end = time.monotonic() + timeout_sec
+        return all(r.wait_loaded(end - time.monotonic()) for r in self._learners.values())
+
+    def stop(self) -> None:
+        """Lets the process finish what was handed over, and ends it; can be called twice."""
+        self._stopping.set()
+        stops = [threading.Thread(target=remote.stop) for remote in self._learners.values()]
+        for stop in stops:
+            stop.start()
+        for stop in stops:
+            stop.join()
+        with self._lock:
+            if self._child is not None:
+                self._child.end()
+
+    def _get_child(self) -> "_Child":
+        """Returns the child, and starts one if there is none.
+
+        Raises:
+          ConfigError: it has ended with a status of `fatal`.
+          ServerUnavailableError: it cannot be started, or this process is shutting down.
+        """
+        with self._lock:
+            if self._stopping.is_set():
+                raise ServerUnavailableError("this process is shutting down")
+            if self._child is not None and not self._child.is_running:
+                error = self._child.note_end()
+                if isinstance(error, ConfigError):
+                    raise error
+                self._child = None
+            if self._child is None:
+                try:
+                    self._child = _Child(self._argv, self._environment, self._fatal)
+                except OSError as error:
+                    logger.error("cannot start the learner's process: %s; retrying", error)
+                    raise ServerUnavailableError("the learner cannot be started") from None
+            return self._child
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(_SILENCE_SEC / 10):
+            silent = max((remote.silent_sec for remote in self._learners.values()), default=0.0)
+            with self._lock:
+                if silent >= _SILENCE_SEC and self._child is not None:
+                    logger.error("no message from the learner for %.0f s; killing it", silent)
+                    self._child.process.kill()
+
+
+class _Child:
+    """One start of the program, with one end of a control socket. What it prints, we print.
+
+    Raises:
+      OSError: it cannot be started.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], environment: Mapping[str, str] | None, fatal: Sequence[int]
+    ):
+        self._fatal = fatal
+        self._is_noted = False  # its end needs no log line any more
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            number = theirs.fileno()
+            try:
+                self.process = subprocess.Popen(
+                    [*argv, str(number)],
+                    stdin=subprocess.DEVNULL,
+                    # Not ours: a runner waits until nobody holds the output of what it started.
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[number],
+                    env=environment,
+                )
+            except OSError:
+                self._control.close()
+                raise
+        threading.Thread(target=self._copy_lines, name="learner output", daemon=True).start()
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def open_call(self) -> Call:
+        """Opens a stream, which the program reads once it has loaded.
+
+        Raises:
+          RelaaxError: it has ended; see `note_end`.
+        """
+        try:
+            return _PairCall(self, open_pair(self._control))
+        except OSError:
+            raise self.note_end() from None
+
+    def note_end(self) -> RelaaxError:
+        """Waits for the end of a process whose sockets have ended; returns what to raise."""
+        try:
+            status = self.process.wait(_END_SEC)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        self._control.close()
+        if status and not self._is_noted:
+            self._is_noted = True
+            logger.error("the learner's process ended with status %d", status)
+        if status in self._fatal:
+            return ConfigError("the learner cannot use its configuration; see its error above")
+        return ServerUnavailableError("the learner is being restarted")
+
+    def end(self) -> None:
+        """Kills the process, unless it has ended; can be called twice, from any thread."""
+        self._is_noted = True
+        self.process.kill()
+        self.process.wait()
+        self._control.close()
+
+    def _copy_lines(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                sys.stdout.write(line.decode(errors="replace"))
+                sys.stdout.flush()
+
+
+class _PairCall(Call):
+    """A call to the program, which ends with it."""
+
+    def __init__(self, child: _Child, pair: Pair):
+        self._child = child
+        self._pair = pair
+        self._has_answered = False
+        self._has_ended = False
+
+    def __next__(self) -> frames.ExperienceReply:
+        data = self._pair.receive()
+        if data is None:
+            self._has_ended = True
+            self._pair.close()
+            raise self._child.note_end()
+        self._has_answered = True
+        return frames.to_experience_reply(data)
+
+    def put(self, part: frames.ExperienceRequest | None) -> None:
+        if part is None:
+            self._pair.end()
+            return
+        with contextlib.suppress(OSError):  # it has gone: the receiver notices, too
+            self._pair.send(part)
+
+    def is_active(self) -> bool:
+        return self._has_answered and not self._has_ended  # nobody waits while it is loading
+
+    def cancel(self) -> None:
+        self._child.end()
+        self._pair.close()

@@ -1,0 +1,152 @@
+"""LearnerService: serves the learners of a process to its parent, over pairs of sockets."""
+
+import contextlib
+import os
+import queue
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+
+from relaax_like.bridge import frames
+from relaax_like.bridge.experience_servicer import (
+    get_header,
+    progress_to_messages,
+    read_experience,
+)
+from relaax_like.bridge.messages import messages_to_ranges
+from relaax_like.bridge.pair import Pair, receive_pairs
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.records import LearnerUpdate, LearnRequest, Reply, StreamProgress, Values
+from relaax_like.core.roles import Learner
+from relaax_like.learn.rollout_messages import bytes_to_rollout
+
+# By task: its learner, and the layout of the values.
+Learners = Mapping[str, tuple[Learner, Manifest]]
+
+
+class LearnerService:
+    """Serves one stream for each learner of this process.
+
+        service = LearnerService(control)  # ends the process when the parent has gone
+        learners = load_slowly()
+        service.serve(learners)  # until the parent sends no more
+
+    Args:
+      control: this process's end of the control socket; see `bridge.pair`.
+    """
+
+    def __init__(self, control: socket.socket):
+        self._failure: Exception | None = None
+        # Pairs to serve; None: a stream has ended, or something has failed.
+        self._pairs: queue.SimpleQueue[Pair | None] = queue.SimpleQueue()
+        threading.Thread(
+            target=self._receive_all, args=(control,), name="from agents", daemon=True
+        ).start()
+
+    def serve(self, learners: Learners) -> None:
+        """Serves until all streams have ended, then stops the learners.
+
+        Raises:
+          ServerUnavailableError: there is no parameter server.
+          Exception: what `fail` was called with.
+        """
+        with contextlib.ExitStack() as stops:  # each is stopped, whatever another raises
+            for learner, _ in learners.values():
+                stops.callback(learner.stop)
+            open_streams = len(learners)
+            while open_streams and self._failure is None:
+                pair = self._pairs.get()
+                if pair is None:
+                    open_streams -= 1
+                else:
+                    threading.Thread(
+                        target=self._serve, args=(pair, learners), name="stream", daemon=True
+                    ).start()
+        if self._failure is not None:
+            raise self._failure
+
+    def fail(self, error: Exception) -> None:
+        """Makes `serve` stop the learners and raise the error; from any thread."""
+        self._failure = self._failure or error
+        self._pairs.put(None)
+
+    def _receive_all(self, control: socket.socket) -> None:
+        for pair in receive_pairs(control):
+            self._pairs.put(pair)
+        os._exit(0)  # nobody is left to learn for
+
+    def _serve(self, pair: Pair, learners: Learners) -> None:
+        try:
+            _Stream(pair, learners).run()
+            self._pairs.put(None)
+        except Exception as error:
+            self.fail(error)
+
+
+class _Stream:
+    """Hands one task's experience to its learner, and tells the parent what comes of it.
+
+    Args:
+      pair: to the parent.
+      learners: by task; the stream's first message names one.
+
+    Raises:
+      InvalidInputError: the first message is malformed.
+    """
+
+    def __init__(self, pair: Pair, learners: Learners):
+        self._pair = pair
+        self._requests: Iterator[frames.ExperienceRequest] = map(
+            frames.to_experience_request, iter(pair.receive, None)
+        )
+        first = get_header(next(self._requests, None))
+        self._learner, self._manifest = learners[first.client_id]
+        self._ranges = messages_to_ranges(first.ranges, self._manifest)
+        self._lock = threading.Lock()  # guards what follows
+        self._received = 0  # sequence number up to which everything was accepted
+        self._pending: set[int] = set()  # sequence numbers of what has not been answered
+
+    def run(self) -> None:
+        """Starts the learner, and hands it everything until the parent sends no more.
+
+        Raises:
+          InvalidInputError: a message is malformed.
+          ServerUnavailableError: there is no parameter server.
+        """
+        self._learner.start(self._answer)
+        for message in self._requests:
+            experience = read_experience(get_header(message), self._requests)
+            rollout = experience.rollout
+            request = LearnRequest(
+                experience.sequence,
+                None if rollout is None else bytes_to_rollout(rollout),
+                experience.episodes,
+                experience.env_steps,
+                experience.agent,
+            )
+            with self._lock:
+                self._received = experience.sequence
+                self._pending.add(experience.sequence)
+            self._learner.submit(request)
+
+    def _answer(self, update: LearnerUpdate) -> None:
+        """Sends progress with the work that it releases; called by one thread of the learner."""
+        with self._lock:
+            self._pending.difference_update(update.numbers)
+            released = min(self._pending, default=self._received + 1) - 1
+            progress = StreamProgress(self._received, released)
+        values = None
+        if update.values is not None:
+            values = Values(version=update.version, flat=self._manifest.pack(update.values))
+        reply = Reply(
+            version=update.version,
+            global_t=update.global_t,
+            epoch=os.getpid(),  # of this start: the next process has another
+            finished=update.finished,
+            values=values,
+        )
+        try:
+            for part in progress_to_messages(progress, reply, self._ranges):
+                self._pair.send(part)
+        except OSError:
+            os._exit(0)  # nobody is left to learn for

@@ -1,0 +1,110 @@
+"""Rollouts as bytes, and back: what streams of experience carry."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from relaax_like.experience.rollout import Rollout
+from relaax_like.v1 import learner_pb2, ndarray_pb2
+from relaax_like.wire import ndarray
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.ndarray import write_ndarray
+
+Arrays = Mapping[str, np.ndarray]
+# The stream bounds the whole; what fits it is taken.
+_MAX_BYTES = 1 << 31
+_MAX_ARRAYS = 1_000
+_MAX_NAME_LENGTH = 200
+
+
+def rollout_to_bytes(rollout: Rollout) -> np.ndarray:
+    """Returns a serialised `relaax.v1.Rollout`, `[n] uint8`, read-only."""
+    message = learner_pb2.Rollout()
+    for name, inputs in rollout.inputs.items():
+        whole = _find_whole(inputs, rollout.next_inputs[name])
+        if whole is None:
+            next_inputs = rollout.next_inputs[name]
+            write_ndarray(next_inputs, message.next_inputs[name])
+            whole = np.concatenate([inputs, next_inputs[-1:]])
+        write_ndarray(whole, message.inputs[name])
+    _write_all(rollout.actions, message.actions)
+    _write_all(rollout.states, message.states)
+    write_ndarray(rollout.next_alive, message.next_alive)
+    write_ndarray(rollout.rewards, message.rewards)
+    write_ndarray(rollout.log_prob, message.log_prob)
+    write_ndarray(rollout.versions, message.versions)
+    if rollout.valid is not None:
+        write_ndarray(rollout.valid, message.valid)
+    if rollout.starts is not None:
+        write_ndarray(rollout.starts, message.starts)
+    _write_all(rollout.extras, message.extras)
+    _write_all(rollout.history, message.history)
+    return np.frombuffer(message.SerializeToString(), np.uint8)
+
+
+def bytes_to_rollout(data: np.ndarray) -> Rollout:
+    """Reads a received `relaax.v1.Rollout`, `[n] uint8`; the arrays are read-only.
+
+    Raises:
+      InvalidInputError: it is not a valid one.
+    """
+    try:
+        message = learner_pb2.Rollout.FromString(data.tobytes())
+    except DecodeError:
+        raise InvalidInputError("rollout: not a valid Rollout message", "rollout") from None
+    observed = (message.inputs, message.next_inputs, message.history)
+    for arrays in (*observed, message.actions, message.states, message.extras):
+        # Errors name arrays: a name of a megabyte is not to come back as one.
+        if len(arrays) > _MAX_ARRAYS or max(map(len, arrays), default=0) > _MAX_NAME_LENGTH:
+            raise InvalidInputError(
+                f"rollout: {len(arrays)} arrays of one kind, expected at most {_MAX_ARRAYS}, "
+                f"with names of at most {_MAX_NAME_LENGTH} characters",
+                "rollout",
+            )
+    whole = _read_all(message.inputs)
+    for name, array in whole.items():
+        if not array.ndim:
+            raise InvalidInputError(f"{name}: expected an array [T + 1, ...], got a number", name)
+    apart = _read_all(message.next_inputs)
+    return Rollout(
+        inputs={name: array[:-1] for name, array in whole.items()},
+        next_inputs={name: apart.get(name, array[1:]) for name, array in whole.items()},
+        next_alive=_to_array(message.next_alive, "next_alive"),
+        rewards=_to_array(message.rewards, "rewards"),
+        actions=_read_all(message.actions),
+        log_prob=_to_array(message.log_prob, "log_prob"),
+        states=_read_all(message.states),
+        versions=_to_array(message.versions, "versions"),
+        valid=_to_array(message.valid, "valid") if message.HasField("valid") else None,
+        starts=_to_array(message.starts, "starts") if message.HasField("starts") else None,
+        extras=_read_all(message.extras),
+        history=_read_all(message.history),
+    )
+
+
+def _find_whole(inputs: np.ndarray, next_inputs: np.ndarray) -> np.ndarray | None:
+    """Returns the `[T + 1, ...]` array that both are parts of, if there is one."""
+    whole = inputs.base
+    if (
+        whole is not None
+        and whole is next_inputs.base
+        and whole.shape == (len(inputs) + 1, *inputs.shape[1:])
+        and next_inputs.ctypes.data - inputs.ctypes.data == whole.strides[0]
+    ):
+        return whole
+    return None
+
+
+def _write_all(arrays: Arrays, messages: Any) -> None:
+    for name, array in arrays.items():
+        write_ndarray(array, messages[name])
+
+
+def _read_all(messages: Any) -> dict[str, np.ndarray]:
+    return {name: _to_array(message, name) for name, message in messages.items()}
+
+
+def _to_array(message: ndarray_pb2.NdArray, field: str) -> np.ndarray:
+    return ndarray.message_to_ndarray(message, field, _MAX_BYTES)
