@@ -454,9 +454,15 @@ def find_episodes(starts: np.ndarray, next_alive: np.ndarray) -> tuple[np.ndarra
 
 def find_next_starts(starts: np.ndarray, next_alive: np.ndarray) -> np.ndarray:
     """Returns `starts` of the rollout that follows one, `[k, 3] int64`."""
-    episodes, steps = find_episodes(starts, next_alive)
-    ended = next_alive[-1] != ALIVE
-    return np.stack([starts[:, 0], episodes[-1] + ended, np.where(ended, 0, steps[-1] + 1)], axis=1)
+    ended = next_alive != ALIVE
+    following = starts.copy()
+    following[:, 2] += len(ended)
+    if ended.any():
+        counts = ended.sum(0)
+        following[:, 1] += counts
+        # Rows behind the last end.
+        following[:, 2] = np.where(counts > 0, ended[::-1].argmax(0), following[:, 2])
+    return following
 
 
 def join_starts(rollouts: Sequence[Rollout]) -> np.ndarray | None:
