@@ -282,6 +282,24 @@ def test_hooks_are_called(column: str, train: Callable[..., Trained]) -> None:
     assert re.fullmatch(r"iteration [1-9]\d*, critic \d.*", note)
 
 
+def test_a_plan_of_complete_updates_is_refused_for_several_tasks(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, {"episodes"})
+    model = tmp_path / "contract" / "model.py"
+    model.write_text(model.read_text().replace("def make_model", "def make_other_model"))
+    (tmp_path / "contract" / "agent.py").write_text(
+        "from relaax_like.agent import SimpleRLAgent\n\n\nclass Agent(SimpleRLAgent):\n    pass\n"
+    )
+    algorithm = tmp_path / "contract" / "algorithm.py"
+    algorithm.write_text(
+        algorithm.read_text() + "\n\ndef make_algorithms(config, seed):\n"
+        "    from .model import make_other_model\n\n"
+        "    return {'one': Contract(make_other_model(config, seed), config, seed)}\n"
+    )
+    place = re.escape(find_line(tmp_path / "contract", "def plan"))
+    with pytest.raises(ConfigError, match=rf"{place}: plan is Episodes, .* several; define"):
+        relaax_like.train(file, get_options("serial", tmp_path))
+
+
 def test_phases_are_refused_where_gradients_are_held_back(tmp_path: Path) -> None:
     file = write_experiment(tmp_path, {"phases"})
     options = [*get_options("agent", tmp_path), "relaax-parameter-server.combine.method=avg"]

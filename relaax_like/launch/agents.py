@@ -25,6 +25,7 @@ from relaax_like.launch.learners import (
     make_learners,
     make_model,
     refuse_hooks,
+    require_plan,
 )
 from relaax_like.launch.process import EXIT_USAGE, Shutdown, without_native_stderr
 from relaax_like.learn.child_learner import ChildLearner
@@ -136,6 +137,8 @@ def make_agent_host(
             from relaax_like.nn import runtime  # noqa: F401 - quicker than TensorFlow alone
 
             load_algorithm_module(folder, "algorithm")
+        if publisher is not None:
+            require_plan(experiment)
         actors = _make_actors(experiment, client_id, agent_class)
 
         processors: dict[str, ComputationDataProcessor] = {}

@@ -218,7 +218,14 @@ def require_plan(experiment: Experiment) -> RolloutPlan:
       ConfigError: it makes none.
     """
     plan = get_plan(experiment.algorithm)
-    if plan is None or isinstance(plan, Replay) or load_model_module(experiment) is None:
+    if plan is not None and load_model_module(experiment) is None:
+        place = describe_place(type(experiment.algorithm), "plan")
+        raise ConfigError(
+            f"{place}: plan is {type(plan).__name__}, whose updates are made of one task, but the "
+            "algorithm has several; define make_model in model.py for one, or return "
+            "OnPolicy(rollout_steps=...) without rollouts, which learns beside the agents"
+        )
+    if plan is None or isinstance(plan, Replay):
         raise ConfigError(
             f"learner.placement: server, but the algorithm {experiment.algorithm_folder.name} "
             "does not compute updates itself; set placement: agent"

@@ -193,8 +193,8 @@ def test_an_episode_that_lasts_too_long_is_cut_off_at_the_end_of_a_rollout() -> 
     batches = take_all(collector)
     assert read_episodes(batches) == [list(range(8)), list(range(8, 14))]
     first, second = (data.rollout for data in batches)
-    # Bootstraps behind its last step, at the end of the batch or before it, and goes on with the
-    # memory that it had there.
+    # The first part bootstraps at its last step, also where padding follows; the second part
+    # starts with the memory that the agent had there.
     assert first.next_alive.tolist() == [[ALIVE]] * 8
     longer = join_columns([first], 16)
     assert cut_ends(make_dense(longer).rollout)[:8, 0].tolist() == [ALIVE] * 7 + [TRUNCATED]
