@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 from pathlib import Path
 
 from hypothesis import settings
@@ -9,6 +10,9 @@ from hypothesis import settings
 from relaax_like.nn.compiling import use_compile_cache
 from relaax_like.wire.errors import ConfigError
 
+# A shell has what it starts in the background ignore Ctrl-C, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # The machine is shared: a slow example says nothing about the code.
 settings.register_profile("relaax", deadline=None)
 settings.load_profile("relaax")

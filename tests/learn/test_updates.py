@@ -787,6 +787,7 @@ def test_imported_optimizers_go_on_bit_for_bit(xla):
     values, state = task.get_values(), task.export_optimizers()
     want = go_on(task)
     resumed = make_regression(xla)
+    resumed.set_seen(task.get_seen())  # what is compiled for a shape may differ in the last bit
     resumed.set_values(values)
     resumed.import_optimizers(state)
     for got, value, old in zip(go_on(resumed), want, values, strict=True):
