@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,7 @@ TASK = "RL"
 LOG_PROB = "log_prob"
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """One agent's rows that want actions of a task: name -> `[k, ...]` inputs and states.
 
     Attributes:
@@ -38,8 +37,7 @@ def make_ranks(client: str, slots: int) -> np.ndarray:
     return np.array([(number >> 8) / 2**24 for number in hashes], np.float32)
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     """What a policy chose for B rows.
 
     Attributes:
