@@ -1,12 +1,13 @@
-"""Learning runs over the network, one after another: `relaax run`, then `relaax eval`.
+"""Learning runs, one after another: `relaax run` (over the network) or `train`, then `relaax eval`.
 
     python -m benchmarks.learning algorithms/a2c/a2c.yaml --seeds 0 1 2 --steps 1000000
+    python -m benchmarks.learning algorithms/ppo/ppo.yaml --steps 100000 --command train
 
 Each run ends with its budget of steps, or at `target_return` where the configuration has one. Its
 snapshot then plays 100 greedy episodes. A JSON line per seed is appended to
 benchmarks/results/NAME.jsonl as soon as it is there, NAME being that of the YAML file. What is
-there already, with the same overrides and budget, is not run again, so a broken-off command goes on
-where it was. `--fresh` runs it again.
+there, with the same command, overrides and budget, is not repeated, so this program goes on where
+it was broken off. `--fresh` repeats it.
 """
 
 import argparse
@@ -183,15 +184,19 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
         file.write(json.dumps({**row, "machine": describe_machine()}) + "\n")
 
 
-def learn(config: Path, overrides: Sequence[str], seed: int, steps: int) -> dict[str, Any]:
+def learn(
+    config: Path, overrides: Sequence[str], seed: int, steps: int, command: str
+) -> dict[str, Any]:
     """Returns one seed's row."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder)
         sets = [*overrides, f"seed={seed}", f"algorithm.max_global_step={steps}"]
-        run = run_experiment(config, run_dir, sets)
+        run = run_experiment(config, run_dir, sets, command=[command])
         evaluation = evaluate(run_dir)
+    # Lines of `relaax train` do not tell when the first client was let in.
+    learning = {"learning_sec": round(run.learning_sec, 1)} if command == "run" else {}
     return {
-        **_key(config, overrides, seed, steps),
+        **_key(config, overrides, seed, steps, command),
         "finished": run.finished,
         "steps": run.steps,
         "training_mean": run.mean_return,
@@ -199,13 +204,20 @@ def learn(config: Path, overrides: Sequence[str], seed: int, steps: int) -> dict
         **evaluation,
         "greedy_episodes": EPISODES,
         "wall_sec": round(run.wall_sec, 1),
-        "learning_sec": round(run.learning_sec, 1),
+        **learning,
     }
 
 
-def _key(config: Path, overrides: Sequence[str], seed: int, steps: int) -> dict[str, Any]:
-    """Returns what tells one run from another."""
-    return {"config": str(config), "overrides": list(overrides), "seed": seed, "max_steps": steps}
+def _key(
+    config: Path, overrides: Sequence[str], seed: int, steps: int, command: str
+) -> dict[str, Any]:
+    """Returns what tells one run from another; rows of `relaax run` do not name it."""
+    key = {"config": str(config), "overrides": list(overrides), "seed": seed, "max_steps": steps}
+    return key if command == "run" else {**key, "command": command}
+
+
+def _is_of(row: Mapping[str, Any], key: Mapping[str, Any]) -> bool:
+    return key.items() <= row.items() and row.get("command") == key.get("command")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -215,16 +227,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument("--steps", type=int, required=True, help="algorithm.max_global_step")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
+    parser.add_argument("--command", choices=("run", "train"), default="run")
     parser.add_argument("--fresh", action="store_true", help="run again what is there")
     args = parser.parse_args(argv)
     path = RESULTS / f"{args.config.stem}.jsonl"
-    keys = [_key(args.config, args.overrides, seed, args.steps) for seed in args.seeds]
+    keys = [
+        _key(args.config, args.overrides, seed, args.steps, args.command) for seed in args.seeds
+    ]
     kept = [] if args.fresh else read_rows(path)
     rows = []
     for key in keys:
-        row = next((row for row in kept if key.items() <= row.items()), None)
+        row = next((row for row in kept if _is_of(row, key)), None)
         if row is None:
-            row = learn(args.config, args.overrides, key["seed"], args.steps)
+            row = learn(args.config, args.overrides, key["seed"], args.steps, args.command)
             append_row(path, row)
         rows.append(row)
     columns = ("seed", "steps", "training_mean", "greedy_mean", "greedy_half_95", "wall_sec")
