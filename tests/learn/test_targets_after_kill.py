@@ -15,20 +15,20 @@ from support.feeding import ITERATIONS
 FOLDER = ROOT / "tests" / "support" / "targets"
 
 
-def feed(folder: Path, *kill: object) -> int:
-    """Feeds the learner in a process; returns its exit status."""
-    folder.mkdir(exist_ok=True)
-    file = folder / "experiment.yaml"
-    file.write_text(
-        f"run_dir: {folder / 'run'}\n"
-        f"compile_cache: {folder.parent / 'cache'}\n"
-        "learner: {placement: server}\n"
-        f"algorithm: {{path: '{FOLDER}', max_global_step: 1000000}}\n"
-    )
-    argv = [sys.executable, "-m", "support.feeding", file, folder, *map(str, kill)]
+def feed(*runs: str) -> list[int]:
+    """Feeds a learner in a process for each run; returns their exit statuses."""
+    for folder in {Path(run.partition(":")[0]) for run in runs}:
+        folder.mkdir()
+        (folder / "experiment.yaml").write_text(
+            f"run_dir: {folder / 'run'}\n"
+            f"compile_cache: {folder.parent / 'cache'}\n"
+            "learner: {placement: server}\n"
+            f"algorithm: {{path: '{FOLDER}', max_global_step: 1000000}}\n"
+        )
+    argv = [sys.executable, "-m", "support.feeding", *runs]
     done = subprocess.run(argv, cwd=ROOT / "tests", capture_output=True, text=True, timeout=100)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode
+    assert done.returncode == 0, done.stderr
+    return [int(status) for status in done.stdout.splitlines()[-1].split()]
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
@@ -38,10 +38,8 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 def test_a_killed_learner_goes_on_as_if_it_had_not_been_killed(tmp_path: Path) -> None:
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    assert feed(straight) == 0
-    assert feed(killed, "after", 1) == -signal.SIGKILL
-    assert feed(killed, "before", 3) == -signal.SIGKILL
-    assert feed(killed) == 0
+    statuses = feed(f"{straight}", f"{killed}:after:1", f"{killed}:before:3", f"{killed}")
+    assert statuses == [0, -signal.SIGKILL, -signal.SIGKILL, 0]
     for number in range(1, ITERATIONS):
         loaded = killed / f"loaded-{number}.npz"
         # What was published is there, and what was not is learned once more.

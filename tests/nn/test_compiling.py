@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.cluster import find_command
+from support.cluster import ROOT, find_command
 from support.compare import compare
 
 from relaax_like.nn.compiling import get_compile_cache, use_compile_cache
@@ -80,10 +80,10 @@ def test_what_cannot_be_a_cache_is_refused(flags, tmp_path):
         use_compile_cache(tmp_path / "cache")
 
 
-def run(argv):
+def run(argv, **options):
     """Runs a program without the flags of the process that tests."""
-    environment = {key: value for key, value in os.environ.items() if key != FLAGS}
-    return subprocess.run(argv, capture_output=True, text=True, timeout=100, env=environment)
+    options["env"] = {key: value for key, value in os.environ.items() if key != FLAGS}
+    return subprocess.run(argv, capture_output=True, text=True, timeout=100, **options)
 
 
 def train(folder, cache):
@@ -133,44 +133,59 @@ def test_a_second_run_loads_what_the_first_one_compiled(tmp_path):
     assert "Traceback" not in done.stdout + done.stderr
 
 
+# The first process writes a file. Each argument after the folder says what is then done to it,
+# before the next process loads it.
 CALL = """
 import sys
 from pathlib import Path
+from support.forks import import_tensorflow, run_forked
 from relaax_like.nn.compiling import CompiledFunction, use_compile_cache
 from relaax_like.wire.errors import ConfigError
 
-use_compile_cache(Path(sys.argv[1]))
-from relaax_like.nn.runtime import tf
+def call():
+    from relaax_like.nn.runtime import tf
 
-function = tf.function(lambda x: tf.tanh(x) + 1, jit_compile=True)
-call = CompiledFunction(lambda: function.get_concrete_function(tf.TensorSpec([4])))
-try:
-    print(call(tf.zeros(4)).numpy().sum())
-except ConfigError as error:
-    print(error)
+    function = tf.function(lambda x: tf.tanh(x) + 1, jit_compile=True)
+    call = CompiledFunction(lambda: function.get_concrete_function(tf.TensorSpec([4])))
+    try:
+        print(call(tf.zeros(4)).numpy().sum())
+    except ConfigError as error:
+        print(error)
+
+folder, *damages = sys.argv[1:]
+use_compile_cache(Path(folder))
+import_tensorflow()
+assert run_forked(call) == 0
+for damage in damages:
+    (kept,) = Path(folder).glob("*/*")
+    content = bytearray(kept.read_bytes())
+    if damage == "changed":
+        content[200] ^= 0xFF
+    kept.write_bytes(content)
+    assert run_forked(call) == 0
 """
 
 
-def call(cache):
-    argv = [sys.executable, "-c", CALL, cache]
-    done = run(argv)
+def call(cache, *damages):
+    """Calls a function in a process, and in one more after each damage; returns what they say."""
+    argv = [sys.executable, "-c", CALL, cache, *damages]
+    done = run(argv, cwd=ROOT / "tests")
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return done.stdout.splitlines()
 
 
 def test_a_changed_file_is_an_error_with_its_cure(tmp_path):
-    assert call(tmp_path) == "4.0"
+    first, loaded, changed = call(tmp_path, "none", "changed")
+    assert first == loaded == "4.0"
     (kept,) = tmp_path.glob("*/*")
-    content = bytearray(kept.read_bytes())
-    content[200] ^= 0xFF
-    kept.write_bytes(content)
     wanted = rf"compile_cache: TensorFlow cannot use a file in {kept.parent}: .*remove this folder"
-    assert re.match(wanted, call(tmp_path))
+    assert re.match(wanted, changed)
 
 
 def test_a_full_disk_is_an_error_with_its_cure(small_disk):
     wanted = r"compile_cache: .*No space left on device.*; make room if the disk is full, or"
-    assert re.match(wanted, call(small_disk))
+    (said,) = call(small_disk)
+    assert re.match(wanted, said)
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def run(program: str, *arguments: object) -> None:
         [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
         capture_output=True,
         text=True,
-        cwd=ROOT,
+        cwd=ROOT / "tests",
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
@@ -149,19 +149,33 @@ import relaax_like.learn.updates
 assert not [name for name in sys.modules if name.startswith("keras")]
 assert tf.keras.optimizers.Adam(0.5).learning_rate.numpy() == 0.5
 """,
-    "a variable": """
-from relaax_like.nn.layers import Dense
-Dense("0", 1, 1, seed=0).W.assign_add([[1.0]])
-import tensorflow as tf
-""",
-    "a model with variables of its own": """
-from relaax_like.nn.module import Module
-import tensorflow as tf
-class Own(Module):
-    def __init__(self):
-        super().__init__()
-        self.w = tf.Variable(1.0) + 1.0
-Own()
+    # Two processes that are forked off one which has only imported TensorFlow, in seconds.
+    "a variable, or a model with variables of its own": """
+from support.forks import import_tensorflow, run_forked
+
+def variable():
+    from relaax_like.nn.layers import Dense
+    Dense("0", 1, 1, seed=0).W.assign_add([[1.0]])
+    check()
+
+def model():
+    from relaax_like.nn.module import Module
+    import tensorflow as tf
+    class Own(Module):
+        def __init__(self):
+            super().__init__()
+            self.w = tf.Variable(1.0) + 1.0
+    Own()
+    check()
+
+def check():
+    import tensorflow as tf
+    assert tf.config.threading.get_intra_op_parallelism_threads() == 1
+    assert tf.config.threading.get_inter_op_parallelism_threads() == 1
+
+import_tensorflow()
+assert [run_forked(variable), run_forked(model)] == [0, 0]
+from relaax_like.nn.runtime import tf
 """,
 }
 
