@@ -1,4 +1,7 @@
-"""a2c: its costs against a slow reference, tasks with known answers."""
+"""a2c: its costs against a slow reference, tasks with known answers.
+
+XLA compiles none of it, which would take longer than all else: tests/golden computes with XLA.
+"""
 
 # covers F6, F7, F9, F13, F22
 
@@ -72,7 +75,7 @@ def compute_costs(config, values, inputs, next_inputs, alive, rewards, actions, 
 
 
 def compute(config, inputs, next_inputs, alive, rewards, actions, log_mu=None):
-    task = ComputationTask(make_algorithm(config))
+    task = ComputationTask(make_algorithm(config, xla=False))
     if log_mu is None:  # the policy that acted is the one that learns
         values = {v.name: v.value for v in task.get_variables()}
         log_probs = compute_log_probs(values, inputs)
@@ -142,7 +145,7 @@ class Chooser:
         self.config = config
         self.slots = slots
         self.server = serve_a2c(config, **options)
-        self.processor = make_processor(config, self.server)
+        self.processor = make_processor(config, self.server, xla=False)
         self.ready = threading.Event()
         self.processor.start()
         helper = OnlineHelper(

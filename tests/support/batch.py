@@ -29,9 +29,11 @@ def make_config(layers: Any = (64, 64), **settings: Any) -> Any:
     return load("config").Config(**settings)
 
 
-def make_algorithm(config: Any, seed: int = 0) -> Any:
+def make_algorithm(config: Any, seed: int = 0, xla: bool = True) -> Any:
     """Makes a2c's algorithm with its model."""
-    return load("algorithm").make_algorithm(config, load("model").make_model(config, seed), seed)
+    model = load("model").make_model(config, seed)
+    model.xla = xla and model.xla
+    return load("algorithm").make_algorithm(config, model, seed)
 
 
 def serve_a2c(config: Any, **options: Any) -> ParameterServer:
@@ -42,9 +44,9 @@ def serve_a2c(config: Any, **options: Any) -> ParameterServer:
     return ParameterServer(store, metrics=NullMetrics(), **options)
 
 
-def make_processor(config: Any, server: ParameterServer, **options: Any) -> Any:
+def make_processor(config: Any, server: ParameterServer, xla: bool = True, **options: Any) -> Any:
     """Makes a processor on the server; not started."""
     client = InProcessClient(server, "processor")
-    learner = GradientLearner(GradientTask(make_algorithm(config)), client, **options)
+    learner = GradientLearner(GradientTask(make_algorithm(config, xla=xla)), client, **options)
     actor = make_actor(make_algorithm(config).model, 0)
     return ComputationDataProcessor(actor, learner, client.metrics())

@@ -15,6 +15,7 @@ EXPLORES, SEES_CRITIC, IS_ODD = 1, 2, 4
 
 
 class ContractModel(Model):
+    xla = False  # compiling takes longer than all else; tests/learn/test_updates.py has both forms
     acting = ("actor",)  # if acting
     groups: Mapping[str, Sequence[str]] = {
         "actor": ("actor",),
