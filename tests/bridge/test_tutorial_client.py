@@ -31,7 +31,7 @@ def make_cartpole_server(metrics):
     ]
     manifest = make_manifest(variables)
     flat = manifest.pack([variable.value for variable in variables])
-    store = Store(manifest, flat, {"default": OptimizerConfig(learning_rate=1e-2)})
+    store = Store(manifest, flat, {"default": OptimizerConfig(learning_rate=3e-2)})
     return ParameterServer(store, metrics=metrics)
 
 

@@ -17,7 +17,7 @@ NAMES = ("slow-0", "slow-1", "fast")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two seeds with one learning rate and a run with another, of some thousand steps each."""
+    """Two seeds with one learning rate and a run with another, of two thousand steps each."""
     with Cluster(tmp_path_factory.mktemp("runs")) as cluster:
         programs = []
         for name in NAMES:
@@ -25,7 +25,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 f"run_dir={name}",
                 f"seed={int(name == 'slow-1')}",
                 f"algorithm.learning_rate={0.1 if name == 'fast' else 0.01}",
-                "algorithm.max_global_step=8000",
+                "algorithm.max_global_step=2000",
                 "learner.target_episodes=20",
             ]
             overrides = [part for text in sets for part in ("--set", text)]
@@ -81,7 +81,7 @@ def test_compare_in_json(cluster: Cluster) -> None:
     assert (slow["name"], slow["environment"]) == ("slow", "CartPole-v0")
     assert [run["seed"] for run in slow["runs"]] == [0, 1]
     for run in (*slow["runs"], *fast["runs"]):
-        assert 8000 <= run["steps"] < 8500
+        assert 2000 <= run["steps"] < 2500
         assert run["episodes"] == 20
         assert 5 < run["mean_return"] <= 200
         assert run["target_steps"] is None
@@ -124,7 +124,7 @@ def test_eval_films_a_moved_run_and_prints_json(cluster: Cluster) -> None:
     # CartPole's reward is 1 per step.
     assert found["mean_length"] == pytest.approx(found["mean"])
     assert found["episodes"] == 3
-    assert 8000 <= found["step"] < 8500
+    assert 2000 <= found["step"] < 2500
     frames = imageio.v3.imread(cluster.folder / "out.mp4")
     assert frames.shape[1:] == (400, 600, 3)
     assert len(frames) > 10

@@ -86,7 +86,6 @@ def load(name: str) -> Any:
 def make_task(**settings: Any) -> tuple[LearningTask, OnPolicy]:
     config = load("config").Config(max_global_step=1, **settings)
     model = load("model").make_model(config, 1)
-    model.xla = False  # compiling takes longer than all else here
     algorithm = load("algorithm").make_algorithm(config, model, 1)
     return LearningTask(algorithm, config.optimizers), config.plan
 

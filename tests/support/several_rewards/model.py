@@ -10,6 +10,7 @@ from .config import Config
 class PaidModel(Model):
     def __init__(self, config: Config, seed: int):
         super().__init__()
+        self.xla = False  # compiling takes longer than learning
         layers = NetworkConfig.model_validate({"layers": ()})
         self.network = make_network("policy", layers, (1,), 2, seed=seed, output_gain=0.01)
 
