@@ -47,15 +47,26 @@ def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def target(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, installed into a folder of its own."""
-    folder = tmp_path_factory.mktemp("target")
-    argv = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet"]
+def venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel and nothing else, not even its libraries."""
+    venv = tmp_path_factory.mktemp("target") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=60)
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python")]
     done = subprocess.run(
-        [*argv, "--target", folder, wheel], capture_output=True, text=True, timeout=110
+        [*pip, "install", "--no-deps", "--no-index", "--quiet", wheel],
+        capture_output=True,
+        text=True,
+        timeout=110,
     )
     assert done.returncode == 0, done.stderr
-    return folder
+    return venv
+
+
+@pytest.fixture(scope="module")
+def target(venv: Path) -> Path:
+    """The folder that the wheel is installed into."""
+    (packages,) = venv.glob("lib/python*/site-packages")
+    return packages
 
 
 def run_python(
@@ -232,15 +243,9 @@ def test_what_the_base_install_lacks_is_one_line(
         assert "; install it: pip install 'relaax_like[" in line
 
 
-def test_an_installed_wheel_is_a_complete_product(wheel: Path, tmp_path: Path) -> None:
+def test_an_installed_wheel_is_a_complete_product(venv: Path, target: Path, tmp_path: Path) -> None:
     """The wheel in an environment of its own, its libraries being those that are here."""
-    venv, day = tmp_path / "venv", tmp_path / "day"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=60)
-    (packages,) = venv.glob("lib/python*/site-packages")
-    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python")]
-    subprocess.run(
-        [*pip, "install", "--no-deps", "--no-index", "--quiet", wheel], check=True, timeout=100
-    )
+    packages, day = target, tmp_path / "day"
     # Behind the wheel's own; the editable install's finder is not among them.
     for number, path in enumerate(sorted({sysconfig.get_path(n) for n in ("purelib", "platlib")})):
         (packages / f"here-{number}.pth").write_text(f"{path}\n")
