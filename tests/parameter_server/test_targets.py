@@ -1,4 +1,7 @@
-"""Targets in the store: mixed when their source's group is stepped, and again in a replay."""
+"""Targets in the store: mixed when their source's group is stepped, and again in a replay.
+
+The process that is killed imports this file; it needs no TensorFlow, which takes seconds.
+"""
 
 import shutil
 import signal
@@ -8,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from support.cluster import ROOT
 from support.compare import compare
 
@@ -18,9 +20,8 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import Follow, Variable, find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.records import Publication, Push
-from relaax_like.learn.computation_task import ComputationTask
-from relaax_like.learn.updates import LearningTask
 from relaax_like.nn.layers import Dense
+from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.parameter_server.initial_values import load_variables, save_variables
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal
@@ -95,6 +96,9 @@ def name_values(store):
 
 @pytest.mark.parametrize("how", HOWS, ids=str)
 def test_gradients_in_the_store_lead_to_what_the_compiled_update_does(how):
+    from relaax_like.learn.computation_task import ComputationTask
+    from relaax_like.learn.updates import LearningTask
+
     task = LearningTask(Regression(ActorCritic(**how)), OPTIMIZERS)
     slow = ComputationTask(Regression(ActorCritic(**how)))
     store = make_store(slow.get_variables())
@@ -239,6 +243,7 @@ from pathlib import Path
 
 from parameter_server.test_targets import open_server, push
 
+assert "tensorflow" not in sys.modules
 server = open_server(Path(sys.argv[1]), every=3)
 for sequence in range(1, 6):
     push(server, sequence)
