@@ -6,15 +6,15 @@ import signal
 import psutil
 import pytest
 from support.broken import copy_broken
-from support.cluster import ROOT, TRACE, Cluster, Program, wait_until
-
-A2C = ROOT / "algorithms" / "a2c"
+from support.cluster import TRACE, Cluster, Program, wait_until
+from support.uncompiled import copy_uncompiled
 
 
 @pytest.fixture
 def cluster(tmp_path):
     sizes = ("algorithm.state_size=4", "algorithm.num_actions=2")
-    with Cluster(tmp_path, A2C, *sizes, "algorithm.network={layers: [8]}") as cluster:
+    a2c = copy_uncompiled("a2c", tmp_path)
+    with Cluster(tmp_path, a2c, *sizes, "algorithm.network={layers: [8]}") as cluster:
         yield cluster
 
 
@@ -24,37 +24,37 @@ def find_learner(rlx_server: Program) -> psutil.Process:
     return learner
 
 
-def test_a_killed_learner_costs_its_rollouts_and_nothing_else(cluster):
-    _, rlx_server = cluster.start_both_servers()
+def test_it_comes_back_and_ends_with_its_rlx_server(cluster):
+    """A killed learner, a killed rlx server, and an end in order, one after the other."""
+    parameter_server, first = cluster.start_both_servers()
     client = cluster.start_client()
     cluster.wait_steps(200)
-    learner = find_learner(rlx_server)
+
+    # A killed learner costs its rollouts and nothing else.
+    learner = find_learner(first)
     learner.kill()
-    rlx_server.wait_for("learner's process ended with status -9")
-    rlx_server.wait_for(r"the learner is back; \d+ rollout")
+    first.wait_for("learner's process ended with status -9")
+    first.wait_for(r"the learner is back; \d+ rollout")
     cluster.wait_steps(200)
-    assert find_learner(rlx_server).pid != learner.pid
+    again = find_learner(first)
+    assert again.pid != learner.pid
     assert client.alive
     assert not [line for line in client.lines if "connect" in line]
 
+    # It never outlives its rlx server.
+    os.kill(first.pid, signal.SIGKILL)
+    assert again.wait(10) is not None or not again.is_running()
 
-def test_the_learner_never_outlives_its_rlx_server(cluster):
-    _, rlx_server = cluster.start_both_servers()
-    learner = find_learner(rlx_server)
-    os.kill(rlx_server.pid, signal.SIGKILL)
-    assert learner.wait(10) is not None or not learner.is_running()
-
-
-def test_sigterm_to_the_whole_group_ends_both_in_order(cluster):
-    parameter_server, rlx_server = cluster.start_both_servers()
-    cluster.start_client()
+    # A SIGTERM to the whole group ends both in order.
+    second = cluster.start_rlx_server()
+    client.wait_for("reconnected to")
     cluster.wait_steps(200)
-    learner = find_learner(rlx_server)
+    learner = find_learner(second)
     learner.send_signal(signal.SIGTERM)  # as a runner does that signals all of a group
-    os.kill(rlx_server.pid, signal.SIGTERM)
-    assert rlx_server.wait() == 128 + signal.SIGTERM
+    os.kill(second.pid, signal.SIGTERM)
+    assert second.wait() == 128 + signal.SIGTERM
     wait_until(lambda: not learner.is_running(), "the learner's end", 5)
-    assert not [line for line in rlx_server.lines if "Traceback" in line or "status" in line]
+    assert not [line for line in second.lines if "Traceback" in line or "status" in line]
     assert parameter_server.alive
 
 
