@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from support.batch import load
-from support.cluster import ROOT
+from support.uncompiled import copy_uncompiled
 
 from relaax_like.config.loader import dump_experiment, load_experiment
 from relaax_like.launch.backprop import FILE_NAME, set_backprop_workers
@@ -28,7 +28,7 @@ def make_experiment(folder, threads):
     file.write_text(
         f"run_dir: {folder}\n"
         f"learner: {{backprop_workers: {threads}}}\n"
-        f"algorithm: {{path: {ROOT / 'algorithms' / 'ppo'}, num_actions: 2, "
+        f"algorithm: {{path: {copy_uncompiled('ppo', folder)}, num_actions: 2, "
         "network: {layers: [4]}, num_steps: 64, rollout_steps: 16, epochs: 1}\n"
     )
     experiment = load_experiment(file)

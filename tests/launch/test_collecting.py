@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from support.cluster import ROOT, TRACE, Cluster, find_command
 from support.learning import make_server
-from support.serial import PPO, train, write_experiment
+from support.serial import make_uncompiled_ppo, train, write_experiment
+from support.uncompiled import copy_uncompiled
 
 from relaax_like.client.interactor import Interactor
 from relaax_like.config.loader import load_experiment
@@ -38,7 +39,8 @@ def test_an_interactor_takes_an_agent_and_hands_its_experience_to_the_learner(
     file.write_text(
         f"run_dir: {tmp_path / 'run'}\n"
         "learner: {collect_traj: true}\n"
-        "algorithm: {name: ppo, num_actions: 2, network: {layers: [4]}, num_steps: 8, "
+        f"algorithm: {{path: '{copy_uncompiled('ppo', tmp_path)}', num_actions: 2, "
+        "network: {layers: [4]}, num_steps: 8, "
         f"rollout_steps: {STEPS}, batch_size: 8, epochs: 1}}\n"
         f"environment: {{path: '{COUNTING}', slots: 2}}\n"
     )
@@ -82,7 +84,8 @@ def test_an_interactor_takes_an_agent_and_hands_its_experience_to_the_learner(
 
 def test_a_resumed_run_goes_on_with_its_files(tmp_path: Path) -> None:
     sets = ("learner.collect_traj=true", "environment.slots=3")
-    straight, stopped = (write_experiment(tmp_path / name, **PPO) for name in ("a", "b"))
+    ppo = make_uncompiled_ppo(tmp_path)
+    straight, stopped = (write_experiment(tmp_path / name, **ppo) for name in ("a", "b"))
     assert train(straight, *sets, "algorithm.max_global_step=512") == 0
     assert train(stopped, *sets, "algorithm.max_global_step=256") == 0
     assert train(stopped, *sets, "algorithm.max_global_step=512") == 0
@@ -105,6 +108,8 @@ def test_the_learner_of_a_parameter_server_keeps_what_came_over_the_network(
             *("run_dir=run", "learner.collect_traj=true", "algorithm.max_global_step=1024"),
             f"relaax-parameter-server.bind=localhost:{cluster.ps_port}",
             f"relaax-rlx-server.bind=localhost:{cluster.rlx_port}",
+            *("algorithm.name=null", f"algorithm.path={copy_uncompiled('ppo', tmp_path)}"),
+            *("algorithm.network={layers: [4]}", "algorithm.epochs=1"),
         )
         flags = [part for text in sets for part in ("--set", text)]
         file = ROOT / "algorithms" / "ppo" / "ppo.yaml"
@@ -122,7 +127,7 @@ def test_the_learner_of_a_parameter_server_keeps_what_came_over_the_network(
 def test_a_run_ends_as_it_should_when_the_folder_is_full(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = write_experiment(tmp_path, **PPO)
+    file = write_experiment(tmp_path, **make_uncompiled_ppo(tmp_path))
     sets = ("learner.collect_traj=true", "learner.collect_traj_max_mb=0.02")
     assert train(file, *sets, "algorithm.max_global_step=768") == 0
     assert caplog.text.count("learner.collect_traj_max_mb") == 1

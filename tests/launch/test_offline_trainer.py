@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from support.cluster import ROOT, TRACE, Cluster, Program, find_command
 from support.recordings import record
-from support.serial import PPO, train, write_experiment
+from support.serial import make_uncompiled_ppo, train, write_experiment
+from support.uncompiled import copy_uncompiled
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.parameter_server import run_parameter_server, validate_served
@@ -34,6 +35,13 @@ def trajectories(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def uncompiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Overrides with which BC runs without XLA."""
+    folder = copy_uncompiled("bc", tmp_path_factory.mktemp("uncompiled"))
+    return "algorithm.name=null", f"algorithm.path={folder}"
+
+
 def start(cluster: Cluster, command: str, *arguments: object) -> Program:
     return cluster.start(command, [find_command("relaax"), command, *arguments])
 
@@ -52,10 +60,13 @@ def assert_same(one: Path, other: Path) -> None:
         np.testing.assert_array_equal(slots, second.slots[group])
 
 
-def test_a_run_is_tested_stopped_resumed_and_evaluated(tmp_path: Path, trajectories: Path) -> None:
+def test_a_run_is_tested_stopped_resumed_and_evaluated(
+    tmp_path: Path, trajectories: Path, uncompiled: tuple[str, str]
+) -> None:
     (tmp_path / "recorded").symlink_to(trajectories)
     budget = 100 * STEPS
     flags = ("--eval-freq", 20, "--num-eval-eps", 4, "--save-freq", 30)
+    flags += tuple(part for text in uncompiled for part in ("--set", text))
     with Cluster(tmp_path) as cluster:
         # Relative to where the command is started, and then absolute.
         first = start(
@@ -91,9 +102,10 @@ def test_a_run_is_tested_stopped_resumed_and_evaluated(tmp_path: Path, trajector
 
 @pytest.mark.parametrize("layers", ["[8]", "[{lstm: 4}]"])
 def test_a_stopped_run_goes_on_as_if_it_never_had(
-    layers: str, tmp_path: Path, trajectories: Path
+    layers: str, tmp_path: Path, trajectories: Path, uncompiled: tuple[str, str]
 ) -> None:
     sets = (
+        *(uncompiled if "lstm" in layers else ()),
         f"learner.offline={trajectories}",
         *(f"algorithm.network={{layers: {layers}}}", "algorithm.batch_size=4"),
         *("algorithm.normalize_observations=true", "learner.eval_freq=0"),
@@ -108,14 +120,18 @@ def test_a_stopped_run_goes_on_as_if_it_never_had(
     assert read_state(tmp_path / "a").version == 15
 
 
-def test_what_ppo_has_done_is_cloned_and_ppo_starts_from_the_clone(tmp_path: Path) -> None:
+def test_what_ppo_has_done_is_cloned_and_ppo_starts_from_the_clone(
+    tmp_path: Path, uncompiled: tuple[str, str]
+) -> None:
     """The three runs that the README names, with small ones."""
     network = "algorithm.network={layers: [8]}"
     quiet = "relaax-parameter-server.progress_interval_sec=1000"
-    experts = write_experiment(tmp_path / "expert", **PPO)
+    ppo = make_uncompiled_ppo(tmp_path)
+    experts = write_experiment(tmp_path / "expert", **ppo)
     assert train(experts, "learner.collect_traj=true", "algorithm.max_global_step=512") == 0
     recorded = tmp_path / "expert" / "run" / "trajectories"
-    sets = (network, quiet, "learner.eval_freq=0", "algorithm.max_global_step=2560")
+    budget = "algorithm.max_global_step=2560"
+    sets = (*uncompiled, network, quiet, "learner.eval_freq=0", budget)
     clone = tmp_path / "clone"
     assert train(BC, f"run_dir={clone}", f"learner.offline={recorded}", *sets) == 0
     cloned = read_state(clone)
@@ -125,7 +141,7 @@ def test_what_ppo_has_done_is_cloned_and_ppo_starts_from_the_clone(tmp_path: Pat
         "algorithm.critic_learning_rate=0",
         "algorithm.max_global_step=128",
     )
-    second = write_experiment(tmp_path / "second", **PPO)
+    second = write_experiment(tmp_path / "second", **ppo)
     assert train(second, f"learner.previous={clone}", *still) == 0
     np.testing.assert_array_equal(read_state(tmp_path / "second" / "run").values, cloned.values)
 

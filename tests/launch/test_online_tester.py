@@ -20,6 +20,7 @@ from support.learning import (
     make_plain_server,
     make_rewarded,
 )
+from support.uncompiled import copy_uncompiled
 
 from relaax_like.client.interactor import Transition
 from relaax_like.core.metrics import NullMetrics
@@ -34,12 +35,19 @@ from relaax_like.parameter_server.snapshots import list_names, read_best, read_l
 from relaax_like.wire.spaces import Box, Discrete
 
 PPO = ROOT / "algorithms" / "ppo" / "ppo.yaml"
+SMALL = (
+    *("--epochs", "1", "--set", "algorithm.name=null"),
+    *("--set", "algorithm.network={layers: [4]}"),
+)
 TESTED = ("--eval-freq", "2", "--num-eval-eps", "3", "--save-freq", "3", "--seed", "3")
 
 
 def train(folder: Path, run_dir: str, *flags: str) -> tuple[int, str]:
+    """Trains a small ppo without XLA; the folder has it, see `tested`."""
+    algorithm = ("--set", f"algorithm.path={folder / 'ppo'}")
+    argv = [find_command("relaax"), "train", str(PPO), "--run-dir", run_dir, *SMALL, *algorithm]
     done = subprocess.run(
-        [find_command("relaax"), "train", str(PPO), "--run-dir", run_dir, *flags],
+        [*argv, *flags],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -55,6 +63,7 @@ def train(folder: Path, run_dir: str, *flags: str) -> tuple[int, str]:
 def tested(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run of four iterations of 256 steps, tested after the second and the fourth."""
     folder = tmp_path_factory.mktemp("tested")
+    copy_uncompiled("ppo", folder)
     status, output = train(folder, "run", "--max-global-step", "1024", *TESTED)
     assert status == 0, output
     return folder / "run", output

@@ -1,7 +1,8 @@
 """A run in one process that was stopped and resumed is the one that never was, bit for bit.
 
 What is compared is all that the run leaves behind: values, optimizers, statistics, episodes, and
-all that a resumed run goes on from: observations, memory, random generators, experience.
+all that a resumed run goes on from: observations, memory, random generators, experience. XLA
+compiles the updates with targets, and of a learner beside its agents; the others need it not.
 """
 
 # covers P22, R1, R12
@@ -22,11 +23,11 @@ from support.serial import (
     STOP_AT,
     STOPPED,
     TARGETS,
+    make_uncompiled_ppo,
     read_run,
     train,
     write_experiment,
 )
-from support.uncompiled import copy_uncompiled
 
 from relaax_like.launch.serial_state import read_document
 from relaax_like.wire.errors import InvalidInputError
@@ -37,12 +38,6 @@ LINEAR = ("algorithm.lr_schedule=linear", "algorithm.clip_schedule=linear")
 def write_two(folder: Path, **learner: str) -> list[Path]:
     """Writes two experiments, of which one will be stopped."""
     return [write_experiment(folder / name, **learner) for name in ("a", "b")]
-
-
-def make_uncompiled_ppo(folder: Path) -> dict[str, str]:
-    """Returns a ppo without XLA; what XLA compiles is resumed in other tests."""
-    path = copy_uncompiled("ppo", folder)
-    return PPO | {"algorithm": PPO["algorithm"].replace("name: ppo", f"path: '{path}'")}
 
 
 def assert_same(one: Path, other: Path) -> None:
@@ -105,8 +100,7 @@ def test_a_memory_goes_on(cell, tmp_path):
         *(f"algorithm.network={{layers: [{{{cell}: 8}}]}}", "algorithm.batch_size=4"),
         *("environment.slots=3", "algorithm.max_global_step=768"),
     )
-    learner = PPO if cell == "lstm" else make_uncompiled_ppo(tmp_path)
-    straight, stopped = write_two(tmp_path, **learner)
+    straight, stopped = write_two(tmp_path, **make_uncompiled_ppo(tmp_path))
     assert train(straight, *sets) == 0
     assert train(stopped, *sets, stop_at=20) == STOPPED
     assert train(stopped, *sets) == 0
@@ -150,7 +144,7 @@ def test_a_learner_beside_its_agents_goes_on_too(tmp_path):
 
 def test_the_commands_stop_refuse_and_resume(tmp_path):
     budget = ("--max-global-step", "768")
-    straight, stopped = write_two(tmp_path, **PPO)
+    straight, stopped = write_two(tmp_path, **make_uncompiled_ppo(tmp_path))
     with Cluster(tmp_path) as cluster:
         begin = [find_command("relaax"), "train", stopped, *budget]
         first = cluster.start("first", begin, **{STOP_AT: "77"})

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.cluster import POLICY_GRADIENT, TRACE, Cluster, Program, find_command
+from support.cluster import TRACE, Cluster, Program, find_command
+from support.uncompiled import copy_uncompiled
 
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import read_latest
@@ -24,7 +25,8 @@ def bare(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cartpole(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, POLICY_GRADIENT, "learner.target_episodes=100") as cluster:
+    algorithm = copy_uncompiled("policy_gradient", tmp_path)
+    with Cluster(tmp_path, algorithm, "learner.target_episodes=100") as cluster:
         yield cluster
 
 
@@ -49,7 +51,7 @@ def read_snapshot(folder: Path) -> State:
 
 def test_it_learns_cartpole_and_the_weights_play_it(cartpole: Cluster) -> None:
     target = ("learner.target_return=120", "algorithm.max_global_step=60000")
-    program = train(cartpole, *target)
+    program = train(cartpole, *target, "algorithm.learning_rate=0.03")
     assert program.wait(100) == 0, program
     # Not the budget: that would be the end without having learned.
     found = program.wait_for(r"finished: mean return ([\d.]+) of the last 100 episodes reached")

@@ -11,6 +11,7 @@ from relaax_like.launch.serial_state import read_document
 from relaax_like.launch.training import make_trainer
 from relaax_like.parameter_server.snapshots import read_latest
 from support.cluster import ROOT
+from support.uncompiled import copy_uncompiled
 
 STOP_AT = "RELAAX_TEST_STOP_AT"
 STOPPED = 128 + signal.SIGINT
@@ -26,6 +27,12 @@ TARGETS = {
     "placement": "server",
     "algorithm": f"{{path: '{ROOT / 'tests' / 'support' / 'targets'}'}}",
 }
+
+
+def make_uncompiled_ppo(folder: Path) -> dict[str, str]:
+    """Returns PPO without XLA, as a copy in a folder."""
+    path = copy_uncompiled("ppo", folder)
+    return PPO | {"algorithm": PPO["algorithm"].replace("name: ppo", f"path: '{path}'")}
 
 
 def write_experiment(folder: Path, placement: str, algorithm: str) -> Path:

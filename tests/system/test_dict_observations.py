@@ -5,6 +5,7 @@
 from pathlib import Path
 
 from support.cluster import GYM_MAIN, ROOT, TRACE, Cluster, Program
+from support.uncompiled import copy_uncompiled
 
 SETTINGS = (
     "learner.placement=server",
@@ -33,7 +34,7 @@ def start_client(cluster: Cluster, name: str, env: str) -> Program:
 
 def test_what_depends_on_two_leaves_is_learned_over_the_network(tmp_path: Path) -> None:
     """Chance, and whoever sees one leaf only, has a return of 5; see support/dict_envs.py."""
-    with Cluster(tmp_path, ROOT / "algorithms" / "ppo", *SETTINGS) as cluster:
+    with Cluster(tmp_path, copy_uncompiled("ppo", tmp_path), *SETTINGS) as cluster:
         ps, rlx = cluster.start_both_servers()
         misfit = start_client(cluster, "misfit", "Bright-v0")
         assert misfit.wait() == 2
