@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from support.broken import copy_broken
 from support.cluster import TRACE, Cluster, Program, find_command
+from support.serial import train as run_training
 
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.launch.algorithm_code import naming_place
@@ -35,7 +36,6 @@ def test_our_own_errors_come_through_as_they_are(tmp_path: Path) -> None:
     ("name", "file", "function"),
     [
         ("ppo", "model.py", "make_model"),
-        ("ppo", "algorithm.py", "make_algorithm"),
         ("a2c", "algorithm.py", "make_algorithm"),
     ],
 )
@@ -51,15 +51,30 @@ def test_a_constructor_that_fails_is_one_short_error(
     assert_one_error(program, f"{place}: ValueError: hidden: 3 came, expected an even number")
 
 
-@pytest.mark.parametrize(("name", "placement"), [("a2c", "agent"), ("ppo", "server")])
-def test_a_learn_that_fails_while_it_is_traced_ends_the_training(
-    tmp_path: Path, name: str, placement: str
-) -> None:
-    place = copy_broken(tmp_path / "mine", name, "algorithm.py", "learn", "batch.returs")
+def test_a_learn_that_fails_while_it_is_traced_ends_the_training(tmp_path: Path) -> None:
+    place = copy_broken(tmp_path / "mine", "a2c", "algorithm.py", "learn", "batch.returs")
     with Cluster(tmp_path) as cluster:
-        program = train(cluster, name, f"learner.placement={placement}")
+        program = train(cluster, "a2c", "learner.placement=agent")
         assert program.wait() == 2, program
     assert_one_error(program, f"{place}: AttributeError: 'Batch' object has no attribute 'returs'")
+
+
+@pytest.mark.parametrize(
+    ("function", "statement", "error"),
+    [
+        ("make_algorithm", 'raise ValueError("3 came")', "ValueError: 3 came"),
+        ("learn", "batch.returs", "AttributeError: 'Batch' object has no attribute 'returs'"),
+    ],
+)
+def test_a_learner_of_iterations_fails_with_the_same_error(
+    tmp_path: Path, function: str, statement: str, error: str
+) -> None:
+    """In this process; that an error is one line of `relaax train` is shown above."""
+    place = copy_broken(tmp_path / "mine", "ppo", "algorithm.py", function, statement)
+    sets = ("algorithm.name=null", f"algorithm.path={tmp_path / 'mine'}")
+    with pytest.raises(ConfigError) as caught:
+        run_training(tmp_path / "mine" / "ppo.yaml", f"run_dir={tmp_path / 'run'}", *sets)
+    assert str(caught.value) == f"{place}: {error}"
 
 
 def train(cluster: Cluster, name: str, *sets: str) -> Program:

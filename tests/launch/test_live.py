@@ -230,7 +230,7 @@ def test_json_lines_alone_come_to_standard_output(cluster: Cluster) -> None:
         "train",
         [
             *("sh", "-c", '"$@" 2>log', "sh"),
-            *train(cluster, "--log", "json", sets=(QUICK, "algorithm.max_global_step=20000")),
+            *train(cluster, "--log", "json", sets=(QUICK, "algorithm.max_global_step=10000")),
         ],
     )
     assert program.wait() == 0, program
@@ -239,7 +239,7 @@ def test_json_lines_alone_come_to_standard_output(cluster: Cluster) -> None:
     assert len(objects) > 2
     assert steps == sorted(steps)
     last = objects[-1]
-    assert last["finished"] == "budget of 20000 env steps used up"
+    assert last["finished"] == "budget of 10000 env steps used up"
     assert last["scalars"]["Train/Return"] == last["mean_return"]
     # CartPole's reward is 1 per step, so that a mean length is a mean return.
     assert last["mean_length"] == pytest.approx(last["mean_return"])

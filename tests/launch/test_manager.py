@@ -456,7 +456,17 @@ def find_child(cluster: Cluster, text: str) -> psutil.Process:
 
 
 def test_relaax_run_restarts_what_dies_and_ends_with_the_training(cluster: Cluster) -> None:
-    run = start_run(cluster, "algorithm.max_global_step=10000", SCORES)
+    # Its clients come back quickly.
+    program = cluster.folder / "main.py"
+    program.write_text(
+        "import os, sys\n"
+        "again = ['--retry-sleep', '0.2', '0.5']\n"
+        f"argv = [sys.executable, {str(GYM_MAIN)!r}, *sys.argv[1:], *again]\n"
+        "os.execv(sys.executable, argv)\n"
+    )
+    text = cluster.config.read_text()
+    cluster.config.write_text(text.replace("program: OpenAI_Gym", f"path: {program}"))
+    run = start_run(cluster, "algorithm.max_global_step=6000", SCORES)
     for name in ("ps", "rlx"):
         run.wait_for(rf"^{name} +\| ")
     for client in ("CartPole-v0-1", "CartPole-v0-2"):
@@ -464,7 +474,7 @@ def test_relaax_run_restarts_what_dies_and_ends_with_the_training(cluster: Clust
     find_child(cluster, "cli.rlx_server").kill()
     run.wait_for(r"rlx died \(killed by SIGKILL\); restart 1 of 10")
     assert run.wait() == 0
-    run.wait_for(r"ps +\| .* finished: budget of 10000 env steps used up")
+    run.wait_for(r"ps +\| .* finished: budget of 6000 env steps used up")
     assert "env1 | waiting" not in run.output  # it was started when the server was ready
     assert "Score" not in run.output
     # The other client may still be asleep before its next attempt.
@@ -474,7 +484,7 @@ def test_relaax_run_restarts_what_dies_and_ends_with_the_training(cluster: Clust
 
 
 def test_ctrl_c_to_relaax_run_ends_everything_in_order(cluster: Cluster) -> None:
-    run = start_run(cluster, SCORES)
+    run = start_run(cluster, SCORES, "environment.clients=1")
     run.wait_for("score")
     assert run.stop(signal.SIGINT) == 128 + signal.SIGINT
     run.wait_for(r"ps +\| .* stopped")  # it came to its own end, with a snapshot

@@ -184,7 +184,7 @@ def test_relaax_run_hands_everything_to_its_processes(cluster: SecureCluster) ->
         "run",
         [
             *(find_command("relaax"), "run", cluster.config),
-            *("--set", "algorithm.max_global_step=300"),
+            *("--set", "algorithm.max_global_step=300", "--set", "environment.clients=1"),
         ],
     )
     assert run.wait() == 0, run
