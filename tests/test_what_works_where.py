@@ -20,7 +20,11 @@ from support.contract.slots import CountingSlots
 
 import relaax_like
 from relaax_like.client import Interactor, RlxClient
-from relaax_like.experience.trajectory_files import TRAJECTORY_FOLDER
+from relaax_like.experience.trajectory_files import (
+    TRAJECTORY_FOLDER,
+    find_trajectories,
+    read_trajectories,
+)
 from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import read_latest
@@ -41,12 +45,15 @@ FEATURES = {
     "acting": ("", ""),
     "next actions": ("", ""),
     "data handler": ("def make_data_handler", "make_data_handler"),
+    "recordings": ("", ""),
     "predict": ("def predict", "predict is overridden"),
     "replay": ("def plan", "plan is Replay"),
     "episodes": ("def plan", "plan is Episodes"),
 }
 # Each in a run of its own, since an algorithm has one plan.
 PLANS = {"replay", "episodes"}
+# Wanted by the experiment, not by the algorithm.
+KEYS = {"recordings"}
 PREFIX = "Optimizer/"  # of what `learn` returns
 COLUMNS = ("agent", "server", "serial", "workers", "offline")
 
@@ -96,11 +103,12 @@ def make_hook(folder: Path) -> str:
 
 def get_options(column: str, folder: Path) -> list[str]:
     run = [f"run_dir={folder / 'run'}", make_hook(folder)]
+    if column == "offline":
+        return [*run, "learner.placement=server"]
+    run.append("learner.collect_traj=true")
     match column:
         case "agent":
             return [*run, "learner.placement=agent", "algorithm.alone=true"]
-        case "server" | "serial":
-            return [*run, "learner.placement=server", "learner.collect_traj=true"]
         case "workers":
             return [*run, "learner.placement=server", "learner.workers=1"]
     return [*run, "learner.placement=server"]
@@ -145,7 +153,8 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
     def make(column: str, plan: str = "") -> Trained:
         if (column, plan) not in done:
             folder = tmp_path_factory.mktemp(column)
-            features = {feature for place, feature in select("yes") if place == column} - PLANS
+            features = {feature for place, feature in select("yes") if place == column}
+            features -= PLANS | KEYS
             if plan:
                 features = {plan, "several rewards"}  # as the client of `serve` sends them
             if column == "server":
@@ -168,6 +177,7 @@ def serve(folder: Path, features: set[str]) -> None:
     settings = (
         make_hook(folder),
         "learner.placement=server",
+        "learner.collect_traj=true",
         "algorithm.max_global_step=512",
         f"algorithm.rows_file={folder / 'rows.npz'}",
     )
@@ -253,6 +263,13 @@ def check_data_handler(run: Trained) -> None:
     assert load_rows(run)["expected"].max() == 21
 
 
+def check_recordings(run: Trained) -> None:
+    files = find_trajectories(run.folder / "run" / TRAJECTORY_FOLDER)
+    rollouts = [read_trajectories(file) for file in files]
+    assert 256 <= sum(rollout.env_steps for rollout in rollouts) <= run.state.global_t
+    assert {rollout.next_alive.shape[0] for rollout in rollouts} == {8}
+
+
 CHECKS: dict[str, Callable[[Trained], None]] = {
     "prepare": check_prepare,
     "stop": check_stop,
@@ -267,6 +284,7 @@ CHECKS: dict[str, Callable[[Trained], None]] = {
     "acting": check_acting,
     "next actions": check_next_actions,
     "data handler": check_data_handler,
+    "recordings": check_recordings,
     "episodes": check_episodes,
 }
 

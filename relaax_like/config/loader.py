@@ -337,19 +337,12 @@ class _ExperimentLoader:
                 (LEARNER, "placement"),
                 f"{learner.placement!r}, but {what}; set it to {possible!r}",
             )
-        if learner.collect_traj and possible != "server":
+        if possible != "server" and learner.save_freq != -1:
             self._problems.add(
-                (LEARNER, "collect_traj"),
-                "true, but only a learner in the server (placement: server) can write what it "
-                "learns from; set it to false",
+                (LEARNER, "save_freq"),
+                f"{learner.save_freq!r}, but only a learner in the server (placement: server) uses "
+                "this key; set it to -1",
             )
-        for name, off in (("eval_freq", 0), ("save_freq", -1)):
-            if possible != "server" and (came := getattr(learner, name)) != off:
-                self._problems.add(
-                    (LEARNER, name),
-                    f"{came!r}, but only a learner in the server (placement: server) uses this "
-                    f"key; set it to {off!r}",
-                )
         self._validate_offline(learner, algorithm)
         # Kept in the run's config.yaml, which may be read from anywhere.
         previous = learner.previous and learner.previous.absolute()

@@ -218,9 +218,9 @@ class LearnerConfig(Settings):
     target_episodes: int = Field(default=100, ge=1)
     """Number of most recent episodes whose mean return is compared with target_return."""
     eval_freq: int = Field(default=0, ge=0)
-    """Placement server: iterations between two evaluations with greedy episodes; 0: no evaluations.
-    The best policy so far is kept as a snapshot, judged by its evaluations, or by its training
-    returns if there are none."""
+    """Iterations (placement agent: versions) between two evaluations with greedy episodes; 0: no
+    evaluations. The best policy so far is kept as a snapshot, judged by its evaluations, or by its
+    training returns if there are none."""
     num_eval_eps: int = Field(default=10, ge=1)
     """Episodes per evaluation."""
     workers: int = Field(default=0, ge=0, le=1024)
@@ -233,10 +233,10 @@ class LearnerConfig(Settings):
     """Placement server: iterations between two copies of policy and optimizers in RUN/ckpt; -1: no
     copies."""
     collect_traj: bool = False
-    """Placement server: also write the training data to RUN/trajectories, one file per
-    iteration."""
+    """Also write the training data to RUN/trajectories: with placement server one file per
+    iteration; with placement agent each learner writes a file per about 4096 steps."""
     collect_traj_max_mb: float = Field(default=1000.0, gt=0)
-    """Megabytes of trajectory files after which no more are written; a warning is logged."""
+    """Megabytes of trajectory files after which a learner writes no more; a warning is logged."""
     offline: Path | None = None
     """`relaax train`: folder of trajectory files to learn from instead of playing, for algorithms
     that support it. Relative to the working directory."""

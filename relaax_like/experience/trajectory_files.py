@@ -1,6 +1,7 @@
 """What a run has learned from, as files: written one by one, and read back as rollouts.
 
-    FOLDER/iteration-00000001.npz
+    FOLDER/iteration-00000001.npz           of the learner in the parameter server
+    FOLDER/iteration-5b1e9c02-00000001.npz  of one of the learners beside their agents
 
 holds the arrays of one `Rollout`, which NumPy reads as any `.npz`: `inputs/NAME`,
 `next_inputs/NAME`, `actions/NAME`, `states/NAME`, `extras/NAME`, `next_alive`, `rewards`,
@@ -9,12 +10,13 @@ are holes.
 """
 
 import logging
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from relaax_like.experience.rollout import Rollout
+from relaax_like.experience.rollout import Rollout, concatenate
 from relaax_like.wire.array_file import DAMAGE, read_arrays, write_arrays
 from relaax_like.wire.errors import InvalidInputError
 
@@ -22,13 +24,17 @@ logger = logging.getLogger(__name__)
 
 # Of a run's folder.
 TRAJECTORY_FOLDER = "trajectories"
-_PATTERN = "iteration-*.npz"
+_PREFIX = "iteration-"
+_PATTERN = f"{_PREFIX}*.npz"
 # Fields of a Rollout: arrays, and arrays by name.
 _ARRAYS = ("next_alive", "rewards", "log_prob", "versions")
 _OPTIONAL = ("valid", "starts")
 _NAMED = ("inputs", "next_inputs", "actions", "states", "extras", "history")
 # What a file has beside each array, at most, where its name is not a very long one.
 _HEADER_BYTES = 512
+# Small rollouts are put side by side until they have so many steps, or bytes.
+_FILE_STEPS = 4096
+_FILE_BYTES = 16_000_000
 
 
 class DamagedFileError(InvalidInputError):
@@ -59,14 +65,22 @@ class TrajectoryWriter:
       folder: is made with the first file; what lies in it counts, too.
       max_bytes: of all files together; what would go beyond it is not written, which a warning
         tells once.
+      learner: client id of the learner, where several write to one folder: its files have other
+        names, and those of others are counted when it starts alone. "": it is the only one.
     """
 
-    def __init__(self, folder: Path, max_bytes: float):
+    def __init__(self, folder: Path, max_bytes: float, learner: str = ""):
         self._folder = folder
         self._max_bytes = max_bytes
+        self._prefix = f"{_PREFIX}{zlib.crc32(learner.encode()):08x}-" if learner else _PREFIX
         self._bytes = sum(path.stat().st_size for path in find_trajectories(folder))
         self._is_full = False
         self._has_failed = False
+
+    def find_next(self) -> int:
+        """Returns the number behind those of this learner's files; 1 without a file."""
+        numbers = (path.stem.removeprefix(self._prefix) for path in find_trajectories(self._folder))
+        return max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
 
     def write(self, iteration: int, rollout: Rollout) -> None:
         """Writes one; when that fails, as on a full disk, it is left out, which one line tells.
@@ -78,7 +92,7 @@ class TrajectoryWriter:
         if self._is_full:
             return
         arrays = _flatten(rollout)
-        path = self._folder / f"iteration-{iteration:08d}.npz"
+        path = self._folder / f"{self._prefix}{iteration:08d}.npz"
         size = sum(array.nbytes + _HEADER_BYTES for array in arrays.values())
         if self._bytes + size > self._max_bytes:
             self._is_full = True
@@ -104,6 +118,41 @@ class TrajectoryWriter:
                     path,
                     error,
                 )
+
+
+class TrajectoryGatherer:
+    """Puts rollouts side by side until they are worth a file; for learners of small batches.
+
+    What is not in a file when the process is killed is lost. A run that goes on writes more files,
+    whatever it learned from since its newest snapshot. Not thread-safe.
+
+    Args:
+      writer: writes the files.
+    """
+
+    def __init__(self, writer: TrajectoryWriter):
+        self._writer = writer
+        self._number = writer.find_next()
+        self._rollouts: list[Rollout] = []
+        self._steps = self._bytes = 0
+
+    def add(self, rollout: Rollout) -> None:
+        """Takes a rollout; it and its arrays must not change before the next file is written."""
+        if self._rollouts and _describe(rollout) != _describe(self._rollouts[0]):
+            self.flush()
+        self._rollouts.append(rollout)
+        self._steps += rollout.next_alive.size
+        self._bytes += sum(array.nbytes for array in _flatten(rollout).values())
+        if self._steps >= _FILE_STEPS or self._bytes >= _FILE_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what was added since the last file."""
+        if self._rollouts:
+            self._writer.write(self._number, concatenate(self._rollouts))
+            self._number += 1
+            self._rollouts = []
+            self._steps = self._bytes = 0
 
 
 def find_trajectories(folder: Path) -> list[Path]:
@@ -140,3 +189,18 @@ def _flatten(rollout: Rollout) -> dict[str, np.ndarray]:
     for field in _NAMED:
         arrays.update({f"{field}/{name}": a for name, a in getattr(rollout, field).items()})
     return arrays
+
+
+def _describe(rollout: Rollout) -> list[tuple[str, tuple[int, ...]]]:
+    """Returns what rollouts that can be put side by side have in common."""
+    arrays = _flatten(rollout)
+    slots = {"states": 0, "starts": 0}  # axis of the slots; elsewhere it is the second one
+    return [("steps", rollout.next_alive.shape[:1])] + [
+        (name, _cut_axis(array.shape, slots.get(name.partition("/")[0], 1)))
+        for name, array in arrays.items()
+        if name != "valid"
+    ]
+
+
+def _cut_axis(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])

@@ -24,7 +24,7 @@ from relaax_like.launch.learners import (
     make_iteration_learner,
     make_learners,
     make_model,
-    refuse_hooks,
+    refuse_keys_of_one_learner,
     require_plan,
 )
 from relaax_like.launch.process import EXIT_USAGE, Shutdown, without_native_stderr
@@ -125,7 +125,7 @@ def make_agent_host(
                     "learns in its parameter server; derive Agent from BatchAgent, or remove "
                     "agent.py"
                 )
-            refuse_hooks(experiment, "a learner, but a plain Agent learns by itself")
+            refuse_keys_of_one_learner(experiment, "a learner, but a plain Agent learns by itself")
             return PlainHost(config, agent_class, make_client)
     client_id = client_id or make_client_id("rlx")
     if fixed is not None and load_model_module(experiment) is not None:

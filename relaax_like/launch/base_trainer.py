@@ -13,6 +13,7 @@ from relaax_like.core.manifest import Variable
 from relaax_like.core.records import Status
 from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.initial_values_main import make_initial_values
+from relaax_like.launch.learners import make_version_tests
 from relaax_like.launch.live import JsonProgress, NewestScalars, Progress, open_progress
 from relaax_like.launch.local import LocalAgents, make_local_agents
 from relaax_like.launch.modes import LogMode
@@ -189,7 +190,8 @@ class BaseTrainer(abc.ABC):
                     learner = self.experiment.learner
                     if learner.placement == "server" and not learner.workers:
                         set_backprop_workers(self.experiment)
-                    self.train(server, shutdown.requested)
+                    with make_version_tests(self.experiment, server):
+                        self.train(server, shutdown.requested)
             finally:
                 self._returned = time.perf_counter()
                 shutdown.requested.set()

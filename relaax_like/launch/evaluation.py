@@ -132,7 +132,11 @@ def _play(
 
 
 def play_greedy(
-    experiment: Experiment, slots: EnvironmentSlots, agents: LocalAgents, episodes: int
+    experiment: Experiment,
+    slots: EnvironmentSlots,
+    agents: LocalAgents,
+    episodes: int,
+    done: threading.Event | None = None,
 ) -> list[SlotEpisode]:
     """Plays fresh episodes with agents that exploit.
 
@@ -143,15 +147,16 @@ def play_greedy(
       slots: environments, which are reset first.
       agents: of the slots.
       episodes: to play; a few more are played and left out where slots do not divide them.
+      done: is set at the end; when it is set before, fewer are played.
 
     Returns:
-      The episodes, slot by slot.
+      The episodes, one of each slot, then the next one of each.
     """
     environment = experiment.environment
     assert environment is not None
     each = -(-episodes // slots.slots)
     played: list[list[SlotEpisode]] = [[] for _ in range(slots.slots)]
-    done = threading.Event()
+    done = threading.Event() if done is None else done
 
     def count(episode: SlotEpisode) -> None:
         if len(played[episode.slot]) < each:
@@ -168,7 +173,7 @@ def play_greedy(
         stop=done,
         seed=experiment.seed,
     ).run()
-    rounds = [own[number] for number in range(each) for own in played]
+    rounds = [own[number] for number in range(each) for own in played if number < len(own)]
     return rounds[:episodes]
 
 

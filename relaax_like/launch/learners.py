@@ -1,5 +1,6 @@
 """Loads the experiment's algorithm and makes its learners."""
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,11 @@ from relaax_like.core.prediction import TASK
 from relaax_like.core.roles import ParameterServerClient, Publisher
 from relaax_like.experience.collector import Collector, DataHandler
 from relaax_like.experience.episodes import EpisodeCollector
-from relaax_like.experience.trajectory_files import TRAJECTORY_FOLDER, TrajectoryWriter
+from relaax_like.experience.trajectory_files import (
+    TRAJECTORY_FOLDER,
+    TrajectoryGatherer,
+    TrajectoryWriter,
+)
 from relaax_like.launch.algorithm_code import naming_place
 from relaax_like.launch.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, InvalidInputError
@@ -31,6 +36,7 @@ if TYPE_CHECKING:  # Most of them import TensorFlow.
     from relaax_like.learn.recorded_files import RecordedFiles
     from relaax_like.learn.tally import Tally
     from relaax_like.learn.updates import LearningTask
+    from relaax_like.parameter_server.parameter_server import ParameterServer
 
 logger = logging.getLogger(__name__)
 
@@ -73,12 +79,14 @@ def make_learners(
             algorithm = algorithm_module.make_algorithm(config, model, seed)
         _refuse_beside_agents(experiment, algorithm)
         client = make_client(client_id)
+        writer = _make_trajectory_writer(experiment, client_id)
         learner = GradientLearner(
             GradientTask(algorithm, compile_in_background=compile_in_background),
             client,
             on_failure=on_failure,
             learner=_make_hooked_learner(experiment, client.metrics()),
             data_handler=_make_data_handler(experiment),
+            trajectories=None if writer is None else TrajectoryGatherer(writer),
         )
         return {TASK: learner}
     make_algorithms = get_make_algorithms(algorithm_module)
@@ -91,7 +99,8 @@ def make_learners(
             f"{describe_function(algorithm_module.make_data_handler)}: make_data_handler changes "
             f"the rollouts of one task, but make_algorithms makes {len(tasks.algorithms)}"
         )
-    refuse_hooks(experiment, f"one learner, but make_algorithms makes {len(tasks.algorithms)}")
+    what = f"one learner, but make_algorithms makes {len(tasks.algorithms)}"
+    refuse_keys_of_one_learner(experiment, what)
     return {
         name: GradientLearner(
             GradientTask(algorithm, compile_in_background=compile_in_background),
@@ -308,12 +317,13 @@ def _make_data_handler(experiment: Experiment) -> DataHandler | None:
         return None if make is None else make(experiment.algorithm)
 
 
-def _make_trajectory_writer(experiment: Experiment) -> TrajectoryWriter | None:
+def _make_trajectory_writer(experiment: Experiment, client_id: str = "") -> TrajectoryWriter | None:
+    """Returns what writes the trajectories of a learner; None: they are not kept."""
     config = experiment.learner
     if not config.collect_traj:
         return None
     return TrajectoryWriter(
-        experiment.run_dir / TRAJECTORY_FOLDER, 1e6 * config.collect_traj_max_mb
+        experiment.run_dir / TRAJECTORY_FOLDER, 1e6 * config.collect_traj_max_mb, client_id
     )
 
 
@@ -340,14 +350,16 @@ def _make_hooked_learner(experiment: Experiment, metrics: Metrics) -> "BaseLearn
     return _make_base_learner(experiment, metrics)
 
 
-def refuse_hooks(experiment: Experiment, what: str) -> None:
-    """Refuses hooks where no one learner would call them.
+def refuse_keys_of_one_learner(experiment: Experiment, what: str) -> None:
+    """Refuses hooks and recordings where there is no learner of ours, or more than one.
 
     Raises:
-      ConfigError: the experiment has hooks.
+      ConfigError: the experiment has them.
     """
     if experiment.learner.hook:
         raise ConfigError(f"learner.hook: hooks are called by {what}; set it to {{}}")
+    if experiment.learner.collect_traj:
+        raise ConfigError(f"learner.collect_traj: files are written by {what}; set it to false")
 
 
 def _make_hooks(config: LearnerConfig) -> dict[str, Any]:
@@ -356,15 +368,40 @@ def _make_hooks(config: LearnerConfig) -> dict[str, Any]:
     return {**NO_HOOKS, "save_ckpt_after_iter": save_freq, **config.hook}
 
 
-def _add_tests(experiment: Experiment, base: Any, policy: Any, publisher: Publisher) -> None:
-    from relaax_like.launch.online_tester import CloseHook, OnlineTester, TestHook
+def make_version_tests(
+    experiment: Experiment, server: "ParameterServer"
+) -> contextlib.AbstractContextManager[Any]:
+    """Returns what tests a server's values while learners beside their agents make them, if wanted.
 
-    config = experiment.learner
+    Raises:
+      ConfigError: nobody can play.
+    """
+    if not experiment.learner.eval_freq or experiment.learner.placement == "server":
+        return contextlib.nullcontext()
+    from relaax_like.launch.online_tester import VersionTests
+
+    _require_environment(experiment)
+    if load_model_module(experiment) is None:
+        raise ConfigError(
+            "learner.eval_freq: this algorithm's agents do not support evaluations; set "
+            "eval_freq: 0"
+        )
+    return VersionTests(experiment, server)
+
+
+def _require_environment(experiment: Experiment) -> None:
     if experiment.environment is None:
         raise ConfigError(
             "learner.eval_freq: an evaluation needs a section environment; add one, or set "
             "eval_freq: 0"
         )
+
+
+def _add_tests(experiment: Experiment, base: Any, policy: Any, publisher: Publisher) -> None:
+    from relaax_like.launch.online_tester import CloseHook, OnlineTester, TestHook
+
+    config = experiment.learner
+    _require_environment(experiment)
     tester = OnlineTester(experiment)
     base.register_hook(TestHook(tester, policy, publisher, config.eval_freq, config.num_eval_eps))
     base.register_hook(CloseHook(tester))

@@ -1,7 +1,12 @@
-"""OnlineTester: plays greedy episodes while a run learns, and keeps the best policy."""
+"""OnlineTester: plays greedy episodes while a run learns, and keeps the best policy.
+
+With `learner.placement: server` the learner tests after its iterations, by `TestHook`; where there
+are several learners beside their agents, their parameter server does, by `VersionTests`.
+"""
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -9,16 +14,22 @@ from typing import Any
 import numpy as np
 
 from relaax_like.config.models import Experiment
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.records import TrainReturn
 from relaax_like.core.roles import Publisher
 from relaax_like.launch.evaluation import play_greedy
 from relaax_like.launch.local import make_local_agents, open_slots
 from relaax_like.learn.fixed_values import FixedValues
 from relaax_like.learn.hooks import LearnerHook
-from relaax_like.wire.errors import RelaaxError
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.wire.errors import RelaaxError, SnapshotError
 
 logger = logging.getLogger(__name__)
 # After what the learner itself does in an iteration.
 _PRIORITY = 50.0
+# How often a parameter server's version is looked at.
+_POLL_SEC = 0.2
 
 
 class OnlineTester:
@@ -37,7 +48,11 @@ class OnlineTester:
         self._parts: Any = None
 
     def test(
-        self, values: Sequence[np.ndarray], version: int, episodes: int
+        self,
+        values: Sequence[np.ndarray],
+        version: int,
+        episodes: int,
+        done: threading.Event | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Plays fresh greedy episodes.
 
@@ -45,6 +60,7 @@ class OnlineTester:
           values: of all variables, in manifest order.
           version: of the values.
           episodes: how many.
+          done: is set at the end; when it is set before, there are fewer.
 
         Returns:
           Returns `[n] float64` and lengths `[n] int64`.
@@ -53,7 +69,7 @@ class OnlineTester:
             self._parts = self._open(values, version)
         fixed, slots, agents = self._parts
         fixed.set(values, version)
-        played = play_greedy(self._experiment, slots, agents, episodes)
+        played = play_greedy(self._experiment, slots, agents, episodes, done)
         return np.array([e.score for e in played]), np.array([e.length for e in played])
 
     def close(self) -> None:
@@ -82,12 +98,32 @@ class OnlineTester:
         return fixed, slots, agents
 
 
+class BestReturn:
+    """The best mean return of a training so far.
+
+    A mean is compared with those of other episodes only: where episodes come a few at a time, that
+    is once for each window of them.
+    """
+
+    def __init__(self) -> None:
+        self._best = -np.inf
+        self._compared = 0  # episodes
+
+    def is_beaten(self, newest: TrainReturn | None) -> bool:
+        """Returns whether the newest mean is the best one, which it then is."""
+        if newest is None or newest.episodes - self._compared < newest.window:
+            return False
+        self._compared = newest.episodes
+        was_best = newest.mean > self._best
+        self._best = max(newest.mean, self._best)
+        return was_best
+
+
 class TestHook(LearnerHook):
     """Has the policy tested now and then, and a snapshot kept where it is the best.
 
     That is every so many iterations, and in the one after the training's mean return was the best
-    so far. A mean is compared with those of other episodes only: where episodes come a few at a
-    time, that is once for each window of them.
+    so far; see `BestReturn`.
 
     Args:
       tester: plays.
@@ -109,43 +145,123 @@ class TestHook(LearnerHook):
         self._every = every
         self._episodes = episodes
         self._best = publisher.best_score
-        self._best_train_return = -np.inf
-        self._compared = 0  # episodes
+        self._train_return = BestReturn()
 
     def __call__(self, engine: Any) -> None:
         """Tests, if it is time; `engine` is the BaseLearner."""
-        was_best = self._compare_train_return()
+        was_best = self._train_return.is_beaten(self._publisher.train_return)
         if engine.updates % self._every and not was_best:
             return
         began = time.monotonic()
         values = self._policy.get_values()
         returns, lengths = self._tester.test(values, engine.updates, self._episodes)
-        mean, global_t = float(returns.mean()), self._policy.global_t
-        metrics = self._publisher.metrics()
-        metrics.scalar("Test/Return", mean, global_t)
-        metrics.scalar("Test/Episode Length", float(lengths.mean()), global_t)
-        metrics.scalar("Time/Test Time", time.monotonic() - began, global_t)
-        engine.logger.info(
-            "evaluation at step %s: mean return %.2f over %d greedy episodes (min %.0f, max %.0f)",
-            f"{global_t:,}",
-            mean,
-            len(returns),
-            returns.min(),
-            returns.max(),
-        )
+        metrics, global_t = self._publisher.metrics(), self._policy.global_t
+        mean = _record_test(returns, lengths, global_t, began, metrics, engine.logger)
         if self._best is None or mean > self._best:
             self._best = mean
             self._publisher.save_next_publication(mean)
 
-    def _compare_train_return(self) -> bool:
-        """Returns whether the training's return, as of the last iteration, is a new best one."""
-        newest = self._publisher.train_return
-        if newest is None or newest.episodes - self._compared < newest.window:
-            return False
-        self._compared = newest.episodes
-        was_best = newest.mean > self._best_train_return
-        self._best_train_return = max(newest.mean, self._best_train_return)
-        return was_best
+
+class VersionTests:
+    """Tests a parameter server's values now and then, and keeps a snapshot where they are the best.
+
+        with VersionTests(experiment, server):
+            ...  # serve until the end
+
+    That is every `learner.eval_freq` versions, and when the training's mean return was the best so
+    far; see `BestReturn`. A thread plays beside what the process serves, with the values of the
+    moment in which a test begins; what becomes due during a test begins after it.
+
+    Args:
+      experiment: with a section environment, and agents that can play with values at hand.
+      server: whose values; it has snapshots.
+    """
+
+    def __init__(self, experiment: Experiment, server: ParameterServer):
+        self._every = experiment.learner.eval_freq
+        self._episodes = experiment.learner.num_eval_eps
+        self._tester = OnlineTester(experiment)
+        self._server = server
+        self._train_return = BestReturn()
+        self._closing = threading.Event()
+        self._played = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tests", daemon=True)
+
+    def close(self) -> None:
+        """Breaks off the test that is played, if there is one; may be called twice."""
+        self._closing.set()
+        self._played.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def __enter__(self) -> "VersionTests":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        with self._tester:
+            try:
+                self._test_until_closed()
+            except Exception:
+                logger.exception("evaluations have ended; training continues")
+
+    def _test_until_closed(self) -> None:
+        due = self._find_due()
+        while not self._closing.wait(_POLL_SEC):
+            was_best = self._train_return.is_beaten(self._server.train_return)
+            if self._server.version < due and not was_best:
+                continue
+            due = self._find_due()
+            try:
+                self._server.save_judged(self._judge)
+            except SnapshotError as error:
+                logger.error("%s; training continues", error)
+
+    def _find_due(self) -> int:
+        """Returns the version of the next test."""
+        return (self._server.version // self._every + 1) * self._every
+
+    def _judge(self, state: State) -> float | None:
+        """Plays; returns the mean return if it is the best so far."""
+        began = time.monotonic()
+        self._played = threading.Event()
+        if self._closing.is_set():
+            return None
+        values = state.manifest.unpack(state.values)
+        returns, lengths = self._tester.test(values, state.version, self._episodes, self._played)
+        if len(returns) < self._episodes:
+            return None
+        metrics = self._server.metrics()
+        mean = _record_test(returns, lengths, state.global_t, began, metrics, logger)
+        best = self._server.best_score
+        return mean if best is None or mean > best else None
+
+
+def _record_test(
+    returns: np.ndarray,
+    lengths: np.ndarray,
+    global_t: int,
+    began: float,
+    metrics: Metrics,
+    log: Any,
+) -> float:
+    """Records the curves of a test, and logs a line; returns the mean return."""
+    mean = float(returns.mean())
+    metrics.scalar("Test/Return", mean, global_t)
+    metrics.scalar("Test/Episode Length", float(lengths.mean()), global_t)
+    metrics.scalar("Time/Test Time", time.monotonic() - began, global_t)
+    log.info(
+        "evaluation at step %s: mean return %.2f over %d greedy episodes (min %.0f, max %.0f)",
+        f"{global_t:,}",
+        mean,
+        len(returns),
+        returns.min(),
+        returns.max(),
+    )
+    return mean
 
 
 class CloseHook(LearnerHook):

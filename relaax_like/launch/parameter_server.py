@@ -26,7 +26,7 @@ from relaax_like.core.manifest import (
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import Status
 from relaax_like.launch.backprop import set_backprop_workers
-from relaax_like.launch.learners import make_iteration_learner
+from relaax_like.launch.learners import make_iteration_learner, make_version_tests
 from relaax_like.launch.previous import load_previous
 from relaax_like.launch.process import (
     EXIT_ERROR,
@@ -155,7 +155,7 @@ def make_parameter_server(
             metrics=metrics,
             combine=settings.combine,
             max_global_step=experiment.algorithm.max_global_step,
-            scores_returns=not (publishes and experiment.learner.eval_freq),
+            scores_returns=not experiment.learner.eval_freq,
             target=target,
             snapshot_every_sec=settings.checkpoint_time_interval,
             snapshot_every_env_steps=settings.checkpoint_global_step_interval,
@@ -220,6 +220,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         service = make_experience_service(
             experiment, server, lambda error: _end_without_learner(error, shutdown)
         )
+        tests = make_version_tests(experiment, server)
         grpc_server, port = BridgeControl().create_server(
             str(settings.bind), server, security, service
         )
@@ -231,12 +232,13 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             ends.callback(service.stop)
         logger.info("parameter server on %s:%d", settings.bind.host, port)
         reporter.report(Event.READY)
-        watch_progress(
-            server,
-            shutdown,
-            settings.progress_interval_sec,
-            on_first_step=lambda: reporter.report(Event.WORKED),
-        )
+        with tests:
+            watch_progress(
+                server,
+                shutdown,
+                settings.progress_interval_sec,
+                on_first_step=lambda: reporter.report(Event.WORKED),
+            )
         if server.status().finished:
             _save_finished(server, shutdown)
             server.wait_told(_FINISH_GRACE_SEC)

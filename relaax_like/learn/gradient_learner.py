@@ -12,6 +12,7 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import LearnerUpdate, LearnRequest
 from relaax_like.core.roles import Learner, OnUpdate, ParameterServerClient
 from relaax_like.experience.collector import DataHandler
+from relaax_like.experience.trajectory_files import TrajectoryGatherer
 from relaax_like.learn.base_learner import BaseLearner
 from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.learner_loop import LearnerLoop
@@ -51,6 +52,7 @@ class GradientLearner(Learner):
         agents are notified after it.
       learner: has hooks; its policy is set. None: there are none.
       data_handler: a user's changes to rollouts; None: there are none.
+      trajectories: keeps what was learned from; None: nothing is kept.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class GradientLearner(Learner):
         on_failure: Callable[[ConfigError], None] = lambda error: None,
         learner: BaseLearner | None = None,
         data_handler: DataHandler | None = None,
+        trajectories: TrajectoryGatherer | None = None,
     ):
         self._task = task
         self._parameter_server = parameter_server
@@ -69,7 +72,7 @@ class GradientLearner(Learner):
         self._has_failed = False  # for good
         task.wants_rows = data_handler is not None
         tally = Tally()
-        self._queue = RequestQueue(tally, max_packed, data_handler)
+        self._queue = RequestQueue(tally, max_packed, data_handler, trajectories)
         self._sink = Pushing(parameter_server, task, tally)
         self._policy = GradientPolicy(task, self._sink)
         learner = learner or BaseLearner({"hook": NO_HOOKS}, exp_dir=".")

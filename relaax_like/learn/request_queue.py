@@ -13,6 +13,7 @@ from relaax_like.core.records import LearnRequest
 from relaax_like.experience.collector import DataHandler, TrainingData, handle_rollout
 from relaax_like.experience.holes import Dense, make_dense
 from relaax_like.experience.rollout import Rollout, concatenate, stack_history
+from relaax_like.experience.trajectory_files import TrajectoryGatherer
 from relaax_like.learn.learner_loop import Source
 from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
@@ -103,11 +104,19 @@ class RequestQueue(Source):
       tally: counts the steps of each request, once.
       max_packed: most rollouts in one iteration, a power of two.
       data_handler: a user's changes to the rollouts; None: none.
+      trajectories: keeps what was learned from; None: nothing is kept.
     """
 
-    def __init__(self, tally: Tally, max_packed: int, data_handler: DataHandler | None = None):
+    def __init__(
+        self,
+        tally: Tally,
+        max_packed: int,
+        data_handler: DataHandler | None = None,
+        trajectories: TrajectoryGatherer | None = None,
+    ):
         self._tally = tally
         self._data_handler = data_handler
+        self._trajectories = trajectories
         self._max_packed = max_packed
         # Bounded by its users: each agent has at most one or two requests in it.
         self._queue: queue.SimpleQueue[LearnRequest | None] = queue.SimpleQueue()
@@ -150,10 +159,17 @@ class RequestQueue(Source):
         return iteration.requests[0].rollout is not None
 
     def note_learned(self, number: int, iteration: Packed, results: Mapping[str, Any]) -> None:
-        """Hands the data handler what came of it; see `Source`."""
+        """Hands the data handler what came of it, and writes it to a file; see `Source`."""
         if self._data_handler is not None:
             with _naming_place(self._data_handler, "after_learn"):
                 self._data_handler.after_learn(iteration.data, results)
+        if self._trajectories is not None:
+            self._trajectories.add(iteration.data.rollout)
+
+    def close(self) -> None:
+        """Writes what no file contains."""
+        if self._trajectories is not None:
+            self._trajectories.flush()
 
     def split(self, packed: Packed) -> None:
         """Gives each of the requests again, by itself, before all others; they were counted."""

@@ -121,8 +121,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
           target: mean return that ends the training; None: none does.
           snapshot_every_sec: seconds between two snapshots; None: not by time.
           snapshot_every_env_steps: environment steps between two; None: not by steps.
-          scores_returns: snapshots are scored by the mean return of the training; False: by what
-            `save_next_publication` says alone.
+          scores_returns: snapshots are scored by the mean return of the training; False: only by
+            `save_next_publication`, `save_checkpoint` and `save_judged`.
           recipe: what the initial values were made from; noted in snapshots, under `RECIPE`.
           clock: seconds, never going back.
           queue_size: pushes that may wait; one more is refused as busy.
@@ -451,6 +451,18 @@ class ParameterServer(ParameterServerBackend, Publisher):
           SnapshotError: it could not be written; the older ones are untouched.
         """
         return None if self._saver is None else self._saver.save(score)
+
+    def save_judged(self, judge: Callable[[State], float | None]) -> None:
+        """Writes a snapshot of the state of this moment, if `judge` gives it a score.
+
+        Serving goes on, and so do other snapshots, however long that takes. Without a place for
+        snapshots nothing is judged.
+
+        Raises:
+          SnapshotError: it could not be written; the older ones are untouched.
+        """
+        if self._saver is not None:
+            self._saver.save_judged(judge)
 
     def _export(self) -> tuple[State, int]:
         """Returns the state of this moment and how many records it has, as `Saver` wants it."""

@@ -142,17 +142,31 @@ class Saver:
             state, records = self._export()
             self._attempted_t = state.global_t
             if score is not None or self.saved is None or self.saved.records != records:
-                with tracing.span("snapshot write"):
-                    path = self._snapshots.save(
-                        state, self._compute_score() if score is None else score
-                    )
-                self.saved = Saved(path, state.global_t, records, self._clock())
-                failpoints.hit("ps.after_snapshot_before_drop")
-                if self._journal is not None:
-                    self._journal.end_snapshot(state.statistics[JOURNAL_INDEX])
-                if self._mirror is not None:
-                    self._mirror.offer(path)
+                self._write(state, records, self._compute_score() if score is None else score)
+            assert self.saved is not None
             return self.saved.path
+
+    def save_judged(self, judge: Callable[[State], float | None]) -> None:
+        """Writes the state of this moment, once it is judged, which may take long.
+
+        Others are saved meanwhile. When one of them is newer, the mirror does not get this one.
+
+        Args:
+          judge: returns the score of a state; None: it is not to be kept.
+
+        Raises:
+          SnapshotError: it could not be written; the older ones are untouched.
+        """
+        with self._lock:
+            state, records = self._export()
+        score = judge(state)
+        if score is None:
+            return
+        with self._lock:
+            if self.saved is None or self.saved.records <= records:
+                self._write(state, records, score)
+            else:
+                self._snapshots.save(state, score)
 
     def try_to_save(self, score: float | None = None) -> None:
         """Writes a snapshot; a failure is logged and counted."""
@@ -166,6 +180,17 @@ class Saver:
         """Has a snapshot hold what the journal gave back: publishes do not go into that."""
         if self.saved is not None and not self.has_all:
             self.try_to_save()
+
+    def _write(self, state: State, records: int, score: float | None) -> None:
+        """Writes the newest state."""
+        with tracing.span("snapshot write"):
+            path = self._snapshots.save(state, score)
+        self.saved = Saved(path, state.global_t, records, self._clock())
+        failpoints.hit("ps.after_snapshot_before_drop")
+        if self._journal is not None:
+            self._journal.end_snapshot(state.statistics[JOURNAL_INDEX])
+        if self._mirror is not None:
+            self._mirror.offer(path)
 
     def _loop(self) -> None:
         due = self._clock() + (self._every_sec or 0)

@@ -75,7 +75,8 @@ def test_keys_are_in_the_help_of_what_takes_them(command: str, tmp_path: Path) -
     text = call(command, "--help", cwd=tmp_path)
     for flag in ("--seed", "--eval-freq", "--slots", "--wandb-project"):
         assert re.search(rf"{flag} +\S", text), flag
-    assert "iterations between two evaluations" in " ".join(text.replace("│", " ").split())
+    words = " ".join(text.replace("│", " ").split())
+    assert "Iterations (placement agent: versions) between two evaluations" in words
 
 
 def test_the_version_is_printed(tmp_path: Path) -> None:

@@ -24,13 +24,6 @@ def test_algorithms_that_learn_from_their_own_actions_refuse_files(name: str) ->
         load(name, "learner.offline=/x", "learner.target_return=null")
 
 
-def test_a_learner_beside_its_agents_cannot_keep_what_it_learns_from() -> None:
-    with pytest.raises(
-        ConfigError, match=r"learner\.collect_traj: true, but only a learner in the"
-    ):
-        load("a2c", "learner.collect_traj=true")
-
-
 @pytest.mark.parametrize(
     ("flag", "want"),
     [

@@ -1,5 +1,6 @@
 """Files of trajectories: written whole, bounded, and read back as they were. covers J15"""
 
+import dataclasses
 import logging
 import os
 import subprocess
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 from support.rollouts import make_rollout
 
-from relaax_like.experience.rollout import Rollout
+from relaax_like.experience.rollout import Rollout, concatenate
 from relaax_like.experience.trajectory_files import (
+    TrajectoryGatherer,
     TrajectoryWriter,
     find_trajectories,
     read_trajectories,
@@ -90,6 +92,60 @@ def test_a_full_folder_gets_no_more_files_and_one_line_tells(
     assert "iteration 3 and later ones are not written" in warning.getMessage()
 
 
+def test_small_rollouts_share_a_file_in_their_order(tmp_path: Path) -> None:
+    gatherer = TrajectoryGatherer(TrajectoryWriter(tmp_path, 1e9, learner="rlx-1"))
+    rollouts = [make_rollout(3, seed, steps=400) for seed in range(5)]
+    rollouts.append(make_rollout(3, 5, steps=300))
+    for rollout in rollouts:
+        gatherer.add(rollout)
+    # Four have 4800 steps; the fifth and the sixth differ in their number of steps.
+    assert len(find_trajectories(tmp_path)) == 2
+    gatherer.flush()
+    gatherer.flush()
+    files = find_trajectories(tmp_path)
+    assert [file.stem.rpartition("-")[2] for file in files] == [f"{n:08d}" for n in (1, 2, 3)]
+    for file, parts in zip(files, (rollouts[:4], rollouts[4:5], rollouts[5:]), strict=True):
+        assert_same(read_trajectories(file), concatenate(parts))
+
+
+def test_rollouts_with_other_arrays_or_large_ones_get_a_file_of_their_own(tmp_path: Path) -> None:
+    gatherer = TrajectoryGatherer(TrajectoryWriter(tmp_path, 1e9, learner="rlx-1"))
+    plain = make_rollout(3, 1)
+    image = np.zeros((5, 3, 200, 200, 30), np.uint8)
+    others = [
+        dataclasses.replace(plain, extras={"grip": np.zeros((5, 3), np.float32)}),
+        dataclasses.replace(plain, rewards=np.zeros((5, 3, 2), np.float32)),
+        dataclasses.replace(plain, starts=np.zeros((3, 3), np.int64)),
+        dataclasses.replace(plain, states={"gru": np.zeros((3, 4), np.float32)}),
+        dataclasses.replace(plain, inputs={"image": image}, next_inputs={"image": image}),
+    ]
+    for rollout in others:
+        gatherer.add(rollout)
+    files = find_trajectories(tmp_path)
+    assert len(files) == len(others)  # the last one has 36 MB
+    for file, rollout in zip(files, others, strict=True):
+        assert_same(read_trajectories(file), rollout)
+    # Holes alone make no difference.
+    for valid in (None, np.eye(5, 3) > 0):
+        gatherer.add(dataclasses.replace(plain, valid=valid))
+    gatherer.flush()
+    (newest,) = set(find_trajectories(tmp_path)) - set(files)
+    assert read_trajectories(newest).env_steps == 15 + 3
+
+
+def test_learners_of_one_folder_replace_no_files(tmp_path: Path) -> None:
+    TrajectoryWriter(tmp_path, 1e9).write(3, make_rollout(3, 0))
+    for _ in range(2):  # the second time as after a restart
+        for number, learner in enumerate(("rlx-1", "rlx-2")):
+            gatherer = TrajectoryGatherer(TrajectoryWriter(tmp_path, 1e9, learner))
+            gatherer.add(make_rollout(3, number))
+            gatherer.flush()
+    files = find_trajectories(tmp_path)
+    assert sorted(file.stem.rpartition("-")[2] for file in files) == [
+        f"{number:08d}" for number in (1, 1, 2, 2, 3)
+    ]
+
+
 def test_a_disk_that_refuses_costs_files_and_one_line_but_no_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -110,7 +166,7 @@ _FULL = """
 import logging, resource, sys
 from pathlib import Path
 import numpy as np
-from relaax_like.experience.rollout import Rollout
+from relaax_like.experience.rollout import Rollout, concatenate
 from relaax_like.experience.trajectory_files import TrajectoryWriter
 
 logging.basicConfig(format="%(message)s")

@@ -124,6 +124,37 @@ def test_the_learner_of_a_parameter_server_keeps_what_came_over_the_network(
     assert all(np.isfinite(rollout.inputs["observation"]).all() for rollout in rollouts)
 
 
+def test_learners_beside_their_agents_keep_what_they_learn_from(tmp_path: Path) -> None:
+    """Many small rollouts make a file, in each sitting; behavioural cloning learns from them."""
+    a2c, bc = copy_uncompiled("a2c", tmp_path), copy_uncompiled("bc", tmp_path)
+    file = write_experiment(
+        tmp_path,
+        placement="agent",
+        algorithm=f"{{path: '{a2c}', state_size: 4, num_actions: 2, network: {{layers: [8]}}, "
+        f"rollout_steps: {STEPS}}}",
+    )
+    for budget in (5120, 6144):
+        assert train(file, "learner.collect_traj=true", f"algorithm.max_global_step={budget}") == 0
+    rollouts, state = read_run(tmp_path / "run")
+    assert all(rollout.next_alive.shape[0] == STEPS for rollout in rollouts)
+    steps = [rollout.env_steps for rollout in rollouts]
+    assert max(steps) == 4096
+    assert len(steps) == 3
+    # But for the unfinished rollout of each end, all is there, and once.
+    assert 0 <= state.global_t - sum(steps) < 2 * STEPS * 4
+    starts = [tuple(row) for rollout in rollouts for row in rollout.starts.tolist()]  # type: ignore[union-attr]
+    assert len(set(starts)) == len(starts) == sum(steps) // STEPS
+
+    sets = ("algorithm.name=null", f"algorithm.path={bc}", "learner.eval_freq=0")
+    recorded = f"learner.offline={tmp_path / 'run' / 'trajectories'}"
+    config = ROOT / "algorithms" / "bc" / "bc.yaml"
+    clone = f"run_dir={tmp_path / 'clone'}"
+    assert train(config, clone, recorded, *sets, f"algorithm.max_global_step={sum(steps)}") == 0
+    cloned = read_latest(tmp_path / "clone" / "checkpoints")
+    assert cloned is not None
+    assert (cloned.global_t, cloned.version) == (sum(steps), 3)
+
+
 def test_a_run_ends_as_it_should_when_the_folder_is_full(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,6 +3,7 @@
 # covers J10, P17, P18, P19
 
 import logging
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cluster import ROOT, TRACE, find_command
+from support.cluster import ROOT, TRACE, Cluster, find_command, wait_until
 from support.learning import (
     COLUMNS,
     PlainPolicy,
@@ -23,18 +24,22 @@ from support.learning import (
 from support.uncompiled import copy_uncompiled
 
 from relaax_like.client.interactor import Transition
+from relaax_like.config.loader import load_experiment
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.records import Episode, TrainReturn
 from relaax_like.launch.evaluation import play_greedy
+from relaax_like.launch.learners import make_version_tests
 from relaax_like.launch.online_tester import TestHook
 from relaax_like.learn.checkpoint import load_checkpoint
 from relaax_like.learn.fixed_values import FixedValues
 from relaax_like.metrics.curves import read_curves
 from relaax_like.parameter_server.ending import Target
 from relaax_like.parameter_server.snapshots import list_names, read_best, read_latest
+from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import Box, Discrete
 
 PPO = ROOT / "algorithms" / "ppo" / "ppo.yaml"
+A2C = ROOT / "algorithms" / "a2c" / "a2c.yaml"
 SMALL = (
     *("--epochs", "1", "--set", "algorithm.name=null"),
     *("--set", "algorithm.network={layers: [4]}"),
@@ -148,6 +153,34 @@ def test_what_cannot_be_started_from_is_refused(
     assert status == 2, output
     assert words in output
     assert not (folder / "third" / "ckpt").exists()
+
+
+def test_beside_agents_the_parameter_server_tests_its_versions(tmp_path: Path) -> None:
+    """A snapshot of the very values that came out best is kept."""
+    a2c = copy_uncompiled("a2c", tmp_path)
+    sets = ("algorithm.name=null", f"algorithm.path={a2c}", "learner.target_return=null")
+    flags = [part for text in sets for part in ("--set", text)]
+    budget = ("--max-global-step", str(10**9))
+    with Cluster(tmp_path) as cluster:
+        command = [find_command("relaax"), "train", str(A2C), "--run-dir", "run", *budget, *flags]
+        program = cluster.start("train", [*command, "--eval-freq", "20", "--num-eval-eps", "3"])
+        wait_until(lambda: program.output.count("over 3 greedy episodes") >= 3, program)
+        assert program.stop(signal.SIGINT) == 128 + signal.SIGINT
+    assert TRACE not in program.output
+    returns = read_curves(tmp_path / "run" / "metrics")["Test/Return"]
+    assert len(returns.steps) >= 3
+    best = read_best(tmp_path / "run" / "checkpoints")
+    assert best is not None
+    assert best.score == pytest.approx(max(returns.values), rel=1e-6)
+    assert best.global_t == returns.steps[np.argmax(returns.values)]
+
+
+def test_agents_that_cannot_play_with_values_at_hand_are_not_tested(tmp_path: Path) -> None:
+    config = ROOT / "algorithms" / "policy_gradient" / "policy_gradient.yaml"
+    experiment = load_experiment(config, [f"run_dir={tmp_path}", "learner.eval_freq=2"])
+    server: Any = None  # refused before it is looked at
+    with pytest.raises(ConfigError, match=r"learner\.eval_freq: .* agents do not support eval"):
+        make_version_tests(experiment, server)
 
 
 class Fixed:

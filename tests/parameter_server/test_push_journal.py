@@ -5,6 +5,7 @@
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from support.durable import crash, get_state, make_push, open_server
 from support.threads import wait_until
@@ -13,6 +14,7 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.records import Push
 from relaax_like.parameter_server import journal as journal_module
 from relaax_like.parameter_server import push_journal
+from relaax_like.parameter_server.snapshots import list_names, read_best
 from relaax_like.parameter_server.targets import make_group_steps
 from relaax_like.wire.errors import JournalError, ServerUnavailableError
 
@@ -89,6 +91,42 @@ def test_a_damaged_newest_snapshot_costs_nothing(tmp_path):
     (left / newest.name / "values.npy").write_bytes(b"noise")
     with open_server(left) as again:
         assert get_state(again) == want
+
+
+@pytest.mark.parametrize("meanwhile", [0, 1, 2])
+def test_a_state_that_is_judged_while_others_are_saved_costs_nothing(tmp_path, meanwhile):
+    """It is kept with its score; a crash loses nothing, also when the newest one is damaged."""
+    server = open_server(tmp_path / "run")
+    server.push(make_push(1))
+    newest = server.save_checkpoint()
+    server.push(make_push(2))
+    judged = []
+
+    def judge(state):
+        nonlocal newest
+        judged.append(state)
+        for sequence in range(3, 3 + meanwhile):
+            server.push(make_push(sequence))
+            newest = server.save_checkpoint()
+        return 7.0
+
+    server.save_judged(judge)
+    best = read_best(tmp_path / "run")
+    assert (best.score, best.global_t, best.version) == (7.0, 3, judged[0].version)
+    np.testing.assert_array_equal(best.values, judged[0].values)
+    names = list_names(tmp_path / "run")
+    server.save_judged(lambda state: None)
+    assert list_names(tmp_path / "run") == names
+    assert server.status().snapshot_global_t == (3, 6, 10)[meanwhile]
+    server.push(make_push(6))
+    want = get_state(server)
+    left = crash(server, tmp_path / "run", tmp_path)
+    damaged = tmp_path / "damaged"
+    shutil.copytree(left, damaged)
+    (damaged / newest.name / "values.npy").write_bytes(b"noise")
+    for folder in (left, damaged):
+        with open_server(folder) as again:
+            assert get_state(again) == want
 
 
 def test_a_replay_uses_the_learning_rates_of_then(tmp_path):

@@ -9,12 +9,18 @@ from support.broken import copy_broken
 from support.cluster import TRACE, Cluster, Program, wait_until
 from support.uncompiled import copy_uncompiled
 
+from relaax_like.experience.trajectory_files import (
+    TRAJECTORY_FOLDER,
+    find_trajectories,
+    read_trajectories,
+)
+
 
 @pytest.fixture
 def cluster(tmp_path):
-    sizes = ("algorithm.state_size=4", "algorithm.num_actions=2")
-    a2c = copy_uncompiled("a2c", tmp_path)
-    with Cluster(tmp_path, a2c, *sizes, "algorithm.network={layers: [8]}") as cluster:
+    sets = ("algorithm.state_size=4", "algorithm.num_actions=2", "algorithm.network={layers: [8]}")
+    wishes = ("learner.collect_traj=true", "learner.eval_freq=5", "learner.num_eval_eps=1")
+    with Cluster(tmp_path, copy_uncompiled("a2c", tmp_path), *sets, *wishes) as cluster:
         yield cluster
 
 
@@ -56,6 +62,11 @@ def test_it_comes_back_and_ends_with_its_rlx_server(cluster):
     wait_until(lambda: not learner.is_running(), "the learner's end", 5)
     assert not [line for line in second.lines if "Traceback" in line or "status" in line]
     assert parameter_server.alive
+
+    # It has written what it learned from; the parameter server has tested its values meanwhile.
+    files = find_trajectories(cluster.folder / "run" / TRAJECTORY_FOLDER)
+    assert sum(read_trajectories(file).env_steps for file in files) >= 100
+    parameter_server.wait_for(r"evaluation at step \d+: mean return \d+\.00 over 1 greedy episodes")
 
 
 def test_an_algorithm_that_cannot_learn_ends_its_rlx_server(cluster, tmp_path):
