@@ -28,8 +28,10 @@ from relaax_like.wire.errors import CollectorFullError, ConfigError, InvalidInpu
 
 logger = logging.getLogger(__name__)
 
-# Slots whose unfinished episode is kept; the one that was heard of the longest ago goes first.
+# Slots whose unfinished episode is kept, and bytes of all of these; the one that was heard of the
+# longest ago goes first.
 _MAX_UNFINISHED = 10_000
+_MAX_BYTES = 4 << 30
 
 
 @dataclass
@@ -40,11 +42,13 @@ class _Unfinished:
       rollouts: `[t, 1, ...]` each, one after another.
       tickets: of each.
       following: number of the episode, and of the step that comes next.
+      num_bytes: of the rollouts, about.
     """
 
     rollouts: list[Rollout] = field(default_factory=list)
     tickets: list[int] = field(default_factory=list)
     following: tuple[int, int] = (0, 0)
+    num_bytes: int = 0
 
     @property
     def length(self) -> int:
@@ -97,6 +101,8 @@ class EpisodeCollector(Collector):
         self._max_steps = max_steps
         self._arriving: Layout | None = None  # of rollouts, before a data handler
         self._unfinished: dict[int, _Unfinished] = {}  # by slot; the newest at the end
+        self._num_bytes = 0  # of all of them
+        self._is_too_large = False  # they have been, once
 
     def get_state(self) -> dict[str, Any]:
         """Returns what waits, what is not finished, and the counts."""
@@ -121,9 +127,11 @@ class EpisodeCollector(Collector):
                     [Rollout(**rollout) for rollout in known["rollouts"]],
                     list(known["tickets"]),
                     tuple(known["following"]),
+                    sum(_count_bytes(Rollout(**rollout)) for rollout in known["rollouts"]),
                 )
                 for known in state["unfinished"]
             }
+            self._num_bytes = sum(known.num_bytes for known in self._unfinished.values())
             for known in self._unfinished.values():
                 self._open.update(known.tickets)
 
@@ -175,7 +183,7 @@ class EpisodeCollector(Collector):
         """Drops the unfinished episodes of slots that send nothing more; see `Collector`."""
         with self._changed:
             for agent in agents:
-                if (known := self._unfinished.pop(agent, None)) is not None:
+                if (known := self._take(agent)) is not None:
                     self._drop(known)
 
     def _find_layout(self, rollout: Rollout) -> Layout:
@@ -193,20 +201,21 @@ class EpisodeCollector(Collector):
         """Adds the steps of all slots; returns the episodes that end, in that order."""
         assert rollout.starts is not None
         ended: list[tuple[int, _Unfinished]] = []
+        step_bytes = _count_bytes(rollout) // max(1, rollout.next_alive.size)
         for slot, agent in enumerate(rollout.starts[:, 0].tolist()):
-            ended += self._add_slot(agent, rollout, slot)
+            ended += self._add_slot(agent, rollout, slot, step_bytes)
         ended.sort(key=lambda one: one[0])
         return [episode for _, episode in ended]
 
     def _add_slot(
-        self, agent: int, rollout: Rollout, slot: int
+        self, agent: int, rollout: Rollout, slot: int, step_bytes: int
     ) -> Iterator[tuple[int, _Unfinished]]:
         """Adds a slot's steps; gives the episodes that end, and where."""
         for start, stop in find_borders(rollout.next_alive[:, slot]):
             part = slice_steps(rollout, slot, start, stop)
             assert part.starts is not None
             _, episode, step = part.starts[0].tolist()
-            known = self._unfinished.pop(agent, None)
+            known = self._take(agent)
             if known is None or known.following != (episode, step):
                 if known is not None:
                     self._drop(known)
@@ -219,6 +228,7 @@ class EpisodeCollector(Collector):
                 part = _copy(part)  # the other slots' arrays are not to stay with it
             known.rollouts.append(part)
             known.tickets.append(self._last_ticket)
+            known.num_bytes += step_bytes * (stop - start)
             known.following = (episode, step + stop - start)
             self._open[self._last_ticket] += 1
             if has_ended:
@@ -228,8 +238,34 @@ class EpisodeCollector(Collector):
                 yield stop, known
                 known = _Unfinished(following=known.following)
             self._unfinished[agent] = known
-            if len(self._unfinished) > _MAX_UNFINISHED:
-                self._drop(self._unfinished.pop(next(iter(self._unfinished))))
+            self._num_bytes += known.num_bytes
+            self._make_room()
+
+    def _take(self, agent: int) -> _Unfinished | None:
+        """Removes what there is of a slot's episode."""
+        known = self._unfinished.pop(agent, None)
+        if known is not None:
+            self._num_bytes -= known.num_bytes
+        return known
+
+    def _make_room(self) -> None:
+        """Drops the episodes that were heard of the longest ago, where there are too many."""
+        while self._unfinished and (
+            len(self._unfinished) > _MAX_UNFINISHED or self._num_bytes > _MAX_BYTES
+        ):
+            if self._num_bytes > _MAX_BYTES and not self._is_too_large:
+                self._is_too_large = True
+                logger.warning(
+                    "%d unfinished episodes have %.0f MB, at most %.0f are kept: dropping those "
+                    "that were heard of the longest ago; lower max_steps of the plan, or make "
+                    "observations smaller",
+                    len(self._unfinished),
+                    self._num_bytes / 1e6,
+                    _MAX_BYTES / 1e6,
+                )
+            dropped = self._take(next(iter(self._unfinished)))
+            assert dropped is not None
+            self._drop(dropped)
 
     def _drop(self, episode: _Unfinished) -> None:
         self._open.subtract(episode.tickets)
@@ -264,6 +300,13 @@ def _validate(rollout: Rollout) -> Layout:
             "starts",
         )
     return layout
+
+
+def _count_bytes(rollout: Rollout) -> int:
+    named = (rollout.inputs, rollout.next_inputs, rollout.actions, rollout.extras)
+    return sum(array.nbytes for arrays in named for array in arrays.values()) + (
+        rollout.next_alive.nbytes + rollout.log_prob.nbytes + rollout.rewards.nbytes
+    )
 
 
 def _copy(rollout: Rollout) -> Rollout:

@@ -261,6 +261,30 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     full.add(rollouts[1])
 
 
+def test_unfinished_episodes_have_so_many_bytes_at_most(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They count until they have ended, and again after a resume."""
+    collector = make_collector()
+    rollouts = {agent: make_rollouts([(ALIVE,)] * 7 + [(TERMINATED,)], agent) for agent in range(6)}
+    for agent in (1, 2):
+        collector.add(rollouts[agent][0])
+    monkeypatch.setattr("relaax_like.experience.episodes._MAX_BYTES", collector._num_bytes)
+    collector.add(rollouts[1][1])  # ends: there is room for one more
+    collector.add(rollouts[3][0])
+    assert collector.dropped_steps == 0
+    collector.add(rollouts[4][0])
+    assert collector.dropped_steps == STEPS
+    assert "lower max_steps of the plan" in caplog.text
+    resumed = make_collector()
+    resumed.set_state(collector.get_state())
+    resumed.add(rollouts[5][0])
+    assert resumed.dropped_steps == STEPS
+    resumed.add_exps_list([rollouts[agent][1] for agent in (2, 3, 4, 5)])
+    ended = [steps[0] for steps in read_episodes(take_all(resumed))]
+    assert ended == [10_000, 40_000, 50_000]
+
+
 def test_rollouts_without_starts_are_refused_and_change_nothing() -> None:
     collector = make_collector()
     (rollout,) = make_rollouts([(TERMINATED,)] * 4)
