@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from support.cluster import ROOT, TRACE, Cluster
 from support.step_counting.slots import STATELESS, STEPS_FILE, STOP, StepCountingSlots
@@ -181,13 +182,20 @@ def test_after_kills(road: str, tmp_path: Path, steps_file: Path) -> None:
         write_network_experiment(cluster, learner, make_algorithm(tmp_path))
         ps, rlx = cluster.start_both_servers()
         played = 0
-        for victim in ("rlx server", "parameter server"):
+        victims = ["rlx server", "parameter server"]
+        if road == "agent":
+            victims.append("learner")
+        for victim in victims:
             stop = threading.Event()
             clients = [start_playing(cluster.rlx_port, steps_file, seed, stop) for seed in range(2)]
             counted = cluster.wait_steps(201).global_t
             if victim == "rlx server":
                 rlx.stop(signal.SIGKILL)
                 rlx = cluster.start_rlx_server()
+            elif victim == "learner":
+                children = psutil.Process(rlx.pid).children()
+                (process,) = [p for p in children if "learner_main" in " ".join(p.cmdline())]
+                process.kill()
             else:
                 ps.stop(signal.SIGKILL)
                 ps = cluster.start_parameter_server()
