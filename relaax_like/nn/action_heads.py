@@ -14,8 +14,8 @@
 | Box, `bounded` | TanhGaussian | the same, before squashing | `[B, d] float32`, in the box |
 
 Distributions count from 0 and are flat. On the wire a Discrete action begins at `start`, and every
-action has the space's shape and type. `actions_to_wire` and `wire_to_actions` are the only place
-where one becomes the other; what is stored and learned from is the distribution's action.
+action has the space's shape and type: see `actions_to_wire`. What is stored and learned from is the
+distribution's action.
 
 Importing this module does not import TensorFlow; `make_distribution` does when it is called.
 """
@@ -174,24 +174,6 @@ def actions_to_wire(space: Space, actions: np.ndarray) -> np.ndarray:
         if space.high is not None:
             np.minimum(actions, space.high, out=actions, casting="same_kind")
     return actions
-
-
-def wire_to_actions(space: Space, wire_actions: np.ndarray) -> np.ndarray:
-    """Converts actions as the environment takes them to a distribution's.
-
-    Exact, except that an action which was clipped on its way to the environment stays clipped.
-
-    Args:
-      space: the leaf.
-      wire_actions: `[B, *space.shape]` of the space's dtype.
-
-    Returns:
-      `[B] int64` (Discrete), `[B, d] int64` or `[B, d] float32` (Box).
-    """
-    if isinstance(space, Discrete):
-        return wire_actions.astype(np.int64) - space.start
-    flat = wire_actions.reshape(len(wire_actions), math.prod(space.shape))
-    return flat.astype(np.float32 if isinstance(space, Box) else np.int64)
 
 
 def _make(module: Any, space: Space, parameters: Any, log_std: Any, bounded: bool) -> Any:

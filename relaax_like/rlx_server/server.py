@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.rlx_server.admission import Admission, Newcomer
@@ -37,7 +36,6 @@ _MANY_FAILURES = 50
 # Longest wait for sessions to close; the runner kills 5 s after it asked.
 _STOP_SEC = 3.0
 
-ResultT = TypeVar("ResultT")
 Predict = Callable[[Sequence[Request]], list[Prediction]]
 
 
@@ -310,45 +308,6 @@ class RlxServer:
                         "UNAVAILABLE",
                     )
                 )
-
-
-class ServerThread:
-    """Runs an `RlxServer` in a thread with a loop of its own. A context manager.
-
-    with ServerThread(server, "127.0.0.1", 0) as running:
-        connect_to(running.port)
-    """
-
-    def __init__(self, server: RlxServer, host: str, port: int):
-        self._server = server
-        self._loop = new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="rlx-server")
-        self._thread.start()
-        try:
-            self.port = self._call(server.start(host, port))
-        except BaseException:
-            self._stop_loop()
-            raise
-
-    def stop(self) -> None:
-        """Stops the server and the thread; may be called twice."""
-        if self._thread.is_alive():
-            self._call(self._server.stop())
-            self._stop_loop()
-
-    def __enter__(self) -> "ServerThread":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.stop()
-
-    def _call(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
-
-    def _stop_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

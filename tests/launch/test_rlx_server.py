@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from support.bridge import make_backend
-from support.rlx import RawClient, RecordingAgent, make_hello, make_next, make_start
+from support.rlx import RawClient, RecordingAgent, ServerThread, make_hello, make_next, make_start
 
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.algorithm import AlgorithmConfig
@@ -13,7 +13,6 @@ from relaax_like.config.models import RlxServerConfig
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.launch.rlx_server import make_rlx_server
 from relaax_like.rlx_server.hosting import PlainHost
-from relaax_like.rlx_server.server import ServerThread
 from relaax_like.wire.reports import Event, Report, Reporter, read_report
 
 

@@ -1,4 +1,4 @@
-"""Action heads: every kind of leaf, both forms, and the way to the wire and back."""
+"""Action heads: every kind of leaf, both forms, and the way to the wire."""
 
 # covers F4
 
@@ -17,7 +17,6 @@ from relaax_like.nn.action_heads import (
     make_distribution,
     make_numpy_distribution,
     num_parameters,
-    wire_to_actions,
 )
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete
@@ -94,8 +93,8 @@ def test_draws_are_valid_on_the_wire_and_come_back_the_same(name):
     actions = distribution.sample(np.random.default_rng(1))
     wire = actions_to_wire(space, actions)
     space.validate(wire, 500, "action")
-    back = wire_to_actions(space, wire)
-    assert back.dtype == actions.dtype
+    start = space.start if isinstance(space, Discrete) else 0
+    back = (wire.astype(actions.dtype) - start).reshape(actions.shape)
     if "Box" in name and "bounded" not in name and space.low is not None:
         actions = np.clip(actions, space.low.ravel(), space.high.ravel())
     np.testing.assert_allclose(back, actions, rtol=1e-6)
@@ -106,12 +105,10 @@ def test_discrete_actions_on_the_wire_begin_at_start():
     wire = actions_to_wire(space, np.array([0, 1, 2]))
     np.testing.assert_array_equal(wire, [10, 11, 12])
     assert wire.dtype == np.int32
-    np.testing.assert_array_equal(wire_to_actions(space, wire), [0, 1, 2])
 
 
 def test_small_integers_far_above_their_start_do_not_wrap_around():
     space = Discrete(n=200, start=-100, dtype="int8")
-    np.testing.assert_array_equal(wire_to_actions(space, np.array([-100, 99], np.int8)), [0, 199])
     np.testing.assert_array_equal(actions_to_wire(space, np.array([0, 199])), [-100, 99])
 
 

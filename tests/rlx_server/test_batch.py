@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 from support.batch import make_config, make_processor, serve_a2c
-from support.rlx import RawClient, array, make_next, make_step
+from support.rlx import RawClient, ServerThread, array, make_next, make_step
 
 from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.core.metrics import NullMetrics
@@ -16,7 +16,7 @@ from relaax_like.core.prediction import TASK
 from relaax_like.experience.rollout import stack_history
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import BatchHost
-from relaax_like.rlx_server.server import RlxServer, ServerThread
+from relaax_like.rlx_server.server import RlxServer
 from relaax_like.rlx_server.session import Session
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.framing import pack_frame

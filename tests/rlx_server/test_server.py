@@ -11,6 +11,7 @@ from support.bridge import make_backend
 from support.rlx import (
     RawClient,
     RecordingAgent,
+    ServerThread,
     array,
     make_hello,
     make_next,
@@ -21,7 +22,6 @@ from support.rlx import (
 
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.metrics.scalars_reader import read_scalars
-from relaax_like.rlx_server.server import ServerThread
 from relaax_like.v1 import metrics_pb2, rlx_pb2
 from relaax_like.wire.errors import RelaaxError, ServerUnavailableError
 from relaax_like.wire.framing import HEADER, pack_frame

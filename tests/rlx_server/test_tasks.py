@@ -9,7 +9,7 @@ import pytest
 from support.bridge import make_backend, serve
 from support.hierarchy import FOLDER, CueSlots, load, make_host
 from support.hierarchy import serve as serve_tasks
-from support.rlx import RawClient, array, make_next, make_start, serve_rlx
+from support.rlx import RawClient, ServerThread, array, make_next, make_start, serve_rlx
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.client.client import Retry, RlxClient
@@ -22,7 +22,6 @@ from relaax_like.launch.rlx_server import make_rlx_server
 from relaax_like.learn.child_learner import ChildLearner
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.rlx_server import session
-from relaax_like.rlx_server.server import ServerThread
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import RelaaxError
 

@@ -1,9 +1,11 @@
 """An rlx server with agents of the test's choice, and raw protocol messages."""
 
+import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from relaax_like.core.metrics import NullMetrics
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import PlainHost
-from relaax_like.rlx_server.server import RlxServer, ServerThread
+from relaax_like.rlx_server.server import RlxServer, new_event_loop
 from relaax_like.rlx_server.session import Session
 from relaax_like.v1 import ndarray_pb2, rlx_pb2
 from relaax_like.wire.framing import HEADER, pack_frame
@@ -23,6 +25,46 @@ from relaax_like.wire.tls import ServerTls
 
 OBSERVATION_SPACE = Box(dtype="float32", shape=(2,))
 ACTION_SPACE = Discrete(n=3)
+ResultT = TypeVar("ResultT")
+
+
+class ServerThread:
+    """Runs an `RlxServer` in a thread with a loop of its own. A context manager.
+
+    with ServerThread(server, "127.0.0.1", 0) as running:
+        connect_to(running.port)
+    """
+
+    def __init__(self, server: RlxServer, host: str, port: int):
+        self._server = server
+        self._loop = new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="rlx-server")
+        self._thread.start()
+        try:
+            self.port = self._call(server.start(host, port))
+        except BaseException:
+            self._stop_loop()
+            raise
+
+    def stop(self) -> None:
+        """Stops the server and the thread; may be called twice."""
+        if self._thread.is_alive():
+            self._call(self._server.stop())
+            self._stop_loop()
+
+    def __enter__(self) -> "ServerThread":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def _call(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
 
 class RecordingAgent:

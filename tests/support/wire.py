@@ -29,11 +29,11 @@ from relaax_like.launch.learners import make_model
 from relaax_like.launch.rlx_server import make_rlx_server
 from relaax_like.learn.fixed_values import FixedValues
 from relaax_like.metrics.recorder import TensorBoardRecorder
-from relaax_like.rlx_server.server import ServerThread
 from relaax_like.wire.framing import HEADER
 from relaax_like.wire.security import ServerSecurity, Tokens
 from support.bridge import make_backend
 from support.bridge import serve as serve_bridge
+from support.rlx import ServerThread
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "wire"
 TUTORIAL = FOLDER / "tutorial.json"
