@@ -85,8 +85,8 @@ class ParameterServerConfig(Settings):
     checkpoints_to_keep: int = Field(default=3, ge=1)
     """Number of newest snapshots to keep."""
     best_checkpoints_to_keep: int = Field(default=1, ge=0)
-    """Number of older snapshots to keep in addition: those with the highest mean return over a full
-    window of episodes."""
+    """Number of older snapshots to keep in addition: those with the highest mean return, of their
+    evaluations (learner.eval_freq) or of a full window of training episodes."""
     mirror_url: str | None = None
     """fsspec URL, such as s3://bucket/run, to which each snapshot is copied; null: no copies.
     Credentials come from the store's own environment variables. An empty checkpoint_dir is restored

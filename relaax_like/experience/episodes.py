@@ -42,7 +42,7 @@ class _Unfinished:
       rollouts: `[t, 1, ...]` each, one after another.
       tickets: of each.
       following: number of the episode, and of the step that comes next.
-      num_bytes: of the rollouts, about.
+      num_bytes: of the rollouts.
     """
 
     rollouts: list[Rollout] = field(default_factory=list)
@@ -201,14 +201,13 @@ class EpisodeCollector(Collector):
         """Adds the steps of all slots; returns the episodes that end, in that order."""
         assert rollout.starts is not None
         ended: list[tuple[int, _Unfinished]] = []
-        step_bytes = _count_bytes(rollout) // max(1, rollout.next_alive.size)
         for slot, agent in enumerate(rollout.starts[:, 0].tolist()):
-            ended += self._add_slot(agent, rollout, slot, step_bytes)
+            ended += self._add_slot(agent, rollout, slot)
         ended.sort(key=lambda one: one[0])
         return [episode for _, episode in ended]
 
     def _add_slot(
-        self, agent: int, rollout: Rollout, slot: int, step_bytes: int
+        self, agent: int, rollout: Rollout, slot: int
     ) -> Iterator[tuple[int, _Unfinished]]:
         """Adds a slot's steps; gives the episodes that end, and where."""
         for start, stop in find_borders(rollout.next_alive[:, slot]):
@@ -224,11 +223,11 @@ class EpisodeCollector(Collector):
                     continue
                 known = _Unfinished()
             has_ended = part.next_alive[-1, 0] != ALIVE
-            if not has_ended and rollout.slots > 1:
-                part = _copy(part)  # the other slots' arrays are not to stay with it
+            if not has_ended and (rollout.slots > 1 or start):
+                part = _copy(part)  # the other steps' arrays are not to stay with it
             known.rollouts.append(part)
             known.tickets.append(self._last_ticket)
-            known.num_bytes += step_bytes * (stop - start)
+            known.num_bytes += _count_bytes(part)
             known.following = (episode, step + stop - start)
             self._open[self._last_ticket] += 1
             if has_ended:
@@ -303,10 +302,15 @@ def _validate(rollout: Rollout) -> Layout:
 
 
 def _count_bytes(rollout: Rollout) -> int:
-    named = (rollout.inputs, rollout.next_inputs, rollout.actions, rollout.extras)
-    return sum(array.nbytes for arrays in named for array in arrays.values()) + (
-        rollout.next_alive.nbytes + rollout.log_prob.nbytes + rollout.rewards.nbytes
-    )
+    """Returns the bytes of all arrays; inputs and next inputs are mostly parts of one."""
+    total = 0
+    for value in vars(rollout).values():
+        arrays = value.values() if isinstance(value, Mapping) else [value]
+        total += sum(array.nbytes for array in arrays if array is not None)
+    for name, array in rollout.inputs.items():
+        if array.base is not None and array.base is rollout.next_inputs[name].base:
+            total -= array.nbytes
+    return total
 
 
 def _copy(rollout: Rollout) -> Rollout:

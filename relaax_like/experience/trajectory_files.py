@@ -77,6 +77,11 @@ class TrajectoryWriter:
         self._is_full = False
         self._has_failed = False
 
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more is written."""
+        return self._is_full
+
     def find_next(self) -> int:
         """Returns the number behind those of this learner's files; 1 without a file."""
         numbers = (path.stem.removeprefix(self._prefix) for path in find_trajectories(self._folder))
@@ -124,7 +129,8 @@ class TrajectoryGatherer:
     """Puts rollouts side by side until they are worth a file; for learners of small batches.
 
     What is not in a file when the process is killed is lost. A run that goes on writes more files,
-    whatever it learned from since its newest snapshot. Not thread-safe.
+    whatever it learned from since its newest snapshot. `versions` of a file are the oldest of each
+    step, of all its rollouts. Not thread-safe.
 
     Args:
       writer: writes the files.
@@ -138,6 +144,8 @@ class TrajectoryGatherer:
 
     def add(self, rollout: Rollout) -> None:
         """Takes a rollout; it and its arrays must not change before the next file is written."""
+        if self._writer.is_full:
+            return
         if self._rollouts and _describe(rollout) != _describe(self._rollouts[0]):
             self.flush()
         self._rollouts.append(rollout)
@@ -148,11 +156,12 @@ class TrajectoryGatherer:
 
     def flush(self) -> None:
         """Writes what was added since the last file."""
-        if self._rollouts:
-            self._writer.write(self._number, concatenate(self._rollouts))
-            self._number += 1
-            self._rollouts = []
-            self._steps = self._bytes = 0
+        if not self._rollouts:
+            return
+        rollouts, self._rollouts = self._rollouts, []
+        self._steps = self._bytes = 0
+        self._writer.write(self._number, concatenate(rollouts))
+        self._number += 1
 
 
 def find_trajectories(folder: Path) -> list[Path]:
@@ -191,12 +200,12 @@ def _flatten(rollout: Rollout) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _describe(rollout: Rollout) -> list[tuple[str, tuple[int, ...]]]:
+def _describe(rollout: Rollout) -> list[tuple[str, str, tuple[int, ...]]]:
     """Returns what rollouts that can be put side by side have in common."""
     arrays = _flatten(rollout)
     slots = {"states": 0, "starts": 0}  # axis of the slots; elsewhere it is the second one
-    return [("steps", rollout.next_alive.shape[:1])] + [
-        (name, _cut_axis(array.shape, slots.get(name.partition("/")[0], 1)))
+    return [("steps", "", rollout.next_alive.shape[:1])] + [
+        (name, array.dtype.str, _cut_axis(array.shape, slots.get(name.partition("/")[0], 1)))
         for name, array in arrays.items()
         if name != "valid"
     ]

@@ -118,7 +118,7 @@ def make_agent_host(
     if (folder / "agent.py").is_file():
         with without_native_stderr():
             agent_class = load_algorithm_module(folder, "agent").Agent
-        if not (isinstance(agent_class, type) and issubclass(agent_class, BatchAgent)):
+        if not _is_batch_native(agent_class):
             if experiment.learner.placement == "server":
                 raise ConfigError(
                     f"{folder / 'agent.py'}: a plain Agent sends gradients, but this run "
@@ -173,6 +173,21 @@ def make_agent_host(
         for task, actor in actors.items()
     }
     return BatchHost(config, lambda: beside_processors, agent_class, beside.ahead)
+
+
+def can_play_fixed(experiment: Experiment) -> bool:
+    """Returns whether the algorithm's agents can play with fixed values; see `make_agent_host`."""
+    folder = experiment.algorithm_folder
+    if (folder / "agent.py").is_file():
+        with without_native_stderr():
+            agent_class = load_algorithm_module(folder, "agent").Agent
+        if not _is_batch_native(agent_class):
+            return False
+    return load_model_module(experiment) is not None
+
+
+def _is_batch_native(agent_class: Any) -> bool:
+    return isinstance(agent_class, type) and issubclass(agent_class, BatchAgent)
 
 
 def _connect(link: ChildLearner | RemoteLearner, task: str, actor: "Actor") -> Learner:

@@ -13,7 +13,6 @@ from relaax_like.core.manifest import Variable
 from relaax_like.core.records import Status
 from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.initial_values_main import make_initial_values
-from relaax_like.launch.learners import make_version_tests
 from relaax_like.launch.live import JsonProgress, NewestScalars, Progress, open_progress
 from relaax_like.launch.local import LocalAgents, make_local_agents
 from relaax_like.launch.modes import LogMode
@@ -21,6 +20,7 @@ from relaax_like.launch.parameter_server import (
     make_parameter_server,
     make_recorder,
     make_run_dir,
+    open_version_tests,
     print_summary,
     watch_progress,
 )
@@ -190,7 +190,7 @@ class BaseTrainer(abc.ABC):
                     learner = self.experiment.learner
                     if learner.placement == "server" and not learner.workers:
                         set_backprop_workers(self.experiment)
-                    with make_version_tests(self.experiment, server):
+                    with open_version_tests(self.experiment, server):
                         self.train(server, shutdown.requested)
             finally:
                 self._returned = time.perf_counter()

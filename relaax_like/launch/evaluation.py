@@ -79,8 +79,9 @@ def evaluate_snapshot(
     state = read_best(directory) if best else read_latest(directory)
     if state is None and best:
         raise SnapshotError(
-            f"{directory}: no snapshot has a score yet; a score needs a full window of "
-            "episodes (learner.target_episodes)"
+            f"{directory}: no snapshot has a score yet; a score needs an evaluation "
+            "(learner.eval_freq) or, without them, a full window of episodes "
+            "(learner.target_episodes)"
         )
     if state is None:
         raise SnapshotError(f"{directory}: no snapshot to evaluate; train the run first")

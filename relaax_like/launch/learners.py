@@ -1,6 +1,5 @@
 """Loads the experiment's algorithm and makes its learners."""
 
-import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,7 +35,6 @@ if TYPE_CHECKING:  # Most of them import TensorFlow.
     from relaax_like.learn.recorded_files import RecordedFiles
     from relaax_like.learn.tally import Tally
     from relaax_like.learn.updates import LearningTask
-    from relaax_like.parameter_server.parameter_server import ParameterServer
 
 logger = logging.getLogger(__name__)
 
@@ -368,40 +366,16 @@ def _make_hooks(config: LearnerConfig) -> dict[str, Any]:
     return {**NO_HOOKS, "save_ckpt_after_iter": save_freq, **config.hook}
 
 
-def make_version_tests(
-    experiment: Experiment, server: "ParameterServer"
-) -> contextlib.AbstractContextManager[Any]:
-    """Returns what tests a server's values while learners beside their agents make them, if wanted.
-
-    Raises:
-      ConfigError: nobody can play.
-    """
-    if not experiment.learner.eval_freq or experiment.learner.placement == "server":
-        return contextlib.nullcontext()
-    from relaax_like.launch.online_tester import VersionTests
-
-    _require_environment(experiment)
-    if load_model_module(experiment) is None:
-        raise ConfigError(
-            "learner.eval_freq: this algorithm's agents do not support evaluations; set "
-            "eval_freq: 0"
-        )
-    return VersionTests(experiment, server)
-
-
-def _require_environment(experiment: Experiment) -> None:
-    if experiment.environment is None:
-        raise ConfigError(
-            "learner.eval_freq: an evaluation needs a section environment; add one, or set "
-            "eval_freq: 0"
-        )
-
-
 def _add_tests(experiment: Experiment, base: Any, policy: Any, publisher: Publisher) -> None:
-    from relaax_like.launch.online_tester import CloseHook, OnlineTester, TestHook
+    from relaax_like.launch.online_tester import (
+        CloseHook,
+        OnlineTester,
+        TestHook,
+        require_environment,
+    )
 
     config = experiment.learner
-    _require_environment(experiment)
+    require_environment(experiment)
     tester = OnlineTester(experiment)
     base.register_hook(TestHook(tester, policy, publisher, config.eval_freq, config.num_eval_eps))
     base.register_hook(CloseHook(tester))

@@ -17,19 +17,23 @@ from relaax_like.config.models import Experiment
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import TrainReturn
 from relaax_like.core.roles import Publisher
+from relaax_like.launch.agents import can_play_fixed
 from relaax_like.launch.evaluation import play_greedy
-from relaax_like.launch.local import make_local_agents, open_slots
+from relaax_like.launch.local import make_local_agents, open_slots, validate_environment
 from relaax_like.learn.fixed_values import FixedValues
 from relaax_like.learn.hooks import LearnerHook
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshot_format import State
-from relaax_like.wire.errors import RelaaxError, SnapshotError
+from relaax_like.wire.errors import ConfigError, RelaaxError
 
 logger = logging.getLogger(__name__)
 # After what the learner itself does in an iteration.
 _PRIORITY = 50.0
 # How often a parameter server's version is looked at.
 _POLL_SEC = 0.2
+# Longest wait for a test that is broken off: at a run's end its weights are saved after it.
+_CLOSE_SEC = 1.0
+_MAX_FAILED = 3
 
 
 class OnlineTester:
@@ -170,10 +174,14 @@ class VersionTests:
 
     That is every `learner.eval_freq` versions, and when the training's mean return was the best so
     far; see `BestReturn`. A thread plays beside what the process serves, with the values of the
-    moment in which a test begins; what becomes due during a test begins after it.
+    moment in which a test begins. After each test it waits for as long as the test took: what
+    becomes due meanwhile begins then.
+
+    A test that fails is told by a line, and the next one is tried; after three in a row there are
+    no more.
 
     Args:
-      experiment: with a section environment, and agents that can play with values at hand.
+      experiment: what is tested; see `make_version_tests`.
       server: whose values; it has snapshots.
     """
 
@@ -183,16 +191,21 @@ class VersionTests:
         self._tester = OnlineTester(experiment)
         self._server = server
         self._train_return = BestReturn()
+        self._train_return.is_beaten(server.train_return)  # of before a resume
         self._closing = threading.Event()
         self._played = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tests", daemon=True)
 
     def close(self) -> None:
-        """Breaks off the test that is played, if there is one; may be called twice."""
+        """Breaks off the test that is played; may be called twice.
+
+        An environment that does not answer is not waited for: a test that ends later changes
+        nothing.
+        """
         self._closing.set()
         self._played.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_CLOSE_SEC)
 
     def __enter__(self) -> "VersionTests":
         self._thread.start()
@@ -202,23 +215,25 @@ class VersionTests:
         self.close()
 
     def _run(self) -> None:
-        with self._tester:
-            try:
-                self._test_until_closed()
-            except Exception:
-                logger.exception("evaluations have ended; training continues")
-
-    def _test_until_closed(self) -> None:
-        due = self._find_due()
-        while not self._closing.wait(_POLL_SEC):
+        due, failed, pause_sec = self._find_due(), 0, _POLL_SEC
+        while not self._closing.wait(pause_sec) and failed < _MAX_FAILED:
+            pause_sec = _POLL_SEC
             was_best = self._train_return.is_beaten(self._server.train_return)
             if self._server.version < due and not was_best:
                 continue
             due = self._find_due()
+            began = time.monotonic()
             try:
                 self._server.save_judged(self._judge)
-            except SnapshotError as error:
-                logger.error("%s; training continues", error)
+                failed = 0
+            except Exception as error:
+                failed += 1
+                self._tester.close()
+                last = "; there are no more evaluations" if failed == _MAX_FAILED else ""
+                logger.error("an evaluation failed: %s; training continues%s", error, last)
+                logger.debug("the traceback", exc_info=error)
+            pause_sec = max(_POLL_SEC, time.monotonic() - began)
+        self._tester.close()
 
     def _find_due(self) -> int:
         """Returns the version of the next test."""
@@ -232,12 +247,42 @@ class VersionTests:
             return None
         values = state.manifest.unpack(state.values)
         returns, lengths = self._tester.test(values, state.version, self._episodes, self._played)
-        if len(returns) < self._episodes:
+        if len(returns) < self._episodes or self._closing.is_set():
             return None
         metrics = self._server.metrics()
         mean = _record_test(returns, lengths, state.global_t, began, metrics, logger)
         best = self._server.best_score
         return mean if best is None or mean > best else None
+
+
+def make_version_tests(experiment: Experiment, server: ParameterServer) -> VersionTests:
+    """Makes what tests the values that learners beside their agents make.
+
+    Raises:
+      ConfigError: nobody can play, or not here.
+      InvalidInputError: the algorithm cannot use the environment's spaces.
+    """
+    require_environment(experiment)
+    if not can_play_fixed(experiment):
+        raise ConfigError(
+            "learner.eval_freq: this algorithm's agents do not support evaluations; set "
+            "eval_freq: 0"
+        )
+    validate_environment(experiment, "test")
+    return VersionTests(experiment, server)
+
+
+def require_environment(experiment: Experiment) -> None:
+    """Refuses tests without an environment.
+
+    Raises:
+      ConfigError: there is none.
+    """
+    if experiment.environment is None:
+        raise ConfigError(
+            "learner.eval_freq: an evaluation needs a section environment; add one, or set "
+            "eval_freq: 0"
+        )
 
 
 def _record_test(

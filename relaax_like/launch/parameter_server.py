@@ -26,7 +26,7 @@ from relaax_like.core.manifest import (
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import Status
 from relaax_like.launch.backprop import set_backprop_workers
-from relaax_like.launch.learners import make_iteration_learner, make_version_tests
+from relaax_like.launch.learners import make_iteration_learner
 from relaax_like.launch.previous import load_previous
 from relaax_like.launch.process import (
     EXIT_ERROR,
@@ -220,7 +220,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         service = make_experience_service(
             experiment, server, lambda error: _end_without_learner(error, shutdown)
         )
-        tests = make_version_tests(experiment, server)
+        tests = open_version_tests(experiment, server)
         grpc_server, port = BridgeControl().create_server(
             str(settings.bind), server, security, service
         )
@@ -249,10 +249,28 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         grpc_server.stop(grace=1.0).wait(_CALLS_SEC)
     print_summary(experiment, server.status())
     status = 0 if server.status().finished else shutdown.exit_status
-    if service is not None:
+    if service is not None or experiment.learner.eval_freq:
         # TensorFlow's own end takes seconds; while an iteration is still being computed, it aborts.
         end_now(status)
     return status
+
+
+def open_version_tests(
+    experiment: Experiment, server: ParameterServer
+) -> contextlib.AbstractContextManager[object]:
+    """Returns what tests the server's values as long as it is open; see `VersionTests`.
+
+    It does nothing without `learner.eval_freq`, and where a learner in the server tests.
+
+    Raises:
+      ConfigError: tests are wanted, and impossible; see `make_version_tests`.
+      InvalidInputError: the same.
+    """
+    if not experiment.learner.eval_freq or experiment.learner.placement == "server":
+        return contextlib.nullcontext()
+    from relaax_like.launch.online_tester import make_version_tests  # it knows how to play
+
+    return make_version_tests(experiment, server)
 
 
 def validate_served(experiment: Experiment) -> None:

@@ -112,20 +112,45 @@ def clear_traces(experiment: Experiment) -> None:
         path.unlink(missing_ok=True)
 
 
+class _HiddenStderr:
+    """Standard error goes nowhere while at least one thread wants that."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wanted = 0
+        self._saved = -1
+
+    def begin(self) -> None:
+        with self._lock:
+            self._wanted += 1
+            if self._wanted == 1:
+                sys.stderr.flush()
+                self._saved = os.dup(2)
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, 2)
+                os.close(null)
+
+    def end(self) -> None:
+        with self._lock:
+            self._wanted -= 1
+            if not self._wanted:
+                os.dup2(self._saved, 2)
+                os.close(self._saved)
+
+
+_hidden_stderr = _HiddenStderr()
+
+
 @contextlib.contextmanager
 def without_native_stderr() -> Iterator[None]:
     """Hides what native code writes to standard error: TensorFlow greets before one can forbid it.
 
-    Python's own errors are exceptions and come through.
+    Python's own errors are exceptions and come through. Several threads may do so at once.
 
     Raises:
       ConfigError: a library is missing that an extra brings.
     """
-    sys.stderr.flush()
-    saved = os.dup(2)
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
-    os.close(null)
+    _hidden_stderr.begin()
     try:
         yield
     except ModuleNotFoundError as error:
@@ -134,8 +159,7 @@ def without_native_stderr() -> Iterator[None]:
             raise
         raise ConfigError(line) from None
     finally:
-        os.dup2(saved, 2)
-        os.close(saved)
+        _hidden_stderr.end()
 
 
 class Stopped(BaseException):

@@ -61,21 +61,23 @@ class Packed:
     def data(self) -> TrainingData:
         """The rollouts side by side; there are some."""
         with tracing.span("pack"):
-            columns: list[tuple[int, int]] = []
+            slots: list[int] = []
             rollouts: list[Rollout] = []
             for request in self.requests:
                 if request.rollout is not None:
                     handled = self._handle(request.number, request.rollout)
                     rollouts += handled
-                    number = sum(rollout.slots for rollout in handled)
-                    columns += [(request.number, index) for index in range(number)]
+                    slots.append(sum(rollout.slots for rollout in handled))
             rollout = concatenate(rollouts)
+            firsts = np.cumsum([0, *slots])
+            numbers = np.repeat(self.tickets, slots)
+            indices = np.arange(firsts[-1]) - np.repeat(firsts[:-1], slots)
             return TrainingData(
                 rollout=rollout,
                 tickets=tuple(self.tickets),
                 env_steps=rollout.env_steps,
                 mean_version=float(rollout.versions.mean()),
-                keys=np.array(columns, np.int64),
+                keys=np.stack([numbers, indices], 1),
             )
 
     def _handle(self, number: int, rollout: Rollout) -> Sequence[Rollout]:
@@ -148,6 +150,7 @@ class RequestQueue(Source):
             first = self._put_back.pop() if self._put_back else self._queue.get()
         if first is None:
             self.has_ended = True
+            self.close()
             return None
         packed = Packed(self._take_more(first), self._data_handler)
         for request in packed.requests:

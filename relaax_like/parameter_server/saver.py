@@ -149,7 +149,8 @@ class Saver:
     def save_judged(self, judge: Callable[[State], float | None]) -> None:
         """Writes the state of this moment, once it is judged, which may take long.
 
-        Others are saved meanwhile. When one of them is newer, the mirror does not get this one.
+        Others are saved meanwhile. When one of them is newer, this one stays only if it is among
+        the best, and the mirror does not get it.
 
         Args:
           judge: returns the score of a state; None: it is not to be kept.
@@ -166,7 +167,7 @@ class Saver:
             if self.saved is None or self.saved.records <= records:
                 self._write(state, records, score)
             else:
-                self._snapshots.save(state, score)
+                self._snapshots.save(state, score, newest=self.saved.path.name)
 
     def try_to_save(self, score: float | None = None) -> None:
         """Writes a snapshot; a failure is logged and counted."""

@@ -87,7 +87,7 @@ class Snapshots:
             self.close()
             raise SnapshotError(f"{directory}: cannot hold snapshots: {error}") from error
 
-    def save(self, state: State, score: float | None = None) -> Path:
+    def save(self, state: State, score: float | None = None, newest: str = "") -> Path:
         """Writes a snapshot, syncs it to the disk and reads it back; then deletes old ones.
 
         Reading back goes in pieces: it needs no second copy of the state in memory, and other
@@ -96,9 +96,11 @@ class Snapshots:
         Args:
           state: what to keep.
           score: larger is better; None: none, and so is what is not finite.
+          newest: name of the snapshot that is newer than this one, which then stays only for its
+            score; "": there is none.
 
         Returns:
-          Its directory.
+          Its directory, which is gone again if it has not stayed.
 
         Raises:
           SnapshotError: it could not be written (disk full, ...), or the disk gave back something
@@ -127,7 +129,7 @@ class Snapshots:
             shutil.rmtree(temporary, ignore_errors=True)
         self._damaged.discard(target.name)
         self._scores[target.name] = score
-        self._delete_old(target.name)
+        self._delete_old(newest or target.name)
         return target
 
     def path_of(self, state: State) -> Path:
@@ -187,10 +189,10 @@ class Snapshots:
         sync_path(self.directory)
         shutil.rmtree(replaced, ignore_errors=True)
 
-    def _delete_old(self, saved: str) -> None:
+    def _delete_old(self, newest: str) -> None:
         names = list_names(self.directory)
         scores = {name: self._find_score(name) for name in names}
-        kept = select_kept(scores, saved, self._damaged, self._keep, self._keep_best)
+        kept = select_kept(scores, newest, self._damaged, self._keep, self._keep_best)
         self._scores = {name: score for name, score in scores.items() if name in kept}
         for name in names:
             if name not in kept:
@@ -243,7 +245,7 @@ def check_kept(keep: int, keep_best: int) -> None:
 
 def select_kept(
     scores: Mapping[str, float | None],
-    saved: str,
+    newest: str,
     damaged: Collection[str],
     keep: int,
     keep_best: int,
@@ -254,12 +256,12 @@ def select_kept(
 
     Args:
       scores: name -> score, None for none; of all snapshots that there are.
-      saved: the one just saved; it counts as the newest, whatever its name.
+      newest: counts as the newest, whatever its name: the one just saved, as a rule.
       damaged: they count as the oldest, and their scores do not count.
       keep: newest ones that stay.
       keep_best: best ones that stay; of equal scores the newer is better.
     """
-    by_age = sorted(scores, key=lambda name: (name == saved, name not in damaged, name))
+    by_age = sorted(scores, key=lambda name: (name == newest, name not in damaged, name))
     scored = [
         (score, age, name)
         for age, name in enumerate(by_age)

@@ -2,10 +2,13 @@
 
 # covers J10, P17, P18, P19
 
+import itertools
 import logging
+import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cluster import ROOT, TRACE, Cluster, find_command, wait_until
+from support.durable import make_push, open_server
 from support.learning import (
     COLUMNS,
     PlainPolicy,
@@ -28,14 +32,14 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.records import Episode, TrainReturn
 from relaax_like.launch.evaluation import play_greedy
-from relaax_like.launch.learners import make_version_tests
-from relaax_like.launch.online_tester import TestHook
+from relaax_like.launch.online_tester import TestHook, VersionTests, make_version_tests
 from relaax_like.learn.checkpoint import load_checkpoint
 from relaax_like.learn.fixed_values import FixedValues
 from relaax_like.metrics.curves import read_curves
 from relaax_like.parameter_server.ending import Target
+from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import list_names, read_best, read_latest
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, RelaaxError
 from relaax_like.wire.spaces import Box, Discrete
 
 PPO = ROOT / "algorithms" / "ppo" / "ppo.yaml"
@@ -175,12 +179,86 @@ def test_beside_agents_the_parameter_server_tests_its_versions(tmp_path: Path) -
     assert best.global_t == returns.steps[np.argmax(returns.values)]
 
 
-def test_agents_that_cannot_play_with_values_at_hand_are_not_tested(tmp_path: Path) -> None:
-    config = ROOT / "algorithms" / "policy_gradient" / "policy_gradient.yaml"
-    experiment = load_experiment(config, [f"run_dir={tmp_path}", "learner.eval_freq=2"])
+MAKE_MODEL = """
+
+def make_model(config, seed):
+    return PolicyModel(config)
+"""
+
+
+@pytest.mark.parametrize("more", ["", MAKE_MODEL], ids=["without make_model", "with it"])
+def test_agents_that_cannot_play_with_values_at_hand_are_not_tested(
+    more: str, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(ROOT / "algorithms" / "policy_gradient", tmp_path / "mine")
+    model = folder / "model.py"
+    model.write_text(model.read_text() + more)
+    experiment = load_experiment(
+        folder / "policy_gradient.yaml",
+        ["algorithm.name=null", "algorithm.path=./", "learner.eval_freq=2"],
+    )
     server: Any = None  # refused before it is looked at
     with pytest.raises(ConfigError, match=r"learner\.eval_freq: .* agents do not support eval"):
         make_version_tests(experiment, server)
+
+
+def test_an_environment_that_cannot_be_played_here_is_refused_at_the_start() -> None:
+    bandit = f"environment={{path: '{ROOT / 'environments' / 'bandit'}'}}"
+    experiment = load_experiment(A2C, [bandit, "learner.eval_freq=2"])
+    server: Any = None
+    with pytest.raises(ConfigError, match=r"slots\.py"):
+        make_version_tests(experiment, server)
+
+
+def make_tests(server: ParameterServer, test: Callable[..., Any]) -> VersionTests:
+    """Makes tests after each version, which a function plays."""
+    learner = SimpleNamespace(eval_freq=1, num_eval_eps=2)
+    experiment: Any = SimpleNamespace(learner=learner)
+    tests = VersionTests(experiment, server)
+    tester: Any = SimpleNamespace(test=test, close=lambda: None)
+    tests._tester = tester
+    return tests
+
+
+def test_evaluations_that_fail_end_after_three_and_training_continues(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise RelaaxError("no such joint")
+
+    sequences = itertools.count(1)
+    with open_server(tmp_path / "run") as server, make_tests(server, fail) as tests:
+
+        def is_over() -> bool:
+            assert server.push(make_push(next(sequences))).outcome in ("applied", "nothing")
+            return not tests._thread.is_alive()
+
+        wait_until(is_over, "the end of the tests")
+    assert caplog.text.count("an evaluation failed: no such joint; training continues") == 3
+    assert caplog.text.count("there are no more evaluations") == 1
+
+
+def test_an_evaluation_that_hangs_is_not_waited_for_and_changes_nothing(tmp_path: Path) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def hang(values: Any, version: int, episodes: int, done: Any) -> Any:
+        begun.set()
+        assert release.wait(60)
+        return np.full(episodes, 7.0), np.full(episodes, 9)
+
+    with open_server(tmp_path / "run") as server:
+        tests = make_tests(server, hang)
+        with tests:
+            server.push(make_push(1))
+            assert begun.wait(60)
+        assert tests._thread.is_alive()
+        server.save_checkpoint()
+        names = list_names(tmp_path / "run")
+        release.set()
+        tests._thread.join(60)
+        assert not tests._thread.is_alive()
+        assert list_names(tmp_path / "run") == names
+        assert server.best_score is None
 
 
 class Fixed:

@@ -139,3 +139,17 @@ def test_a_pipe_that_breaks_elsewhere_is_no_end_of_the_output():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "BrokenPipeError" in done.stderr
+
+
+def test_standard_error_is_hidden_until_the_last_has_left(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    one, two = without_native_stderr(), without_native_stderr()
+    for hiding in (one, two):
+        hiding.__enter__()
+        os.write(2, b"hidden")
+    one.__exit__(None, None, None)
+    os.write(2, b"hidden")
+    two.__exit__(None, None, None)
+    os.write(2, b"seen")
+    assert capfd.readouterr().err == "seen"

@@ -93,10 +93,11 @@ def test_a_damaged_newest_snapshot_costs_nothing(tmp_path):
         assert get_state(again) == want
 
 
+@pytest.mark.parametrize("keep", [1, 2, 3])
 @pytest.mark.parametrize("meanwhile", [0, 1, 2])
-def test_a_state_that_is_judged_while_others_are_saved_costs_nothing(tmp_path, meanwhile):
+def test_a_state_that_is_judged_while_others_are_saved_costs_nothing(tmp_path, meanwhile, keep):
     """It is kept with its score; a crash loses nothing, also when the newest one is damaged."""
-    server = open_server(tmp_path / "run")
+    server = open_server(tmp_path / "run", keep=keep, keep_best=1)
     server.push(make_push(1))
     newest = server.save_checkpoint()
     server.push(make_push(2))
@@ -115,6 +116,7 @@ def test_a_state_that_is_judged_while_others_are_saved_costs_nothing(tmp_path, m
     assert (best.score, best.global_t, best.version) == (7.0, 3, judged[0].version)
     np.testing.assert_array_equal(best.values, judged[0].values)
     names = list_names(tmp_path / "run")
+    assert names[-1] == (newest.name if meanwhile else server._snapshots.path_of(judged[0]).name)
     server.save_judged(lambda state: None)
     assert list_names(tmp_path / "run") == names
     assert server.status().snapshot_global_t == (3, 6, 10)[meanwhile]
@@ -123,9 +125,9 @@ def test_a_state_that_is_judged_while_others_are_saved_costs_nothing(tmp_path, m
     left = crash(server, tmp_path / "run", tmp_path)
     damaged = tmp_path / "damaged"
     shutil.copytree(left, damaged)
-    (damaged / newest.name / "values.npy").write_bytes(b"noise")
-    for folder in (left, damaged):
-        with open_server(folder) as again:
+    (damaged / names[-1] / "values.npy").write_bytes(b"noise")
+    for folder in (left, damaged)[: min(keep, 2)]:  # one of one that is damaged is none
+        with open_server(folder, keep=keep, keep_best=1) as again:
             assert get_state(again) == want
 
 

@@ -32,6 +32,8 @@ def open_server(
     optimizer: OptimizerConfig = ADAM,
     every_sec: float | None = None,
     max_global_step: int | None = None,
+    keep: int = 3,
+    keep_best: int = 0,
     **options: Any,
 ) -> ParameterServer:
     """Opens a parameter server as a start of the process does."""
@@ -39,7 +41,7 @@ def open_server(
     journal = PushJournal(folder / "journal", MANIFEST.fingerprint, **options)
     server = ParameterServer(
         Store(MANIFEST, flat, {"default": optimizer}),
-        snapshots=Snapshots(folder, 3),
+        snapshots=Snapshots(folder, keep, keep_best),
         journal=journal,
         metrics=NullMetrics(),
         snapshot_every_sec=every_sec,
