@@ -45,11 +45,12 @@ def count_start(path: Path) -> int:
     try:
         epoch = int(path.read_text("ascii")) + 1
     except FileNotFoundError:
-        # A new folder may stand for one that is lost: agents that have known it must notice.
-        epoch = int(time.time())
+        # A new folder may stand for one that is lost: agents that have known it must notice, also
+        # when the server was back within a second.
+        epoch = time.time_ns() // 1_000_000
     except ValueError:
         # Larger than any count of starts, so that it still grows.
-        epoch = int(time.time())
+        epoch = time.time_ns() // 1_000_000
         _LOG.warning("%s: damaged; continuing with epoch %d", path, epoch)
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     with open(temporary, "w", encoding="ascii") as file:

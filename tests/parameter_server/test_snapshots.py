@@ -553,6 +553,16 @@ def test_epoch_grows_with_each_start(tmp_path: Path) -> None:
     assert epochs[0] > 1_000_000  # the time: another folder in its place begins later
 
 
+def test_a_folder_that_takes_the_place_of_another_at_once_has_a_later_epoch(tmp_path: Path) -> None:
+    epochs = []
+    for _ in range(5):
+        with Snapshots(tmp_path / "run") as snapshots:
+            epochs.append(snapshots.epoch)
+        shutil.rmtree(tmp_path / "run")
+        wait_until(lambda: time.time_ns() > (epochs[-1] + 1) * 1_000_000, "a millisecond")
+    assert epochs == sorted(set(epochs))
+
+
 @pytest.mark.parametrize("content", [b"", b"three", b"\xff\xfe"])
 def test_epoch_grows_over_a_damaged_file(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
