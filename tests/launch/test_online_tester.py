@@ -2,6 +2,7 @@
 
 # covers J10, P17, P18, P19
 
+import errno
 import itertools
 import logging
 import shutil
@@ -236,6 +237,36 @@ def test_evaluations_that_fail_end_after_three_and_training_continues(
         wait_until(is_over, "the end of the tests")
     assert caplog.text.count("an evaluation failed: no such joint; training continues") == 3
     assert caplog.text.count("there are no more evaluations") == 1
+
+
+def test_a_snapshot_that_cannot_be_written_ends_no_evaluations(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each evaluation is the best so far, and the disk has no room for it."""
+
+    def play(values: Any, version: int, episodes: int, done: Any) -> Any:
+        return np.full(episodes, float(version)), np.full(episodes, 9)
+
+    sequences = itertools.count(1)
+    with open_server(tmp_path / "run") as server, make_tests(server, play) as tests:
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "relaax_like.parameter_server.snapshots.write_files",
+                lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "no space left")),
+            )
+
+            def has_failed_often() -> bool:
+                server.push(make_push(next(sequences)))
+                return caplog.text.count("no space left; training continues") > 3
+
+            wait_until(has_failed_often, "four snapshots that could not be written")
+        assert tests._thread.is_alive()
+
+        def has_saved() -> bool:
+            server.push(make_push(next(sequences)))
+            return server.best_score is not None
+
+        wait_until(has_saved, "a snapshot")
 
 
 def test_an_evaluation_that_hangs_is_not_waited_for_and_changes_nothing(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ def import_tensorflow() -> None:
     """Imports TensorFlow, without Keras as our runtime does, and starts nothing of it."""
     keras = "keras.src.optimizers"
     np.ones((2, 2)) @ np.ones((2, 2))
-    threads = os.listdir("/proc/self/task")  # numpy's, which makes them anew in a child
+    # Those of NumPy's matrix library, which starts new ones after a fork.
+    threads = os.listdir("/proc/self/task")
     sys.modules[keras] = None  # type: ignore[assignment]
     import tensorflow  # noqa: F401
 
