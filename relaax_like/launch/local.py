@@ -103,7 +103,7 @@ class LocalAgents:
         )
         if transition.rewards is not None:
             episodes = self._meter.add(transition.rewards, transition.ended)
-            transition = dataclasses.replace(transition, episodes=episodes)
+            transition = transition._replace(episodes=episodes)
         agents = self._agents
         if not isinstance(agents, BatchAgents):
             return self._answer(agents.step(transition))

@@ -27,7 +27,8 @@ class BatchSlots(BatchAgents):
       make_agent: builds the agent from what it is to call when a wait is over.
       processor: of the agent; tells when the training has finished.
       action_spaces: of the hello.
-      input_shapes: of one observation as the model's inputs have them, without the slot axis.
+      shapes: leaf -> shape of one observation as the model's inputs have it, where it comes in
+        another.
       history: joins the newest observations; None: the model sees one.
       on_ready: called, from any thread, when `ready` has become True.
       exploit: the training's end does not concern the client.
@@ -38,7 +39,7 @@ class BatchSlots(BatchAgents):
         make_agent: Callable[[Callable[[], None]], BatchAgent],
         processor: ComputationDataProcessor,
         action_spaces: Spaces,
-        input_shapes: Mapping[str, Sequence[int]],
+        shapes: Mapping[str, Sequence[int]],
         on_ready: Callable[[], None],
         exploit: bool = False,
         history: ObservationHistory | None = None,
@@ -46,7 +47,7 @@ class BatchSlots(BatchAgents):
         self._agent = make_agent(on_ready)
         self._processor = processor
         self._action_spaces = action_spaces
-        self._input_shapes = input_shapes
+        self._shapes = shapes
         self._exploit = exploit
         self._goes_on = False
         self._history = history
@@ -128,13 +129,10 @@ class BatchSlots(BatchAgents):
 
     def _shape(self, observations: Arrays | None) -> Arrays | None:
         """Brings every client's rows into the model's shape, so that they can be packed."""
-        if observations is None:
-            return None
-        shapes = self._input_shapes
+        if observations is None or not self._shapes:
+            return observations
         return {
-            name: array
-            if array.shape[1:] == shapes.get(name, array.shape[1:])
-            else array.reshape(len(array), *shapes[name])
+            name: array.reshape(len(array), *self._shapes.get(name, array.shape[1:]))
             for name, array in observations.items()
         }
 

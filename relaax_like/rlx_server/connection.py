@@ -35,11 +35,9 @@ _MAX_QUEUED = 100
 _REST_FACTOR = 10.0
 _MIN_REST_SEC = 0.1
 _PING = pack_frame(rlx_pb2.ServerMessage(ping=rlx_pb2.Ping()).SerializeToString())
-_PINGS = re.compile(
-    b"(?:"
-    + re.escape(pack_frame(rlx_pb2.ClientMessage(ping=rlx_pb2.Ping()).SerializeToString()))
-    + b")+"
-)
+_CLIENT_PING = rlx_pb2.ClientMessage(ping=rlx_pb2.Ping()).SerializeToString()
+_PING_LENGTH = len(_CLIENT_PING)
+_PINGS = re.compile(b"(?:" + re.escape(pack_frame(_CLIENT_PING)) + b")+")
 # A peer that is gone without a word is noticed after 30 + 3 * 10 s.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 _LINGER_SEC = 2.0
@@ -292,12 +290,11 @@ class Connection(asyncio.BufferedProtocol):
                 "received a TLS handshake, but this server does not use TLS; connect without "
                 "tls_ca, or set up TLS in the server's section security"
             )
-        pings = self._greeted and self.session.has_feature(PING)
         while self._end - self._start >= HEADER.size:
-            if pings and self._skip_pings():
-                continue
             body = self._start + HEADER.size
             length = unpack_length(data[self._start : body], self._max_message_bytes)
+            if length == _PING_LENGTH and self._skip_pings():
+                continue
             if self._end - body < length:
                 break
             self._queue.append(data[body : body + length])
@@ -313,6 +310,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _skip_pings(self) -> bool:
         """Passes over pings at the front: they need no turn, however many a client sends ahead."""
+        if not (self._greeted and self.session.has_feature(PING)):
+            return False
         found = _PINGS.match(self._input, self._start, self._end)
         if found is None:
             return False

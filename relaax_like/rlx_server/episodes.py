@@ -21,33 +21,35 @@ class EpisodeMeter:
 
     def __init__(self, slots: int):
         self._returns = np.zeros(slots)
-        self._lengths = np.zeros(slots, np.int64)
+        self._steps = 0
+        self._began = np.zeros(slots, np.int64)  # steps before each episode
 
     @property
     def unfinished(self) -> tuple[int, int]:
         """Number of episodes that have begun and not ended, and their steps together."""
-        return int((self._lengths > 0).sum()), int(self._lengths.sum())
+        lengths = self._steps - self._began
+        return int((lengths > 0).sum()), int(lengths.sum())
 
     def get_state(self) -> dict[str, Any]:
         """Returns returns and lengths so far, `[k]`."""
-        return {"returns": self._returns.copy(), "lengths": self._lengths.copy()}
+        return {"returns": self._returns.copy(), "lengths": self._steps - self._began}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Goes on from what `get_state` returned."""
         self._returns[:] = state["returns"]
-        self._lengths[:] = state["lengths"]
+        self._began[:] = self._steps - state["lengths"]
 
     def add(self, rewards: np.ndarray, ended: np.ndarray | None) -> tuple[SlotEpisode, ...]:
         """Takes `[k, r]` rewards and `[k]` bool ends (None: nowhere); returns what ended."""
         self._returns += rewards[:, 0] if rewards.shape[1] == 1 else rewards.sum(axis=1)
-        self._lengths += 1
+        self._steps += 1
         if ended is None:
             return ()
         slots = np.flatnonzero(ended)
         episodes = tuple(
-            SlotEpisode(int(slot), float(self._returns[slot]), int(self._lengths[slot]))
+            SlotEpisode(int(slot), float(self._returns[slot]), self._steps - int(self._began[slot]))
             for slot in slots
         )
         self._returns[slots] = 0.0
-        self._lengths[slots] = 0
+        self._began[slots] = self._steps
         return episodes

@@ -131,11 +131,14 @@ class BatchHost(AgentHost):
             for name, shape in processor.input_shapes.items()
             if name in observation_spaces
         }
+        reshaped = {
+            name: shape for name, shape in shapes.items() if shape != observation_spaces[name].shape
+        }
         return BatchSlots(
             lambda on_ready: self.make_agent(slots, not exploit, on_ready, client_id),
             processors[self._main_task],
             action_spaces,
-            shapes,
+            reshaped,
             lambda: self.on_ready(),
             exploit,
             history,

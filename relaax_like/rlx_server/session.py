@@ -1,6 +1,5 @@
 """One client's conversation, without any knowledge of the transport that carries it."""
 
-import dataclasses
 import enum
 import functools
 import itertools
@@ -9,6 +8,7 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -18,7 +18,7 @@ from relaax_like.core.prediction import Prediction, Request
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, shorten
 from relaax_like.rlx_server.episodes import EpisodeMeter, SlotEpisode
 from relaax_like.rlx_server.points import MAX_POINTS, ClientPoints
-from relaax_like.rlx_server.slot_agents import BatchAgents, Decision, SlotAgents
+from relaax_like.rlx_server.slot_agents import BatchAgents, Decision, PlainAgents, SlotAgents
 from relaax_like.rlx_server.step_reader import StepReader
 from relaax_like.rlx_server.transition import Arrays, Transition, read_step
 from relaax_like.v1 import rlx_pb2
@@ -205,12 +205,17 @@ class Session:
         self._greeting: Greeting | None = None
         self._reader: StepReader | None = None
         self._agents: SlotAgents | None = None
+        self._batch_agents: BatchAgents | None = None  # the same, where they are such
         self._running = False
         self._episodes = 0
         self._meter = EpisodeMeter(0)
         self._latency = MeanMetric(metrics, "server latency")
         self._success = MeanMetric(metrics, "success")
         self._transition: Transition | None = None
+        # Of the newest answer.
+        self._packed_version = -1
+        self._packed_names: frozenset[str] = frozenset()
+        self._layout: Layout | None = None
         self._received_at = 0.0
 
     @property
@@ -221,13 +226,13 @@ class Session:
     @property
     def blocking(self) -> bool:
         """Whether `receive` may block."""
-        return not isinstance(self._agents, BatchAgents)
+        return self._batch_agents is None
 
     @property
     def ready(self) -> bool:
         """Whether a pending step can be answered now."""
-        agents = self._agents  # `close` may take them away meanwhile
-        return isinstance(agents, BatchAgents) and agents.ready
+        agents = self._batch_agents  # `close` may take them away meanwhile
+        return agents is not None and agents.ready
 
     def has_feature(self, name: str) -> bool:
         """Tells whether client and server have agreed on an optional part of the protocol."""
@@ -277,9 +282,9 @@ class Session:
 
     def request(self) -> Request | None:
         """Returns the rows of the pending step that want actions; None when it needs none."""
-        assert isinstance(self._agents, BatchAgents)
+        assert self._batch_agents is not None
         try:
-            return self._agents.request()
+            return self._batch_agents.request()
         except ProtocolError:
             raise
         except Exception as error:
@@ -291,9 +296,9 @@ class Session:
         Returns:
           The answer; PENDING when the agent has another request first.
         """
-        assert isinstance(self._agents, BatchAgents)
+        assert self._batch_agents is not None
         try:
-            decision = self._agents.decide(prediction)
+            decision = self._batch_agents.decide(prediction)
             return PENDING if decision is None else self._answer(decision)
         except ProtocolError:
             raise
@@ -302,7 +307,7 @@ class Session:
 
     def close(self) -> None:
         """Discards unfinished episodes and closes the agents; may be called twice."""
-        agents, self._agents = self._agents, None
+        agents, self._agents, self._batch_agents = self._agents, None, None
         if agents is None:
             return
         self.report(Event.LEFT, self.client_name)
@@ -343,7 +348,8 @@ class Session:
             raise ProtocolError("a second hello", "OUT_OF_ORDER", "hello")
         greeting = Greeting(hello, self._max_slots)
         self.admit()
-        self._agents = self._make_agents(greeting)
+        agents = self._agents = self._make_agents(greeting)
+        self._batch_agents = agents if isinstance(agents, BatchAgents) else None
         self._greeting = greeting
         self.report(Event.JOINED, greeting.client_name)
         self.max_message_bytes = min(
@@ -388,21 +394,21 @@ class Session:
 
     def _take(self, transition: Transition) -> bytes | Pending:
         assert self._greeting is not None
-        greeting, agents = self._greeting, self._agents
+        greeting = self._greeting
         if transition.rewards is not None:
             if not self._has_stepped:
                 self._has_stepped = True
                 self.report(Event.STEPPED, greeting.client_name)
             episodes = self._meter.add(transition.rewards, transition.ended)
             if episodes:
-                transition = dataclasses.replace(transition, episodes=episodes)
+                transition = transition._replace(episodes=episodes)
                 if transition.success is not None and not greeting.exploit:
                     self._note_success(episodes, transition.success)
         self._transition = transition
-        if isinstance(agents, BatchAgents):
-            agents.observe(transition)
+        if self._batch_agents is not None:
+            self._batch_agents.observe(transition)
             return PENDING
-        assert agents is not None
+        agents = cast(PlainAgents, self._agents)
         return self._answer(agents.step(transition))
 
     def _answer(self, decision: Decision) -> bytes:
@@ -410,11 +416,21 @@ class Session:
         self._running = decision.actions is not None
         self.finished = bool(decision.finished)
         if decision.actions and not decision.finished and not self._transition.episodes:
-            answer = _pack_actions(decision.actions, decision.version)
+            answer = self._pack_actions(decision.actions, decision.version)
         else:
             answer = self._pack_answer(decision)
         self._latency.add(time.perf_counter() - self._received_at)
         return answer
+
+    def _pack_actions(self, actions: Arrays, version: int) -> bytes:
+        """Returns an answer with nothing but actions: most are."""
+        if version != self._packed_version or actions.keys() != self._packed_names:
+            # All answers to a session have the same dtypes and shapes.
+            self._packed_version, self._packed_names = version, frozenset(actions)
+            signature = tuple((name, array.dtype, array.shape) for name, array in actions.items())
+            self._layout = _make_actions_layout(version, signature)
+        assert self._layout is not None
+        return self._layout.fill([actions[span.path[-1]].tobytes() for span in self._layout.spans])
 
     def _pack_answer(self, decision: Decision) -> bytes:
         assert self._transition is not None
@@ -527,13 +543,6 @@ def error_to_bytes(error: ProtocolError) -> bytes:
         field=shorten(error.field, _MAX_ERROR_FIELD_LENGTH),
     )
     return rlx_pb2.ServerMessage(error=message).SerializeToString()
-
-
-def _pack_actions(actions: Arrays, version: int) -> bytes:
-    """Returns an answer with nothing but actions: most are."""
-    signature = tuple((name, array.dtype, array.shape) for name, array in actions.items())
-    layout = _make_actions_layout(version, signature)
-    return layout.fill([actions[span.path[-1]].tobytes() for span in layout.spans])
 
 
 @functools.lru_cache(maxsize=256)

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import RelaaxError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decision:
+class Decision(NamedTuple):
     """The agents' answer to one step.
 
     Attributes:

@@ -1,7 +1,7 @@
 """What happened in all slots since the last actions, checked against the spaces of the hello."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ _REWARDS = (np.dtype(np.float32), np.dtype(np.float64))
 _OUTCOME = ("rewards", "terminated", "truncated")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Transition:
+class Transition(NamedTuple):
     """One step of k slots. A session's first has observations only.
 
     Attributes:

@@ -4,7 +4,7 @@ Most messages of a dialogue are of that kind. To compare all but the data, and t
 where it lies, takes a fraction of the time of parsing and checking a message anew.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,32 +43,40 @@ class Layout:
     Args:
       body: a serialised message that has been parsed without an error.
       descriptor: of its class.
+      fixed: arrays whose data stays the same, too; they have no spans.
 
     Raises:
       ValueError: there is something in it that no message of ours has.
     """
 
-    def __init__(self, body: bytes, descriptor: Any):
-        self.spans: Sequence[Span] = tuple(_find_spans(body, descriptor, 0, len(body), ()))
+    def __init__(self, body: bytes, descriptor: Any, fixed: Collection[Path] = ()):
+        self.spans: Sequence[Span] = tuple(
+            span
+            for span in _find_spans(body, descriptor, 0, len(body), ())
+            if span.path not in fixed
+        )
         self._length = len(body)
         starts = [0, *(span.stop for span in self.spans)]
         stops = [*(span.start for span in self.spans), len(body)]
         self._fixed = [
             (start, stop, body[start:stop]) for start, stop in zip(starts, stops, strict=True)
         ]
+        self._parts = [b""] * (2 * len(self.spans) + 1)
+        self._parts[::2] = [part for _, _, part in self._fixed]
 
     def fits(self, body: bytes) -> bool:
         """Tells whether a message differs in the data of the arrays alone."""
         if len(body) != self._length:
             return False
-        return all(body[start:stop] == part for start, stop, part in self._fixed)
+        for start, stop, part in self._fixed:  # noqa: SIM110 - twice as quick as `all`
+            if body[start:stop] != part:
+                return False
+        return True
 
     def fill(self, data: Sequence[bytes]) -> bytes:
         """Returns the message with other data, in the order of `spans` and of the same lengths."""
-        parts = [self._fixed[0][2]]
-        for one, (_, _, part) in zip(data, self._fixed[1:], strict=True):
-            parts.append(one)
-            parts.append(part)
+        parts = self._parts.copy()
+        parts[1::2] = data
         body = b"".join(parts)
         assert len(body) == self._length, "data of a different length"
         return body

@@ -94,6 +94,14 @@ def test_messages_with_more_in_them_are_always_parsed(more):
     assert reader.read(body) is None
 
 
+def test_a_step_with_an_end_is_a_pattern_for_those_without():
+    reader = make_reader(make(terminated=array([True, False], "bool")))
+    transition = read(reader, make(1))
+    assert transition is not None
+    assert not transition.terminated.any()
+    assert not transition.truncated.any()
+
+
 def test_after_an_end_the_next_ordinary_step_is_read_again():
     reader = make_reader(make())
     end = make(1, terminated=array([True, False], "bool"))

@@ -26,8 +26,8 @@ def make_step(observations, rewards=None, **fields):
     return rlx_pb2.ClientMessage(step=step)
 
 
-def make_layout(message):
-    return Layout(message.SerializeToString(), rlx_pb2.ClientMessage.DESCRIPTOR)
+def make_layout(message, fixed=()):
+    return Layout(message.SerializeToString(), rlx_pb2.ClientMessage.DESCRIPTOR, fixed)
 
 
 @given(st.dictionaries(NAMES, ARRAYS, min_size=1, max_size=4), ARRAYS, st.randoms())
@@ -46,11 +46,13 @@ def test_other_data_fits_and_is_found_where_it_lies(observations, rewards, rando
         assert body[span.start : span.stop] == by_path[span.path].tobytes()
 
 
+@pytest.mark.parametrize("fixed", [[], [("step", "rewards")]], ids=["none fixed", "rewards fixed"])
 @given(st.binary(max_size=200))
-def test_nothing_fits_but_the_pattern(noise):
+def test_nothing_fits_but_the_pattern(fixed, noise):
     observations = {"observation": np.arange(8, dtype=np.float32)}
     message = make_step(observations, np.ones(2, np.float32))
-    layout = make_layout(message)
+    layout = make_layout(message, fixed)
+    assert [span.path for span in layout.spans if span.path in fixed] == []
     body = message.SerializeToString()
     assert not layout.fits(noise)
     assert not layout.fits(body + noise[:1] + b"x")
