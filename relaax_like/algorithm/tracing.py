@@ -14,6 +14,7 @@ import numpy as np
 
 from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.random import StatelessRandom
+from relaax_like.config.plan import Plan
 from relaax_like.config.schedule import Schedule, TunableMark
 from relaax_like.nn.lazy_tensorflow import tf
 
@@ -26,10 +27,13 @@ class Settings:
 
     Attributes:
       values: `[n] float32`, the discount of the plan and all `Tunable` settings.
+
+    Args:
+      config: of the algorithm.
+      plan: of the task; None: it has none, and the discount is 1.
     """
 
-    def __init__(self, config: Any):
-        plan = getattr(config, "plan", None)
+    def __init__(self, config: Any, plan: Plan | None):
         numbers = {_DISCOUNT: 1.0 if plan is None else plan.discount}
         for name, field in type(config).model_fields.items():
             if _is_tunable(field):

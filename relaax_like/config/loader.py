@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -33,9 +33,12 @@ from relaax_like.config.plan import (
     Episodes,
     Offline,
     OnPolicy,
+    Plan,
     Replay,
     get_plan,
     learns_offline,
+    makes_complete_updates,
+    name_plan,
 )
 from relaax_like.config.problems import Problems, describe_value
 from relaax_like.config.run_folder import find_run_dir, fix_run_dir
@@ -322,10 +325,10 @@ class _ExperimentLoader:
                 f"{place}: plan is Replay, which this version cannot carry out; expected "
                 "OnPolicy, Episodes, Offline, or no plan",
             )
+        elif isinstance(plan, Mapping):
+            self._validate_task_plans(place, plan)
         possible: Literal["agent", "server"] = "agent"
-        if isinstance(plan, Offline | Episodes) or (
-            isinstance(plan, OnPolicy) and plan.rollouts is not None
-        ):
+        if makes_complete_updates(plan):
             possible = "server"
         if learner.placement not in (None, possible):
             what = "this algorithm makes single gradients"
@@ -351,6 +354,28 @@ class _ExperimentLoader:
             update={"placement": possible, "previous": previous, "offline": offline}
         )
 
+    def _validate_task_plans(self, place: str, plans: Mapping[str, Plan]) -> None:
+        """Checks plans by task: all tasks learn in one place, from what agents play."""
+        if not plans:
+            self._problems.add(
+                (ALGORITHM,), f"{place}: plan is an empty mapping; add a plan for each task"
+            )
+        for task, plan in plans.items():
+            if not isinstance(plan, OnPolicy | Episodes):
+                self._problems.add(
+                    (ALGORITHM,),
+                    f"{place}: the plan of task {task!r} is {type(plan).__name__}, but a task of "
+                    "several learns from what agents play; expected OnPolicy or Episodes",
+                )
+        single = [task for task, plan in plans.items() if not makes_complete_updates(plan)]
+        if single and makes_complete_updates(plans):
+            self._problems.add(
+                (ALGORITHM,),
+                f"{place}: the plan of task {single[0]!r} has no rollouts, so it makes single "
+                "gradients beside the agents, but other tasks make complete updates in the "
+                "server; set rollouts for all tasks, or for none",
+            )
+
     def _validate_offline(self, learner: LearnerConfig, algorithm: AlgorithmConfig) -> None:
         if learner.offline is None:
             if isinstance(get_plan(algorithm), Offline):
@@ -365,7 +390,7 @@ class _ExperimentLoader:
             plan, which = get_plan(algorithm), ""
             if plan is not None:
                 place = describe_place(type(algorithm), "plan")
-                which = f" ({place}: plan is {type(plan).__name__})"
+                which = f" ({place}: plan is {name_plan(plan)})"
             self._problems.add(
                 (LEARNER, "offline"),
                 f"{str(learner.offline)!r}, but this algorithm{which} only learns from its own "

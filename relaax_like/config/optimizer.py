@@ -1,5 +1,6 @@
 """Settings of one variable group's optimizer."""
 
+from collections.abc import Container
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -78,3 +79,16 @@ def make_adam(
         return adam
     changes = {"schedule": "linear", "learning_rate_end": end, "schedule_env_steps": env_steps}
     return OptimizerConfig.model_validate({**adam.model_dump(), **changes})
+
+
+def choose_optimizer(group: str, optimizers: Container[str]) -> str:
+    """Returns the name under which the optimizer of a variable group is configured, or "".
+
+    Args:
+      group: as in the run's manifest. For `TASK/NAME` that is the optimizer of this group, else the
+        one of `NAME`, else `default`.
+      optimizers: names of those that are configured.
+    """
+    _, slash, own = group.partition("/")
+    names = (group, own, "default") if slash else (group,)
+    return next((name for name in names if name in optimizers), "")

@@ -6,10 +6,16 @@
 | `Episodes` | complete episodes, padded to one length |
 | `Offline` | recorded files |
 | `Replay` | minibatches drawn from a table of past steps |
+
+An algorithm of several tasks can declare a plan for each: a mapping from task to plan.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
+
+from relaax_like.config.places import describe_place
+from relaax_like.wire.errors import ConfigError
 
 # The running statistic of discounted sums of rewards, of models whose plan has a `reward_discount`.
 RETURN_STATISTIC = "return"
@@ -164,9 +170,51 @@ Plan = OnPolicy | Episodes | Offline | Replay
 RolloutPlan = OnPolicy | Episodes | Offline
 
 
-def get_plan(config: Any) -> Plan | None:
-    """Returns the plan of an algorithm's config; None: its agents learn by themselves."""
+def get_plan(config: Any) -> Plan | Mapping[str, Plan] | None:
+    """Returns what an algorithm's config declares as `plan`.
+
+    Returns:
+      The plan of the only task, or of each of several tasks; a mapping from task to plan; or None:
+      the algorithm's agents learn by themselves, or beside their learner without a plan.
+    """
     return getattr(config, "plan", None)
+
+
+def get_task_plan(config: Any, task: str) -> Plan | None:
+    """Returns the plan of one task; None: the config declares none.
+
+    Args:
+      config: the algorithm's.
+      task: its name; without a mapping, all tasks have the same plan.
+
+    Raises:
+      ConfigError: the config has plans by task, but none for this one; names the line.
+    """
+    plan = get_plan(config)
+    if not isinstance(plan, Mapping):
+        return plan
+    if task not in plan:
+        raise ConfigError(
+            f"{describe_place(type(config), 'plan')}: no plan for task {task!r}, only for "
+            f"{', '.join(plan)}; add one"
+        )
+    return plan[task]
+
+
+def name_plan(plan: Plan | Mapping[str, Plan] | None) -> str | dict[str, str] | None:
+    """Returns the name of a plan's type, or of those of all tasks, by task."""
+    if isinstance(plan, Mapping):
+        return {task: type(one).__name__ for task, one in plan.items()}
+    return None if plan is None else type(plan).__name__
+
+
+def makes_complete_updates(plan: Plan | Mapping[str, Plan] | None) -> bool:
+    """Returns whether a plan, or that of some task, needs a learner in the parameter server."""
+    if isinstance(plan, Mapping):
+        return any(makes_complete_updates(one) for one in plan.values())
+    return isinstance(plan, Offline | Episodes) or (
+        isinstance(plan, OnPolicy) and plan.rollouts is not None
+    )
 
 
 def learns_offline(config: Any) -> bool:

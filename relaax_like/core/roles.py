@@ -263,6 +263,16 @@ class Publisher(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def global_t(self) -> int:
+        """Environment steps of the run so far."""
+
+    @property
+    @abc.abstractmethod
+    def finished(self) -> str:
+        """What ended the training, or "" during training."""
+
+    @property
+    @abc.abstractmethod
     def best_score(self) -> float | None:
         """Best score of the kept snapshots; None if no snapshot has a score."""
 

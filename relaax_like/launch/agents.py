@@ -1,7 +1,7 @@
 """Loads the experiment's algorithm and makes the host of its agents."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,11 @@ from relaax_like.launch.algorithm_code import naming_place
 from relaax_like.launch.learners import (
     get_make_algorithms,
     load_model_module,
-    make_iteration_learner,
+    make_iteration_learners,
     make_learners,
     make_model,
     refuse_keys_of_one_learner,
-    require_plan,
+    require_plans,
 )
 from relaax_like.launch.process import EXIT_USAGE, Shutdown, without_native_stderr
 from relaax_like.learn.child_learner import ChildLearner
@@ -108,7 +108,8 @@ def make_agent_host(
         None: in this one, and they wait.
       publisher: the parameter server in this process, where a run with `learner.placement: server`
         learns; None: it learns elsewhere.
-      fixed: values that batch-native agents with one task only play with; None: they learn.
+      fixed: values that batch-native agents with one task only play with; those with several play
+        with the values of `make_client`. None: they learn.
 
     Raises:
       ConfigError: the algorithm folder has neither, or they cannot be loaded.
@@ -138,7 +139,7 @@ def make_agent_host(
 
             load_algorithm_module(folder, "algorithm")
         if publisher is not None:
-            require_plan(experiment)
+            require_plans(experiment)
         actors = _make_actors(experiment, client_id, agent_class)
 
         processors: dict[str, ComputationDataProcessor] = {}
@@ -149,10 +150,14 @@ def make_agent_host(
 
         def make_processors() -> dict[str, ComputationDataProcessor]:
             if publisher is not None:
-                return {
-                    TASK: _make_serial_processor(experiment, publisher, actors[TASK], client_id)
-                }
-            learners = make_learners(experiment, make_client, client_id, on_failure=fail)
+                return _make_serial_processors(experiment, publisher, actors, client_id)
+            learners = make_learners(
+                experiment,
+                make_client,
+                client_id,
+                on_failure=fail,
+                only_plays=fixed is not None,
+            )
             for task, learner in learners.items():
                 processors[task] = ComputationDataProcessor(
                     actors[task], learner, learner.metrics(), f"{client_id}-{task}"
@@ -199,13 +204,21 @@ def _connect(link: ChildLearner | RemoteLearner, task: str, actor: "Actor") -> L
     return link.learner(task)
 
 
-def _make_serial_processor(
-    experiment: Experiment, publisher: Publisher, actor: "Actor", name: str
-) -> ComputationDataProcessor:
-    learner = make_iteration_learner(experiment, publisher)
+def _make_serial_processors(
+    experiment: Experiment, publisher: Publisher, actors: "Mapping[str, Actor]", name: str
+) -> dict[str, ComputationDataProcessor]:
+    learners = make_iteration_learners(experiment, publisher)
     from relaax_like.learn.serial_learner import SerialLearner
 
-    return ComputationDataProcessor(actor, SerialLearner(learner), publisher.metrics(), name)
+    return {
+        task: ComputationDataProcessor(
+            actors[task],
+            SerialLearner(learner),
+            publisher.metrics(),
+            name if len(learners) == 1 else f"{name}-{task}",
+        )
+        for task, learner in learners.items()
+    }
 
 
 def _make_actors(

@@ -14,10 +14,10 @@ import numpy as np
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
-from relaax_like.config.plan import Episodes, Offline, OnPolicy
+from relaax_like.config.plan import Episodes, Offline, OnPolicy, RolloutPlan
 from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
-from relaax_like.launch.learners import make_learning_task, require_plan
+from relaax_like.launch.learners import make_learning_tasks, require_plans
 from relaax_like.launch.process import run_main, setup_logging, without_native_stderr
 from relaax_like.nn.threads import set_threads
 
@@ -34,13 +34,21 @@ def main() -> int:
 
 
 def measure(experiment: Experiment) -> float:
-    """Returns the seconds of one minibatch, of the quickest of three iterations."""
-    # What is measured is an iteration that learns.
-    plan = require_plan(experiment)
+    """Returns the seconds of one minibatch, of the quickest of three iterations.
+
+    With several tasks that is one minibatch of each.
+    """
+    plans = require_plans(experiment)
+    return sum(
+        _measure_task(task, model, plans[name])
+        for name, (task, model) in make_learning_tasks(experiment).items()
+    )
+
+
+def _measure_task(task: Any, model: Any, plan: RolloutPlan) -> float:
     assert not isinstance(plan, Offline), "only a run that plays measures"
-    if isinstance(plan, OnPolicy):
+    if isinstance(plan, OnPolicy):  # what is measured is an iteration that learns
         plan = replace(plan, prenormalize_steps=0)
-    task, model = make_learning_task(experiment)
     with without_native_stderr():
         from relaax_like.learn.learning_policy import LearningPolicy
     policy = LearningPolicy(task, plan, 0)

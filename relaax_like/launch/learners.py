@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Any
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.base_learner import NO_HOOKS, make_base_learner_config
 from relaax_like.config.models import Experiment, LearnerConfig
+from relaax_like.config.optimizer import OptimizerConfig, choose_optimizer
 from relaax_like.config.places import describe_function, describe_place
-from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay, RolloutPlan, get_plan
+from relaax_like.config.plan import (
+    Episodes,
+    Offline,
+    OnPolicy,
+    RolloutPlan,
+    get_plan,
+    name_plan,
+)
 from relaax_like.config.seeds import derive_seed
+from relaax_like.core.manifest import make_manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import TASK
 from relaax_like.core.roles import ParameterServerClient, Publisher
@@ -48,6 +57,7 @@ def make_learners(
     *,
     compile_in_background: bool = False,
     on_failure: Callable[[ConfigError], None] = lambda error: None,
+    only_plays: bool = False,
 ) -> dict[str, "GradientLearner"]:
     """Loads TensorFlow, and makes the learner of each task of a batch-native algorithm.
 
@@ -57,6 +67,7 @@ def make_learners(
       client_id: of the only task; with several, their names are added.
       compile_in_background: see `ComputationTask`.
       on_failure: see `GradientLearner`; called once by each.
+      only_plays: the agents learn nothing, so what their learners could not honour is not refused.
 
     Raises:
       ConfigError: the algorithm folder lacks what learning needs, or it cannot be loaded.
@@ -90,18 +101,13 @@ def make_learners(
     make_algorithms = get_make_algorithms(algorithm_module)
     with naming_place(experiment.algorithm_folder):
         tasks = Tasks(make_algorithms(config, seed))
-    for algorithm in tasks.algorithms.values():
-        _refuse_beside_agents(experiment, algorithm)
-    if hasattr(algorithm_module, "make_data_handler"):
-        raise ConfigError(
-            f"{describe_function(algorithm_module.make_data_handler)}: make_data_handler changes "
-            f"the rollouts of one task, but make_algorithms makes {len(tasks.algorithms)}"
-        )
-    what = f"one learner, but make_algorithms makes {len(tasks.algorithms)}"
-    refuse_keys_of_one_learner(experiment, what)
+    if not only_plays:
+        for algorithm in tasks.algorithms.values():
+            _refuse_beside_agents(experiment, algorithm)
+        _refuse_for_several_tasks(experiment, algorithm_module, len(tasks.algorithms))
     return {
         name: GradientLearner(
-            GradientTask(algorithm, compile_in_background=compile_in_background),
+            GradientTask(algorithm, compile_in_background=compile_in_background, task=name),
             tasks.make_client(name, make_client(f"{client_id}-{name}")),
             curves=f"Optimizer/{name}",
             on_failure=on_failure,
@@ -110,27 +116,118 @@ def make_learners(
     }
 
 
-def make_iteration_learner(
+def make_iteration_learners(
     experiment: Experiment, publisher: Publisher
-) -> "LearnerLoop[Collected]":
-    """Loads TensorFlow, and makes the learner of a run that learns in its parameter server.
+) -> "dict[str, LearnerLoop[Collected]]":
+    """Loads TensorFlow, and makes the learner of each task of a run that learns in its server.
+
+    Returns:
+      Task -> its learner. The learners of several tasks share the run's lease, and may run in
+      different threads.
 
     Raises:
       ConfigError: the algorithm cannot learn there.
     """
-    plan = require_plan(experiment)
-    assert not isinstance(plan, Offline), "what learns from files has another learner"
+    plans = require_plans(experiment)
+    if not isinstance(get_plan(experiment.algorithm), Mapping):
+        return {TASK: make_iteration_learner(experiment, publisher)}
+    made = make_learning_tasks(experiment)
     with without_native_stderr():
-        from relaax_like.learn.collected import Collected
-        from relaax_like.learn.rollout_layout import RolloutLayout
-        from relaax_like.learn.tally import Tally
+        from relaax_like.algorithm.model import get_variables
+        from relaax_like.learn.learning_policy import LearningPolicy
+        from relaax_like.learn.task_publishers import TaskPublishers
 
+    publishers = TaskPublishers(
+        publisher,
+        {name: make_manifest(get_variables(model)) for name, (_, model) in made.items()},
+    )
+    seed = derive_seed(experiment.algorithm.seed, "learn")
+    loops = {}
+    for name, (task, model) in made.items():
+        policy = LearningPolicy(task, plans[name], derive_seed(seed, name), experiment.run_dir)
+        loops[name] = _make_collecting_loop(
+            experiment, plans[name], policy, model, publishers.make_publisher(name), name
+        )
+    return loops
+
+
+def make_iteration_learner(
+    experiment: Experiment, publisher: Publisher
+) -> "LearnerLoop[Collected]":
+    """Makes the learner of the only task; see `make_iteration_learners`."""
+    plan = require_plan(experiment)
     policy, model = _make_policy(experiment, plan)
+    return _make_collecting_loop(experiment, plan, policy, model, publisher)
+
+
+def _make_collecting_loop(
+    experiment: Experiment,
+    plan: RolloutPlan,
+    policy: "LearningPolicy",
+    model: Any,
+    publisher: Publisher,
+    task: str = "",
+) -> "LearnerLoop[Collected]":
+    """Makes a learner of agents' rollouts; `task` names one of several."""
+    assert not isinstance(plan, Offline), "what learns from files has another learner"
+    from relaax_like.learn.collected import Collected
+    from relaax_like.learn.rollout_layout import RolloutLayout
+    from relaax_like.learn.tally import Tally
+
     collector = _make_collector(experiment, plan)
     layout = RolloutLayout(model, plan.rollout_steps, _find_action_spaces(experiment))
     tally = Tally()
     source = Collected(collector, tally, layout, _make_trajectory_writer(experiment))
-    return _make_publishing_loop(experiment, source, policy, publisher, tally)
+    return _make_publishing_loop(experiment, source, policy, publisher, tally, task)
+
+
+def _validate_tasks(
+    experiment: Experiment, plans: Mapping[str, RolloutPlan], tasks: Mapping[str, Any]
+) -> None:
+    """Checks that there is a plan for each task, and no other.
+
+    Raises:
+      ConfigError: names the line.
+    """
+    if plans.keys() != tasks.keys():
+        place = describe_place(type(experiment.algorithm), "plan")
+        raise ConfigError(
+            f"{place}: plan has the tasks {', '.join(plans)}, but make_algorithms makes "
+            f"{', '.join(tasks)}; expected one plan for each"
+        )
+
+
+def _choose_optimizers(experiment: Experiment, task: str, model: Any) -> dict[str, OptimizerConfig]:
+    """Returns the optimizer of each variable group of a task's model, as the store chooses it."""
+    from relaax_like.algorithm.model import get_groups
+
+    optimizers = experiment.optimizers
+    return {
+        group: optimizers[choose_optimizer(f"{task}/{group}", optimizers)]
+        for group in get_groups(model)
+    }
+
+
+def _refuse_for_several_tasks(experiment: Experiment, module: Any, count: int) -> None:
+    """Refuses what works with one task only.
+
+    Raises:
+      ConfigError: names the line of code, or the key.
+    """
+    if hasattr(module, "make_data_handler"):
+        raise ConfigError(
+            f"{describe_function(module.make_data_handler)}: make_data_handler changes "
+            f"the rollouts of one task, but make_algorithms makes {count}"
+        )
+    learner, what = experiment.learner, f"one learner, but make_algorithms makes {count}"
+    refuse_keys_of_one_learner(experiment, what)
+    if learner.save_freq > 0:
+        raise ConfigError(f"learner.save_freq: copies are written by {what}; set it to -1")
+    if learner.eval_freq:
+        raise ConfigError(
+            "learner.eval_freq: evaluations during training play with one task, but "
+            f"make_algorithms makes {count}; set it to 0"
+        )
 
 
 def _make_collector(experiment: Experiment, plan: OnPolicy | Episodes) -> Collector:
@@ -188,6 +285,7 @@ def _make_publishing_loop(
     policy: "LearningPolicy",
     publisher: Publisher,
     tally: "Tally",
+    task: str = "",
 ) -> Any:
     from relaax_like.learn.learner_loop import LearnerLoop
     from relaax_like.learn.publishing import Publishing
@@ -197,7 +295,14 @@ def _make_publishing_loop(
     if experiment.learner.eval_freq:
         _add_tests(experiment, learner, policy, publisher)
     sink = Publishing(publisher, policy, tally)
-    return LearnerLoop(source, learner, sink, publisher.metrics())
+    return LearnerLoop(
+        source,
+        learner,
+        sink,
+        publisher.metrics(),
+        curves=f"Optimizer/{task}" if task else "Optimizer",
+        records_times=not task,  # each task has a part of the steps
+    )
 
 
 def validate_recordings(experiment: Experiment, files: Sequence[Path]) -> None:
@@ -219,25 +324,53 @@ def validate_recordings(experiment: Experiment, files: Sequence[Path]) -> None:
 
 
 def require_plan(experiment: Experiment) -> RolloutPlan:
-    """Returns how the algorithm makes its own updates.
+    """Returns how an algorithm with one task makes its own updates.
 
     Raises:
-      ConfigError: it makes none.
+      ConfigError: it makes none, or has several tasks.
     """
-    plan = get_plan(experiment.algorithm)
-    if plan is not None and load_model_module(experiment) is None:
+    plans = require_plans(experiment)
+    if isinstance(get_plan(experiment.algorithm), Mapping):
         place = describe_place(type(experiment.algorithm), "plan")
         raise ConfigError(
-            f"{place}: plan is {type(plan).__name__}, whose updates are made of one task, but the "
-            "algorithm has several; define make_model in model.py for one, or return "
-            "OnPolicy(rollout_steps=...) without rollouts, which learns beside the agents"
+            f"{place}: plan is by task ({', '.join(plans)}), but only algorithms with one task are "
+            "supported here"
         )
-    if plan is None or isinstance(plan, Replay):
+    return plans[TASK]
+
+
+def require_plans(experiment: Experiment) -> dict[str, RolloutPlan]:
+    """Returns how each task of an algorithm makes its own updates.
+
+    Returns:
+      Task -> plan; the only task of an algorithm is named `TASK`.
+
+    Raises:
+      ConfigError: it makes none, or there is no plan for each task.
+    """
+    plan = get_plan(experiment.algorithm)
+    place = describe_place(type(experiment.algorithm), "plan")
+    has_one_task = load_model_module(experiment) is not None
+    if plan is not None and not isinstance(plan, Mapping) and not has_one_task:
+        raise ConfigError(
+            f"{place}: plan is {name_plan(plan)}, the plan of one task, but the algorithm has "
+            "several; define a mapping from task to plan, or make_model in model.py for one task"
+        )
+    if isinstance(plan, Mapping) and has_one_task:
+        raise ConfigError(
+            f"{place}: plan is by task ({', '.join(plan)}), but make_model in model.py makes one "
+            "task; return one plan, or define make_algorithms in algorithm.py instead"
+        )
+    plans = dict(plan) if isinstance(plan, Mapping) else {TASK: plan}
+    found = {
+        task: one for task, one in plans.items() if isinstance(one, OnPolicy | Episodes | Offline)
+    }
+    if found.keys() != plans.keys():
         raise ConfigError(
             f"learner.placement: server, but the algorithm {experiment.algorithm_folder.name} "
             "does not compute updates itself; set placement: agent"
         )
-    return plan
+    return found
 
 
 def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
@@ -257,6 +390,39 @@ def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
         algorithm = algorithm_module.make_algorithm(config, model, seed)
     _refuse_own_predict(algorithm)
     return LearningTask(algorithm, experiment.optimizers), model
+
+
+def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["LearningTask", Any]]:
+    """Loads TensorFlow, and returns task -> what makes its updates, and its model.
+
+    Args:
+      experiment: of which `require_plans` returns plans.
+
+    Raises:
+      ConfigError: the algorithm has several tasks, and something that works with one only, or
+        variables that they share, or not a plan for each.
+    """
+    plans = require_plans(experiment)
+    config, folder = experiment.algorithm, experiment.algorithm_folder
+    if not isinstance(get_plan(config), Mapping):
+        return {TASK: make_learning_task(experiment)}
+    with without_native_stderr():
+        from relaax_like.learn.tasks import Tasks
+        from relaax_like.learn.updates import LearningTask
+
+        module = load_algorithm_module(folder, "algorithm")
+    make_algorithms = get_make_algorithms(module)
+    with naming_place(folder):
+        tasks = Tasks(make_algorithms(config, derive_seed(config.seed, "learn")))
+    _refuse_for_several_tasks(experiment, module, len(tasks.algorithms))
+    _validate_tasks(experiment, plans, tasks.algorithms)
+    tasks.validate_unshared(describe_function(make_algorithms))
+    made = {}
+    for name, algorithm in tasks.algorithms.items():
+        _refuse_own_predict(algorithm)
+        optimizers = _choose_optimizers(experiment, name, algorithm.model)
+        made[name] = LearningTask(algorithm, optimizers, name), algorithm.model
+    return made
 
 
 def _refuse_beside_agents(experiment: Experiment, algorithm: Any) -> None:

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.config.models import Experiment
+from relaax_like.config.places import describe_place
 from relaax_like.config.plan import Episodes, Offline, OnPolicy, get_plan
 from relaax_like.core.manifest import (
     Follow,
@@ -315,8 +316,18 @@ def make_experience_service(
       experiment: what is trained.
       server: to which it publishes.
       on_failure: see `ExperienceService`.
+
+    Raises:
+      ConfigError: the algorithm has plans by task.
     """
     plan = get_plan(experiment.algorithm)
+    if experiment.learner.placement == "server" and isinstance(plan, Mapping):
+        place = describe_place(type(experiment.algorithm), "plan")
+        raise ConfigError(
+            f"{place}: plan is by task ({', '.join(plan)}), which only relaax train without "
+            "learner.workers carries out; leave rollouts out of the plans to learn beside the "
+            "agents (learner.placement: agent)"
+        )
     if experiment.learner.placement != "server" or not isinstance(plan, OnPolicy | Episodes):
         return None
 

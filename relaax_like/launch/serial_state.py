@@ -18,7 +18,7 @@ import numpy as np
 
 from relaax_like.client.interactor import EnvironmentSlots, Interactor
 from relaax_like.config.models import Experiment
-from relaax_like.config.plan import get_plan
+from relaax_like.config.plan import get_plan, name_plan
 from relaax_like.launch.local import LocalAgents
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire.array_file import DAMAGE, read_arrays, write_arrays
@@ -185,13 +185,20 @@ def _describe_settings(experiment: Experiment) -> dict[str, Any]:
     """Returns the settings that the arrays' shapes and the environments depend on."""
     algorithm, environment = experiment.algorithm, experiment.environment
     plan = get_plan(algorithm)
+
+    def describe(attribute: str) -> Any:
+        """Returns an attribute of the plan, or of those of all tasks, by task."""
+        if isinstance(plan, Mapping):
+            return {task: getattr(one, attribute, None) for task, one in plan.items()}
+        return getattr(plan, attribute, None)
+
     settings = {
         "learner.placement": experiment.learner.placement,
         "algorithm.observation_history": algorithm.observation_history,
         "algorithm.rollout_steps": getattr(algorithm, "rollout_steps", None),
-        "plan": None if plan is None else type(plan).__name__,
-        "rollout_steps of the plan": getattr(plan, "rollout_steps", None),
-        "columns of an iteration": getattr(plan, "columns", None),
+        "plan": name_plan(plan),
+        "rollout_steps of the plan": describe("rollout_steps"),
+        "columns of an iteration": describe("columns"),
         "environment": None if environment is None else environment.model_dump(mode="json"),
     }
     # As it comes back from the file.

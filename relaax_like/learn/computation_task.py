@@ -30,8 +30,9 @@ from relaax_like.algorithm.parts import MASK, Parts, add_next_actions, make_batc
 from relaax_like.algorithm.random import make_generator
 from relaax_like.algorithm.tracing import Settings, Traced
 from relaax_like.config.places import describe_error, describe_place, find_folder
+from relaax_like.config.plan import get_task_plan
 from relaax_like.core.manifest import Variable
-from relaax_like.core.prediction import LOG_PROB
+from relaax_like.core.prediction import LOG_PROB, TASK
 from relaax_like.experience.rollout import Rollout
 from relaax_like.nn.compiling import CompiledFunction
 from relaax_like.nn.module import get_name
@@ -87,10 +88,19 @@ class ComputationTask:
         whose compiling takes a second: True goes on meanwhile. When the form is there then depends
         on the clock, and with it the last digits: not for runs that are to be repeatable.
       clips: whether gradients are clipped as the algorithm says.
+      task: name of the task, by which the config can have a plan.
+
+    Raises:
+      ConfigError: the config has plans by task, but none for this one; names the line.
     """
 
     def __init__(
-        self, algorithm: Algorithm, *, compile_in_background: bool = False, clips: bool = True
+        self,
+        algorithm: Algorithm,
+        *,
+        compile_in_background: bool = False,
+        clips: bool = True,
+        task: str = TASK,
     ):
         self._algorithm = algorithm
         self._clips = clips
@@ -115,7 +125,8 @@ class ComputationTask:
                 ("rewards", self._reward_specs),
             )
         }
-        self._settings = Settings(algorithm.config)
+        plan = get_task_plan(algorithm.config, task)
+        self._settings = Settings(algorithm.config, plan)
         self._setting_values = tf.constant(self._settings.values)
         # Inputs of all compiled functions: global_t and the settings.
         self._common_specs = [
@@ -124,7 +135,6 @@ class ComputationTask:
         ]
         # Those of gradients have a number, too, by which they draw.
         self._gradient_specs = [*self._common_specs, tf.TensorSpec([], tf.int64)]
-        plan = getattr(algorithm.config, "plan", None)
         self._wants_next_actions = plan is not None and plan.next_actions
         self._num_gradients = 0
         self._no_steps = to_int64(0)

@@ -9,6 +9,7 @@ from relaax_like.algorithm.parts import Parts
 from relaax_like.algorithm.phases import Phase
 from relaax_like.algorithm.tracing import Traced
 from relaax_like.config.places import describe_place
+from relaax_like.core.prediction import TASK
 from relaax_like.learn.computation_task import (
     ComputationTask,
     Gradient,
@@ -33,13 +34,16 @@ class GradientTask(ComputationTask):
     Args:
       algorithm: what to learn.
       compile_in_background: see `ComputationTask`.
+      task: see `ComputationTask`.
 
     Raises:
       ConfigError: phases or frozen groups do not fit the model's groups.
     """
 
-    def __init__(self, algorithm: Algorithm, *, compile_in_background: bool = False):
-        super().__init__(algorithm, compile_in_background=compile_in_background)
+    def __init__(
+        self, algorithm: Algorithm, *, compile_in_background: bool = False, task: str = TASK
+    ):
+        super().__init__(algorithm, compile_in_background=compile_in_background, task=task)
         self.wants_rows = False
         self._phases = find_phases(algorithm, list(self._group_variables()))
 

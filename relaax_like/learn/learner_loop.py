@@ -107,6 +107,10 @@ class Sink(abc.ABC):
     def load(self) -> LearnerUpdate:
         """Makes the update continue with the newest values, and returns them."""
 
+    def refresh(self, newest: LearnerUpdate) -> LearnerUpdate:
+        """Returns the newest update with the counts that others of the run have led to since."""
+        return newest
+
     @abc.abstractmethod
     def deliver(self, iteration: Any) -> LearnerUpdate:
         """Delivers what the update has made of an iteration, with what is to be counted.
@@ -228,7 +232,10 @@ class LearnerLoop(Generic[SourceT]):
             raises the error.
           timeout_sec: longest wait for the source in a turn.
         """
-        while not is_over():
+        while True:
+            self._refresh()
+            if is_over():
+                return
             iteration = self.source.get(self._sink.number, timeout_sec)
             if iteration is None:
                 on_turn(None)
@@ -250,6 +257,7 @@ class LearnerLoop(Generic[SourceT]):
         Raises:
           NotFiniteError: the iteration led nowhere; nothing was delivered.
         """
+        self._refresh()
         iteration = self.source.get(self._sink.number, timeout_sec)
         return None if iteration is None else self._learn_from(iteration, lambda update: None)
 
@@ -281,6 +289,11 @@ class LearnerLoop(Generic[SourceT]):
                 self._means.record()
             self._learner.call_hook("after_run")
 
+    def _refresh(self) -> None:
+        update = self._sink.refresh(self._newest)
+        if update is not self._newest:
+            self._take(update)
+
     def _learn_from(self, iteration: Any, on_turn: OnTurn) -> LearnerUpdate:
         began = time.monotonic()
         version = self._newest.version
@@ -301,7 +314,7 @@ class LearnerLoop(Generic[SourceT]):
             times = times if self._records_times else {}
             if iteration.mean_version is not None:
                 times[LAG] = version - iteration.mean_version
-            rates = self.source.take_curves(sample_rate)
+            rates = self.source.take_curves(sample_rate) if self._records_times else {}
             self._means.add({**curves, **times, **rates})
         return update
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from relaax_like.core.records import LearnerUpdate, Lease, Publication
@@ -49,6 +50,14 @@ class Publishing(Sink):
         self._number = lease.number
         values = lease.manifest.unpack(lease.values)
         return LearnerUpdate((), lease.version, lease.global_t, lease.finished, values)
+
+    def refresh(self, newest: LearnerUpdate) -> LearnerUpdate:
+        """Makes schedules follow the steps that other tasks have counted; see `Sink`."""
+        global_t, finished = self._publisher.global_t, self._publisher.finished
+        if (global_t, finished) == (newest.global_t, newest.finished):
+            return newest
+        self._policy.global_t = global_t
+        return replace(newest, global_t=global_t, finished=finished)
 
     def deliver(self, iteration: Iteration) -> LearnerUpdate:
         """Publishes; see `Sink`."""

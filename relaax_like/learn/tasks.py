@@ -71,6 +71,24 @@ class Tasks:
                     variables.append(Variable(name, described.value, group, described.kind, follow))
         return variables
 
+    def validate_unshared(self, place: str) -> None:
+        """Checks that each variable belongs to one task.
+
+        Args:
+          place: of the code that makes the tasks, `FILE:LINE`.
+
+        Raises:
+          ConfigError: several tasks share one; names it.
+        """
+        for variable, tasks in self._users.items():
+            if len(tasks) > 1:
+                raise ConfigError(
+                    f"{place}: the tasks {', '.join(tasks)} share the variable "
+                    f"{get_name(variable.deref())}, but each learner in the parameter server "
+                    "publishes its own values, so one of two updates would be lost; give each task "
+                    "a layer of its own, or learn beside the agents (plans without rollouts)"
+                )
+
     def make_client(self, task: str, client: ParameterServerClient) -> TaskClient:
         """Returns the task's view of the parameter server.
 

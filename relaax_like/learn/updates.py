@@ -18,6 +18,7 @@ from relaax_like.algorithm.tracing import Traced
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.plan import Unit
 from relaax_like.core.moments import Moments
+from relaax_like.core.prediction import TASK
 from relaax_like.learn.computation_task import (
     Arrays,
     ComputationTask,
@@ -122,13 +123,16 @@ class LearningTask(ComputationTask):
     Args:
       algorithm: whose costs are minimised.
       optimizers: one for each variable group of the model.
+      task: see `ComputationTask`.
 
     Raises:
       ConfigError: optimizers, phases or frozen groups do not fit the model's groups.
     """
 
-    def __init__(self, algorithm: Algorithm, optimizers: Mapping[str, OptimizerConfig]):
-        super().__init__(algorithm)
+    def __init__(
+        self, algorithm: Algorithm, optimizers: Mapping[str, OptimizerConfig], task: str = TASK
+    ):
+        super().__init__(algorithm, task=task)
         groups = self._group_variables()
         _validate_groups("optimizers", optimizers, groups)
         self._phases = find_phases(algorithm, list(groups))

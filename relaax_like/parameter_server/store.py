@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.config.optimizer import OptimizerConfig, choose_optimizer
 from relaax_like.core.buffers import BufferPool
-from relaax_like.core.manifest import DEFAULT_GROUP, Follow, Manifest
+from relaax_like.core.manifest import Follow, Manifest
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import Publication, Values
 from relaax_like.parameter_server.kernels import (
@@ -493,9 +493,7 @@ def _assign_optimizers(
         raise ConfigError("no trainable variable; a run needs at least one")
     chosen = {}
     for group in groups:
-        _, slash, own = group.partition("/")
-        names = (group, own, DEFAULT_GROUP) if slash else (group,)
-        chosen[group] = next((name for name in names if name in optimizers), "")
+        chosen[group] = choose_optimizer(group, optimizers)
         if not chosen[group]:
             raise ConfigError(
                 f"variable group {group!r} has no optimizer{_nearest(group, optimizers)}; "

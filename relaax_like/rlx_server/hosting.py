@@ -13,7 +13,7 @@ from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.agent.history import ObservationHistory
 from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.bridge.client import make_client_id
-from relaax_like.config.plan import Replay, get_plan
+from relaax_like.config.plan import Replay, get_task_plan
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.rlx_server.batch_slots import BatchSlots
@@ -301,7 +301,7 @@ class PlainHost(AgentHost):
 
 
 def _get_rollout_steps(config: Any, task: str) -> int:
-    plan = get_plan(config)
+    plan = get_task_plan(config, task)
     if plan is None:
         steps = config.rollout_steps
     else:

@@ -103,6 +103,19 @@ class CueSlots:
             success=np.where(rewards > 0, 1, 0).astype(np.int8),
         )
 
+    def get_state(self) -> dict[str, Any]:
+        """Returns all that decides what comes next."""
+        return {
+            "cues": self._cues.copy(),
+            "left": self._left.copy(),
+            "random": self._random.bit_generator.state,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there."""
+        self._cues, self._left = state["cues"].copy(), state["left"].copy()
+        self._random.bit_generator.state = state["random"]
+
     def close(self) -> None:
         """Holds nothing."""
 

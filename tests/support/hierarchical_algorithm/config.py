@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.plan import OnPolicy
 from relaax_like.config.spaces import validate_discrete, validate_vector
 from relaax_like.wire.spaces import Spaces
 
@@ -14,7 +15,19 @@ class Config(AlgorithmConfig):
     """Environment steps for which a goal holds."""
     rollout_steps: dict[str, int] = Field(default={"goal": 4, "control": 8})
     """Rows in one gradient, by task: goals of one slot; steps of each slot."""
+    rollouts: dict[str, int] | None = None
+    """Rollouts of one slot in an update of each task; null: single gradients beside the agents."""
     learning_rate: float = Field(default=0.05, ge=0)
+
+    @property
+    def plan(self) -> dict[str, OnPolicy] | None:
+        """One update of each iteration, by task."""
+        if self.rollouts is None:
+            return None
+        return {
+            task: OnPolicy(rollout_steps=self.rollout_steps[task], rollouts=rollouts)
+            for task, rollouts in self.rollouts.items()
+        }
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
         """Two numbers in, two actions out."""

@@ -1,0 +1,233 @@
+"""Several tasks with `placement: server`, in one process: they learn, stop and resume."""
+
+# covers F2, F10, P22, R1
+
+import shutil
+from pathlib import Path
+
+import pytest
+from support.cluster import ROOT
+from support.compare import compare
+from support.hierarchy import FOLDER
+from support.serial import STOPPED, read_run, train
+
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.backprop_main import measure
+from relaax_like.launch.evaluation import evaluate_snapshot
+from relaax_like.metrics.curves import read_curves
+from relaax_like.wire.errors import ConfigError
+
+CUES = ROOT / "tests" / "support" / "cues"
+# Iterations of 16 goals and of 32 steps; the slots are 3, so that rollouts wait.
+ROLLOUTS = "{goal: 4, control: 4}"
+
+
+def write_experiment(
+    folder: Path, algorithm: Path = FOLDER, learner: str = "", rollouts: str = ROLLOUTS
+) -> Path:
+    folder.mkdir(exist_ok=True)
+    file = folder / "experiment.yaml"
+    file.write_text(
+        f"run_dir: {folder / 'run'}\n"
+        "relaax-parameter-server: {progress_interval_sec: 1000}\n"
+        f"learner: {{placement: server, {learner}}}\n"
+        f"algorithm: {{path: '{algorithm}', rollouts: {rollouts}}}\n"
+        f"environment: {{path: '{CUES}', slots: 3}}\n"
+    )
+    return file
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the algorithm."""
+    shutil.copytree(FOLDER, tmp_path / "own", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "own"
+
+
+def test_a_hierarchy_learns_in_one_process(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, learner="target_return: 5.5, target_episodes: 50")
+    assert train(file, "algorithm.max_global_step=60000") == 0
+    run = read_run(tmp_path / "run")
+    # No policy of one task alone has a mean return above 0.
+    assert run["global_t"] < 60000
+    curves = read_curves(tmp_path / "run" / "metrics")
+    for task in ("goal", "control"):
+        assert f"Optimizer/{task}/default" in curves
+    # Each iteration of either task is one publication, and one step of its own optimizer.
+    assert run["steps"].keys() == {"goal/default", "control/default"}
+    assert run["published"] == run["version"] == sum(run["steps"].values())
+    assert run["steps"]["control/default"] == run["global_t"] // 32
+    evaluation = evaluate_snapshot(load_experiment(file), episodes=20)
+    assert (evaluation.returns / evaluation.lengths).mean() > 0.9
+
+
+def test_stopped_and_resumed_it_equals_an_uninterrupted_run(tmp_path: Path) -> None:
+    files = [write_experiment(tmp_path / name) for name in ("a", "b")]
+    budget = "algorithm.max_global_step=1200"
+    # A schedule follows all steps of the run, whichever task counts them.
+    rate = (
+        "relaax-parameter-server.optimizers={default: {learning_rate: 0.05, schedule: linear, "
+        "learning_rate_end: 0, schedule_env_steps: 1200}}"
+    )
+    assert train(files[0], budget, rate) == 0
+    assert train(files[1], budget, rate, stop_at=104) == STOPPED
+    waiting = read_run(tmp_path / "b" / "run")["serial"]["state"]["agents"]["tasks"]
+    assert {task for task, state in waiting.items() if has_waiting(state)} == {"goal", "control"}
+    assert train(files[1], budget, rate, stop_at=201) == STOPPED
+    assert train(files[1], budget, rate) == 0
+    first, second = (read_run(tmp_path / name / "run") for name in ("a", "b"))
+    assert compare(first, second, "run") == ""
+    assert first["global_t"] >= 1200
+
+
+def has_waiting(state: dict) -> bool:
+    collector = state["learner"]["collector"]
+    return bool(collector["num_added"] - collector["num_taken"] > 0)
+
+
+def test_iterations_of_another_size_do_not_resume_in_the_middle(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert train(write_experiment(tmp_path), stop_at=20) == STOPPED
+    other = write_experiment(tmp_path, rollouts="{goal: 4, control: 5}")
+    assert train(other, "algorithm.max_global_step=100") == 0
+    assert "columns of an iteration is {'goal': 4, 'control': 5}, but was" in caplog.text
+    assert "episodes restart" in caplog.text
+
+
+def test_an_iteration_of_each_task_is_measured(tmp_path: Path) -> None:
+    assert 0 < measure(load_experiment(write_experiment(tmp_path))) < 10
+
+
+def test_an_algorithm_that_stops_epochs_can_be_evaluated(folder: Path, tmp_path: Path) -> None:
+    """Learners beside their agents would refuse it, but nobody learns."""
+    file = folder / "algorithm.py"
+    stop = "    def stop(self, metrics):\n        return metrics['default'] > 1e9\n\n"
+    file.write_text(file.read_text().replace("    def learn(", f"{stop}    def learn("))
+    experiment = write_experiment(tmp_path, folder)
+    assert train(experiment, "algorithm.max_global_step=200") == 0
+    assert evaluate_snapshot(load_experiment(experiment), episodes=2).lengths.min() >= 3
+
+
+def test_plans_by_task_without_rollouts_learn_beside_the_agents(
+    folder: Path, tmp_path: Path
+) -> None:
+    file = folder / "config.py"
+    file.write_text(file.read_text().replace("rollouts=rollouts)", "rollouts=None)"))
+    experiment = write_experiment(tmp_path, folder)
+    experiment.write_text(experiment.read_text().replace("placement: server", "placement: agent"))
+    assert train(experiment, "algorithm.max_global_step=200") == 0
+    run = read_run(tmp_path / "run")
+    assert run["steps"]["control/default"] == run["global_t"] // (3 * 8) > 0
+    assert run["steps"]["goal/default"] > 0
+
+
+def refuse(file: Path, match: str, *sets: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        train(file, *sets)
+
+
+def find_line(file: Path, text: str) -> str:
+    lines = file.read_text().splitlines()
+    return rf"{file}:{next(i for i, line in enumerate(lines, 1) if text in line)}: "
+
+
+@pytest.mark.parametrize(
+    ("learner", "match"),
+    [
+        ("collect_traj: true", "collect_traj: files are written by one learner, but .* makes 2"),
+        ("save_freq: 5", "save_freq: copies are written by one learner, but .* makes 2"),
+        ("eval_freq: 5", "eval_freq: evaluations .* one task, but make_algorithms makes 2"),
+        (
+            "hook: {show: {type: log_show, position: after_iter}}",
+            "learner.hook: hooks are called by one learner, but make_algorithms makes 2",
+        ),
+    ],
+)
+def test_what_needs_one_learner_is_refused(learner: str, match: str, tmp_path: Path) -> None:
+    refuse(write_experiment(tmp_path, learner=learner), match)
+
+
+def test_a_data_handler_is_refused_with_file_and_line(folder: Path, tmp_path: Path) -> None:
+    file = folder / "algorithm.py"
+    file.write_text(file.read_text() + "\n\ndef make_data_handler(config):\n    return None\n")
+    place = find_line(file, "def make_data_handler")
+    refuse(write_experiment(tmp_path, folder), f"{place}make_data_handler .* makes 2")
+
+
+def test_shared_variables_are_refused_with_file_and_line(folder: Path, tmp_path: Path) -> None:
+    file = folder / "algorithm.py"
+    text = file.read_text()
+    text = text.replace(
+        "    return {\n",
+        "    goal = LinearPolicy('observation', 'goal', 0)\n"
+        "    control = LinearPolicy('goal', 'action', 1)\n"
+        "    control.layer = goal.layer\n    return {\n",
+    )
+    text = text.replace('LinearPolicy("observation", "goal", config.seed)', "goal")
+    text = text.replace('LinearPolicy("goal", "action", config.seed + 1)', "control")
+    file.write_text(text)
+    place = find_line(file, "def make_algorithms")
+    refuse(
+        write_experiment(tmp_path, folder),
+        f"{place}the tasks goal, control share the variable .*logits.W.* lost; .*without rollouts",
+    )
+
+
+PLANS = {
+    "of another task": (
+        "rollouts=rollouts)\n            for task, rollouts in self.rollouts.items()",
+        "rollouts=rollouts)\n            for task, rollouts in {'goal': 4, 'act': 4}.items()",
+        "plan has the tasks goal, act, but make_algorithms makes goal, control",
+    ),
+    "mixed": (
+        "rollouts=rollouts)",
+        "rollouts=rollouts if task == 'goal' else None)",
+        "the plan of task 'control' has no rollouts, .* set rollouts for all tasks, or for none",
+    ),
+    "empty": ("self.rollouts.items()", "()", "plan is an empty mapping; add a plan for each"),
+    "replay": (
+        "OnPolicy(rollout_steps=self.rollout_steps[task], rollouts=rollouts)",
+        "__import__('relaax_like.config.plan').config.plan.Replay(capacity=9, minibatch_size=3)",
+        "the plan of task 'goal' is Replay, .* expected OnPolicy or Episodes",
+    ),
+    "one for all": (
+        "        return {\n            task: OnPolicy(",
+        "        return OnPolicy(rollout_steps=8, rollouts=4)\n        return {\n"
+        "            task: OnPolicy(",
+        "plan is OnPolicy, the plan of one task, but the algorithm has several; define a mapping",
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "match"), PLANS.values(), ids=PLANS)
+def test_plans_that_do_not_fit_are_refused_with_file_and_line(
+    old: str, new: str, match: str, folder: Path, tmp_path: Path
+) -> None:
+    file = folder / "config.py"
+    text = file.read_text()
+    assert old in text
+    file.write_text(
+        text.replace(old, new).replace(
+            "self.rollout_steps[task]", "self.rollout_steps.get(task, 8)"
+        )
+    )
+    place = find_line(file, "def plan")
+    refuse(write_experiment(tmp_path, folder), f"{place}{match}")
+
+
+def test_plans_by_task_are_refused_where_there_is_one_task(folder: Path, tmp_path: Path) -> None:
+    (folder / "model.py").write_text(
+        "from .algorithm import LinearPolicy\n\n\ndef make_model(config, seed):\n"
+        "    return LinearPolicy('observation', 'action', seed)\n"
+    )
+    place = find_line(folder / "config.py", "def plan")
+    refuse(write_experiment(tmp_path, folder), f"{place}plan is by task .* makes one task")
+
+
+def test_recordings_of_several_tasks_are_refused(tmp_path: Path) -> None:
+    place = find_line(FOLDER / "config.py", "def plan")
+    refuse(
+        write_experiment(tmp_path, learner=f"offline: {tmp_path}"),
+        rf"this algorithm \({place}plan is .*only learns from its own policy",
+    )
