@@ -8,6 +8,7 @@ feature that it refuses is refused in a run of its own, with file and line.
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ import pytest
 from support.cluster import ROOT, TRACE, Cluster
 from support.contract import find_line, write_folder
 from support.contract.slots import CountingSlots
+from support.hierarchy import FOLDER as HIERARCHICAL
+from support.hierarchy import CueSlots
 
 import relaax_like
 from relaax_like.client import Interactor, RlxClient
@@ -30,6 +33,9 @@ from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.wire.errors import ConfigError
 
+CUES = ROOT / "tests" / "support" / "cues"
+# An algorithm of two tasks, which is another folder.
+TASKS = "several tasks"
 # Rows of the table, in its order; which line a refusal names, and what it says.
 FEATURES = {
     "prepare": ("", ""),
@@ -49,9 +55,10 @@ FEATURES = {
     "predict": ("def predict", "predict is overridden"),
     "replay": ("def plan", "plan is Replay"),
     "episodes": ("def plan", "plan is Episodes"),
+    TASKS: ("def plan", "plan is by task"),
 }
 # Each in a run of its own, since an algorithm has one plan.
-PLANS = {"replay", "episodes"}
+PLANS = {"replay", "episodes", TASKS}
 # Wanted by the experiment, not by the algorithm.
 KEYS = {"recordings"}
 PREFIX = "Optimizer/"  # of what `learn` returns
@@ -101,24 +108,32 @@ def make_hook(folder: Path) -> str:
     return f"learner.hook={json.dumps({'note': {**hook, 'ext_args': {'file': f'{folder}/note'}}})}"
 
 
-def get_options(column: str, folder: Path) -> list[str]:
-    run = [f"run_dir={folder / 'run'}", make_hook(folder)]
-    if column == "offline":
-        return [*run, "learner.placement=server"]
-    run.append("learner.collect_traj=true")
-    match column:
-        case "agent":
-            return [*run, "learner.placement=agent", "algorithm.alone=true"]
-        case "workers":
-            return [*run, "learner.placement=server", "learner.workers=1"]
-    return [*run, "learner.placement=server"]
+def get_options(column: str, folder: Path, features: set[str] | None = None) -> list[str]:
+    run = [f"run_dir={folder / 'run'}"]
+    if features is not None and TASKS in features:
+        if column != "agent":
+            run.append("algorithm.rollouts={goal: 4, control: 4}")
+    else:
+        run.append(make_hook(folder))
+        run += [] if column == "offline" else ["learner.collect_traj=true"]
+        run += ["algorithm.alone=true"] if column == "agent" else []
+    run.append(f"learner.placement={'agent' if column == 'agent' else 'server'}")
+    return [*run, "learner.workers=1"] if column == "workers" else run
 
 
 def write_experiment(folder: Path, features: set[str]) -> Path:
     """Writes the folder of an algorithm with these features, and an experiment beside it."""
     folder.mkdir(exist_ok=True)
-    write_folder(folder / "contract", features)
     file = folder / "experiment.yaml"
+    if TASKS in features:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(HIERARCHICAL, folder / "contract", ignore=ignored)
+        file.write_text(
+            "algorithm: {path: ./contract, max_global_step: 512}\n"
+            f"environment: {{path: {CUES}, slots: 4}}\n"
+        )
+        return file
+    write_folder(folder / "contract", features)
     file.write_text(
         f"algorithm: {{path: ./contract, max_global_step: 512, rows_file: {folder / 'rows.npz'}}}\n"
         "environment: {path: ./contract, slots: 4}\n"
@@ -155,12 +170,14 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
             folder = tmp_path_factory.mktemp(column)
             features = {feature for place, feature in select("yes") if place == column}
             features -= PLANS | KEYS
-            if plan:
+            if plan == TASKS:
+                features = {plan}
+            elif plan:
                 features = {plan, "several rewards"}  # as the client of `serve` sends them
             if column == "server":
                 serve(folder, features)
             else:
-                options = get_options(column, folder)
+                options = get_options(column, folder, features)
                 if column == "offline":
                     recorded = make("serial").folder / "run" / TRAJECTORY_FOLDER
                     options.append(f"learner.offline={recorded}")
@@ -173,17 +190,13 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
 
 def serve(folder: Path, features: set[str]) -> None:
     """Trains in the parameter server, with a client over the network."""
-    write_folder(folder / "contract", features)
-    settings = (
-        make_hook(folder),
-        "learner.placement=server",
-        "learner.collect_traj=true",
-        "algorithm.max_global_step=512",
-        f"algorithm.rows_file={folder / 'rows.npz'}",
-    )
+    write_experiment(folder, features)
+    settings = [*get_options("server", folder, features)[1:], "algorithm.max_global_step=512"]
+    if TASKS not in features:
+        settings.append(f"algorithm.rows_file={folder / 'rows.npz'}")
+    slots = CueSlots(4, 0) if TASKS in features else CountingSlots()
     with Cluster(folder, folder / "contract", *settings) as cluster:
         ps, rlx = cluster.start_both_servers()
-        slots = CountingSlots()
         spaces = (slots.observation_space, slots.action_space)
         with RlxClient(f"localhost:{cluster.rlx_port}", *spaces, slots=4) as client:
             Interactor(slots, client).run()
@@ -259,6 +272,14 @@ def check_episodes(run: Trained) -> None:
     assert run.state.version >= 512 // (4 * 10) - 4  # but for some that are not finished
 
 
+def check_tasks(run: Trained) -> None:
+    assert {"goal/default", "control/default"} <= run.curves.keys()
+    assert run.state.steps.keys() == {"goal/default", "control/default"}
+    assert min(run.state.steps.values()) > 0
+    assert run.state.version == sum(run.state.steps.values())
+    assert 512 <= run.state.global_t < 1024
+
+
 def check_data_handler(run: Trained) -> None:
     assert load_rows(run)["expected"].max() == 21
 
@@ -286,6 +307,7 @@ CHECKS: dict[str, Callable[[Trained], None]] = {
     "data handler": check_data_handler,
     "recordings": check_recordings,
     "episodes": check_episodes,
+    TASKS: check_tasks,
 }
 
 
@@ -331,11 +353,11 @@ def test_what_does_not_work_is_refused_with_file_and_line(
     column: str, feature: str, tmp_path: Path, train: Callable[..., Trained]
 ) -> None:
     # Recordings have what the rewards of their run had.
-    recorded = {"several rewards"} if column == "offline" else set()
+    recorded = {"several rewards"} if column == "offline" and feature != TASKS else set()
     file = write_experiment(tmp_path, {feature, *recorded})
     code, words = FEATURES[feature]
     wanted = f"{re.escape(find_line(tmp_path / 'contract', code))}: .*{words}"
-    options = get_options(column, tmp_path)
+    options = get_options(column, tmp_path, {feature})
     if column == "offline":
         options.append(f"learner.offline={train('serial').folder / 'run' / TRAJECTORY_FOLDER}")
     if column == "server":

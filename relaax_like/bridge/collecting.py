@@ -97,12 +97,14 @@ class CollectStream:
       call: its messages; cancelled with it.
       manifest: of the values.
       client_id: unique in the run.
+      task: that the experience is for; "": the only one.
     """
 
-    def __init__(self, call: Call, manifest: Manifest, client_id: str):
+    def __init__(self, call: Call, manifest: Manifest, client_id: str, task: str = ""):
         self.manifest = manifest
         self._call = call
         self._client_id = client_id
+        self._task = task
         self._pool = BufferPool(manifest.total_bytes)
         self._ranges: messages.Ranges = ()
 
@@ -127,6 +129,7 @@ class CollectStream:
         self._ranges = () if names is None else self.manifest.find_ranges(names)
         header = experience_pb2.ExperienceHeader(
             client_id=self._client_id,
+            task=self._task,
             incarnation=incarnation,
             have_version=have_version,
             have_epoch=have_epoch,
@@ -168,7 +171,7 @@ class CollectStream:
 
         Raises:
           ServerUnavailableError: the stream broke.
-          LeasedError: the run does not learn in its parameter server.
+          LeasedError: the run does not learn in its parameter server, or has no such task.
           InvalidInputError: what was sent last is malformed.
         """
         for message in self._call:

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent import futures
 from types import TracebackType
 
@@ -103,14 +103,21 @@ class Link:
             share=share,
         )
 
-    def collect_stream(self, client_id: str, timeout_sec: float | None = None) -> CollectStream:
+    def collect_stream(
+        self, client_id: str, timeout_sec: float | None = None, task: str = ""
+    ) -> CollectStream:
         """Returns a stream of experience to the server; waits for the server first.
+
+        Args:
+          client_id: unique in the run.
+          timeout_sec: longest wait; None: no limit.
+          task: that the experience is for; "": the only one.
 
         Raises:
           ServerUnavailableError: it did not answer within `timeout_sec` (None: for ever).
         """
         manifest = self.wait(timeout_sec)
-        return CollectStream(GrpcCall(self._channel, self.address), manifest, client_id)
+        return CollectStream(GrpcCall(self._channel, self.address), manifest, client_id, task)
 
     def metrics(self) -> MetricsClient:
         """Returns the recorder behind the server, shared by all agents of the process."""
@@ -209,7 +216,7 @@ class BridgeControl:
         address: str,
         backend: ParameterServerBackend,
         security: ServerSecurity | None = None,
-        experience: ExperienceSink | None = None,
+        experience: ExperienceSink | Mapping[str, ExperienceSink] | None = None,
     ) -> tuple[grpc.Server, int]:
         """Binds a server for `backend`; start it with `.start()`.
 
@@ -217,7 +224,8 @@ class BridgeControl:
           address: `host:port`; port 0 lets the system choose.
           backend: what is served: our own protocol, the tutorial's four calls, metrics, health.
           security: what clients must show; None: nothing, in the clear.
-          experience: what takes experience, where the run learns in the server; None: it does not.
+          experience: what takes experience, where the run learns in the server; with several tasks
+            task -> what takes its experience; None: it does not learn there.
 
         Returns:
           The server and its real port.

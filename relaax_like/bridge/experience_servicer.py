@@ -1,7 +1,7 @@
 """The `relaax.v1.Experience` service: rollouts come in, progress and values go out."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import grpc
 
@@ -15,6 +15,8 @@ from relaax_like.wire.errors import InvalidInputError, LeasedError
 SERVICE = "relaax.v1.Experience"
 # A stream says something at least so often.
 _HEARTBEAT_SEC = 1.0
+# What streams name where the algorithm has one task.
+_ONLY_TASK = ""
 _RECEIVING_BYTES = 256 * 1024 * 1024
 
 
@@ -23,12 +25,17 @@ class ExperienceServicer:
 
     Args:
       backend: whose values are sent.
-      sink: what takes experience; None: this run learns elsewhere.
+      sink: what takes experience, or, with several tasks, task -> what takes its experience; None:
+        this run learns elsewhere.
     """
 
-    def __init__(self, backend: ParameterServerBackend, sink: ExperienceSink | None):
+    def __init__(
+        self,
+        backend: ParameterServerBackend,
+        sink: ExperienceSink | Mapping[str, ExperienceSink] | None,
+    ):
         self._backend = backend
-        self._sink = sink
+        self._sinks = sink if sink is None or isinstance(sink, Mapping) else {_ONLY_TASK: sink}
         self._receiving = Receiving(_RECEIVING_BYTES)
 
     def Collect(
@@ -36,11 +43,12 @@ class ExperienceServicer:
     ) -> Iterator[frames.ExperienceReply]:
         """Takes experience in a thread beside, and tells how far it has come."""
         try:
-            sink = self._get_sink()
+            sinks = self._get_sinks()
             first = get_header(next(request_iterator, None))
             if not first.client_id:
                 raise InvalidInputError("client_id: empty, expected a name", "client_id")
             epoch = self._backend.pull(first.client_id).epoch  # refuses bad names
+            sink = _find_sink(sinks, first.task)
             ranges = messages.messages_to_ranges(first.ranges, self._backend.manifest)
             stream = _Stream(sink, self._receiving, first, request_iterator, context)
             have = first.have_version if first.have_epoch == epoch else None
@@ -88,13 +96,29 @@ class ExperienceServicer:
             else:
                 sink.wait(name, incarnation, seen, have, _HEARTBEAT_SEC, lambda: stream.ended)
 
-    def _get_sink(self) -> ExperienceSink:
-        if self._sink is None:
+    def _get_sinks(self) -> Mapping[str, ExperienceSink]:
+        if self._sinks is None:
             raise LeasedError(
                 "this run learns beside its agents (learner.placement: agent); send gradients "
                 "instead of experience"
             )
-        return self._sink
+        return self._sinks
+
+
+def _find_sink(sinks: Mapping[str, ExperienceSink], task: str) -> ExperienceSink:
+    """Returns what takes the experience of a task.
+
+    Raises:
+      LeasedError: there is no such task; names those that there are.
+    """
+    if task in sinks:
+        return sinks[task]
+    came = f"task {task[:60]!r}" if task else "no task"
+    expected = "no task, since it has one" if _ONLY_TASK in sinks else f"one of {', '.join(sinks)}"
+    raise LeasedError(
+        f"experience: for {came}, but the algorithm of this run expects {expected}; use the same "
+        "algorithm folder on both sides"
+    )
 
 
 class _Stream:

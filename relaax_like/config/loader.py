@@ -390,7 +390,10 @@ class _ExperimentLoader:
             plan, which = get_plan(algorithm), ""
             if plan is not None:
                 place = describe_place(type(algorithm), "plan")
-                which = f" ({place}: plan is {name_plan(plan)})"
+                name = name_plan(plan)
+                if isinstance(plan, Mapping):
+                    name = "by task, but a recording has the rollouts of one task"
+                which = f" ({place}: plan is {name})"
             self._problems.add(
                 (LEARNER, "offline"),
                 f"{str(learner.offline)!r}, but this algorithm{which} only learns from its own "

@@ -10,7 +10,8 @@
         |   ParameterServerClient ==bridge==> ParameterServerBackend
         |
         '-- in the parameter server's process: experience up, values down
-            ExperienceSink, whose learner publishes complete states to the Publisher
+            ExperienceSink, whose learner publishes complete states to the Publisher; with
+            several tasks one for each, and their states are merged
 
 In both places a learner is a `learn.LearnerLoop`: source -> update -> sink.
 

@@ -31,6 +31,7 @@ from relaax_like.launch.process import EXIT_USAGE, Shutdown, without_native_stde
 from relaax_like.learn.child_learner import ChildLearner
 from relaax_like.learn.fixed_values import FixedValues
 from relaax_like.learn.remote_learner import RemoteLearner
+from relaax_like.learn.remote_learners import RemoteLearners
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
@@ -52,39 +53,44 @@ class BesideLearner:
       ahead: rollouts that an agent may be ahead of it.
     """
 
-    link: ChildLearner | RemoteLearner
+    link: ChildLearner | RemoteLearners
     metrics: Metrics
     ahead: int
 
 
-def make_remote_learner(
+def make_remote_learners(
     link: Link,
     client_id: str,
     wait_sec: float,
     shutdown: Shutdown,
     get_sampling_sec: Callable[[], float] = lambda: 0.0,
-) -> RemoteLearner:
-    """Makes the link to a learner in the parameter server; it is not started.
+) -> RemoteLearners:
+    """Makes the links to the learners in the parameter server, one per task; none is started.
 
     Args:
       link: to the parameter server.
-      client_id: of this process.
+      client_id: of this process; with several tasks, their names are added.
       wait_sec: how long a stream waits for the parameter server.
       shutdown: is requested when there is no use in trying again.
       get_sampling_sec: see `RemoteLearner`.
     """
 
     def fail(error: RelaaxError) -> None:
-        logger.error("%s", error)
+        if not shutdown.requested.is_set():  # else another task has reported it
+            logger.error("%s", error)
         shutdown.request(EXIT_USAGE)
 
-    return RemoteLearner(
-        lambda: link.collect_stream(client_id, wait_sec),
-        client_id,
-        on_global_t=link.note_global_t,
-        on_failure=fail,
-        get_sampling_sec=get_sampling_sec,
-    )
+    def make_learner(task: str) -> RemoteLearner:
+        name = f"{client_id}-{task}" if task else client_id
+        return RemoteLearner(
+            lambda: link.collect_stream(name, wait_sec, task),
+            name,
+            on_global_t=link.note_global_t,
+            on_failure=fail,
+            get_sampling_sec=get_sampling_sec,
+        )
+
+    return RemoteLearners(make_learner)
 
 
 def make_agent_host(
@@ -173,7 +179,7 @@ def make_agent_host(
     name = make_client_id(client_id)
     beside_processors = {
         task: ComputationDataProcessor(
-            actor, _connect(link, task, actor), beside.metrics, f"{name}-{task}"
+            actor, _connect(experiment, link, task, actor), beside.metrics, f"{name}-{task}"
         )
         for task, actor in actors.items()
     }
@@ -195,13 +201,18 @@ def _is_batch_native(agent_class: Any) -> bool:
     return isinstance(agent_class, type) and issubclass(agent_class, BatchAgent)
 
 
-def _connect(link: ChildLearner | RemoteLearner, task: str, actor: "Actor") -> Learner:
+def _connect(
+    experiment: Experiment, link: ChildLearner | RemoteLearners, task: str, actor: "Actor"
+) -> Learner:
     """Connects a task's agents to their learner; they need the values that act."""
-    names = get_acting_names(actor.model)
+    names, variables = get_acting_names(actor.model), get_variables(actor.model)
     if isinstance(link, ChildLearner):
-        return link.learner(task, make_manifest(get_variables(actor.model)), names)
-    link.connect(names)
-    return link.learner(task)
+        return link.learner(task, make_manifest(variables), names)
+    if load_model_module(experiment) is not None:
+        return link.learner("", names)
+    # Of all tasks' variables, those of this one, under their names in the run.
+    own = [f"{task}/{variable.name}" for variable in variables]
+    return link.learner(task, own if names is None else [f"{task}/{name}" for name in names], own)
 
 
 def _make_serial_processors(

@@ -15,7 +15,6 @@ import numpy as np
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.config.models import Experiment
-from relaax_like.config.places import describe_place
 from relaax_like.config.plan import Episodes, Offline, OnPolicy, get_plan
 from relaax_like.core.manifest import (
     Follow,
@@ -25,9 +24,10 @@ from relaax_like.core.manifest import (
     make_manifest,
 )
 from relaax_like.core.metrics import Metrics
+from relaax_like.core.prediction import TASK
 from relaax_like.core.records import Status
 from relaax_like.launch.backprop import set_backprop_workers
-from relaax_like.launch.learners import make_iteration_learner
+from relaax_like.launch.learners import make_iteration_learners
 from relaax_like.launch.previous import load_previous
 from relaax_like.launch.process import (
     EXIT_ERROR,
@@ -48,6 +48,7 @@ from relaax_like.launch.security import (
     validate_unprotected,
 )
 from relaax_like.learn.experience_service import ExperienceService, log_failure
+from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.metrics.prometheus import PrometheusPage
@@ -218,19 +219,19 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         write_config(experiment)
         if not is_described(experiment):
             describe_start(experiment, SERVERS)
-        service = make_experience_service(
+        services = make_experience_services(
             experiment, server, lambda error: _end_without_learner(error, shutdown)
         )
         tests = open_version_tests(experiment, server)
         grpc_server, port = BridgeControl().create_server(
-            str(settings.bind), server, security, service
+            str(settings.bind), server, security, None if services is None else services.sinks
         )
         raise_descriptor_limit()
         keep_what_is_loaded()
         grpc_server.start()
-        if service is not None:
-            service.start()
-            ends.callback(service.stop)
+        if services is not None:
+            services.start()
+            ends.callback(services.stop)
         logger.info("parameter server on %s:%d", settings.bind.host, port)
         reporter.report(Event.READY)
         with tests:
@@ -243,14 +244,14 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         if server.status().finished:
             _save_finished(server, shutdown)
             server.wait_told(_FINISH_GRACE_SEC)
-            _wait_last_steps(server, service, shutdown)
-        if service is not None:
-            service.stop()  # ends its streams, which would use up the grace
+            _wait_last_steps(server, services, shutdown)
+        if services is not None:
+            services.stop()  # ends their streams, which would use up the grace
         # Whatever becomes of the calls: what was learned is to be saved.
         grpc_server.stop(grace=1.0).wait(_CALLS_SEC)
     print_summary(experiment, server.status())
     status = 0 if server.status().finished else shutdown.exit_status
-    if service is not None or experiment.learner.eval_freq:
+    if services is not None or experiment.learner.eval_freq:
         # TensorFlow's own end takes seconds; while an iteration is still being computed, it aborts.
         end_now(status)
     return status
@@ -307,41 +308,46 @@ def _end_without_learner(error: Exception, shutdown: Shutdown) -> None:
     shutdown.request(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
 
 
-def make_experience_service(
+def make_experience_services(
     experiment: Experiment, server: ParameterServer, on_failure: Callable[[Exception], None]
-) -> ExperienceService | None:
-    """Makes the learner of a server's process, not started; None: the run learns elsewhere.
+) -> ExperienceServices | None:
+    """Makes the learners of a server's process, not started; None: the run learns elsewhere.
 
     Args:
       experiment: what is trained.
-      server: to which it publishes.
-      on_failure: see `ExperienceService`.
-
-    Raises:
-      ConfigError: the algorithm has plans by task.
+      server: to which they publish.
+      on_failure: see `ExperienceServices`.
     """
     plan = get_plan(experiment.algorithm)
-    if experiment.learner.placement == "server" and isinstance(plan, Mapping):
-        place = describe_place(type(experiment.algorithm), "plan")
-        raise ConfigError(
-            f"{place}: plan is by task ({', '.join(plan)}), which only relaax train without "
-            "learner.workers carries out; leave rollouts out of the plans to learn beside the "
-            "agents (learner.placement: agent)"
-        )
-    if experiment.learner.placement != "server" or not isinstance(plan, OnPolicy | Episodes):
+    plans = {
+        task: one
+        for task, one in (plan if isinstance(plan, Mapping) else {"": plan}).items()
+        if isinstance(one, OnPolicy | Episodes)
+    }
+    if experiment.learner.placement != "server" or not plans:
         return None
 
-    def make_learner() -> "LearnerLoop[Collected]":
+    def make_learners() -> "dict[str, LearnerLoop[Collected]]":
         set_backprop_workers(experiment)
-        return make_iteration_learner(experiment, server)
+        learners = make_iteration_learners(experiment, server)
+        return learners if isinstance(plan, Mapping) else {"": learners[TASK]}
 
-    return ExperienceService(
-        make_learner,
-        plan.columns,
-        _MAX_ROLLOUT_BYTES,
-        on_failure,
-        waits=isinstance(plan, OnPolicy),
-    )
+    def make_service(
+        task: str,
+        make_learner: "Callable[[], LearnerLoop[Collected]]",
+        on_failure: Callable[[Exception], None],
+    ) -> ExperienceService:
+        own = plans[task]
+        return ExperienceService(
+            make_learner,
+            own.columns,
+            _MAX_ROLLOUT_BYTES,
+            on_failure,
+            waits=isinstance(own, OnPolicy),
+            task=task,
+        )
+
+    return ExperienceServices(make_learners, make_service, on_failure, tuple(plans))
 
 
 def _save_finished(server: ParameterServer, shutdown: Shutdown) -> None:
@@ -357,14 +363,14 @@ def _save_finished(server: ParameterServer, shutdown: Shutdown) -> None:
 
 
 def _wait_last_steps(
-    server: ParameterServer, service: ExperienceService | None, shutdown: Shutdown
+    server: ParameterServer, services: ExperienceServices | None, shutdown: Shutdown
 ) -> None:
     """Waits while agents that have heard of the end report the steps that they still took."""
     now = reported = time.monotonic()
     deadline, counted = now + _LAST_STEPS_SEC, server.global_t
     while now < deadline and not shutdown.requested.wait(_LAST_STEPS_POLL_SEC):
         now = time.monotonic()
-        if server.global_t != counted or (service is not None and service.has_agents):
+        if server.global_t != counted or (services is not None and services.has_agents):
             counted, reported = server.global_t, now
         elif now - reported > _TOLD_SEC:
             return

@@ -13,7 +13,7 @@ from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.config.models import Experiment, RlxServerConfig
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.roles import ParameterServerClient
-from relaax_like.launch.agents import BesideLearner, make_agent_host, make_remote_learner
+from relaax_like.launch.agents import BesideLearner, make_agent_host, make_remote_learners
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.process import (
     EXIT_USAGE,
@@ -29,7 +29,7 @@ from relaax_like.launch.security import (
     validate_exposure,
 )
 from relaax_like.learn.child_learner import ChildLearner
-from relaax_like.learn.remote_learner import RemoteLearner
+from relaax_like.learn.remote_learners import RemoteLearners
 from relaax_like.nn.compiling import use_compile_cache
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
@@ -137,10 +137,10 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
 
 def _make_learner(
     experiment: Experiment, overrides: Sequence[str], link: Link, shutdown: Shutdown
-) -> ChildLearner | RemoteLearner:
+) -> ChildLearner | RemoteLearners:
     """Makes the link to where the run learns; nothing is started."""
     if experiment.learner.placement == "server":
-        return make_remote_learner(link, make_client_id("rlx"), _HELLO_WAIT_SEC, shutdown)
+        return make_remote_learners(link, make_client_id("rlx"), _HELLO_WAIT_SEC, shutdown)
     return ChildLearner(
         [sys.executable, "-m", _LEARNER, str(experiment.file), *overrides],
         environment=_make_environment(),
@@ -192,7 +192,7 @@ def _announce_link(link: Link, shutdown: Shutdown) -> bool:
 
 
 def _wait_for_learner(
-    host: AgentHost, learner: ChildLearner | RemoteLearner, shutdown: Shutdown
+    host: AgentHost, learner: ChildLearner | RemoteLearners, shutdown: Shutdown
 ) -> bool:
     """Waits until batch-native agents can learn; False: this process ends."""
     if not isinstance(host, BatchHost):

@@ -15,7 +15,7 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
 from relaax_like.core.roles import ParameterServerClient
-from relaax_like.launch.agents import BesideLearner, make_agent_host, make_remote_learner
+from relaax_like.launch.agents import BesideLearner, make_agent_host, make_remote_learners
 from relaax_like.launch.local import LocalAgents, open_slots
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.process import (
@@ -88,7 +88,7 @@ def play(
         with shutdown.interrupting(), tracing.span(tracing.START):
             beside = None
             if experiment.learner.placement == "server":
-                learner = make_remote_learner(
+                learner = make_remote_learners(
                     link, name, _SERVER_WAIT_SEC, shutdown, sampling.get_sec
                 )
                 beside = BesideLearner(learner, metrics, experiment.learner.rollouts_ahead)

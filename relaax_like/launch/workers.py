@@ -11,10 +11,10 @@ from relaax_like.bridge.control import BridgeControl
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import CONFIG_NAME
 from relaax_like.launch.manager import Manager, ProcessSpec
-from relaax_like.launch.parameter_server import make_experience_service
+from relaax_like.launch.parameter_server import make_experience_services
 from relaax_like.launch.process import EXIT_USAGE
 from relaax_like.launch.security import make_client_security, make_server_security
-from relaax_like.learn.experience_service import ExperienceService
+from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, RelaaxError
@@ -56,28 +56,30 @@ def train_with_workers(
     if experiment.environment is None:
         raise ConfigError(f"{experiment.file}: training needs a section environment; add one")
     failures: list[Exception] = []
-    service = make_experience_service(experiment, server, failures.append)
+    services = make_experience_services(experiment, server, failures.append)
     # Workers are on this machine: a token is asked of them where the run has one, but no TLS.
     security = ServerSecurity(tokens=make_server_security(experiment).tokens)
     make_client_security(experiment)  # a missing token is found here, not by each worker
-    grpc_server, port = BridgeControl().create_server("127.0.0.1:0", server, security, service)
+    grpc_server, port = BridgeControl().create_server(
+        "127.0.0.1:0", server, security, None if services is None else services.sinks
+    )
     grpc_server.start()
     try:
-        if service is not None:
-            service.start()
+        if services is not None:
+            services.start()
         manager = Manager(_make_specs(experiment, f"127.0.0.1:{port}"), write_line=_log_line)
-        with _watching(manager, server, service, stop, failures, on_ready):
+        with _watching(manager, server, services, stop, failures, on_ready):
             status = manager.run()
     finally:
-        if service is not None:
+        if services is not None:
             # TensorFlow must not be in the middle of an update when this process ends.
-            service.stop(timeout_sec=None)
+            services.stop(timeout_sec=None)
         grpc_server.stop(grace=1.0).wait(_CALLS_SEC)
     if failures:
         raise failures[0]
     if status and not stop.is_set():
-        if service is not None:
-            service.join()  # standard error is hidden while TensorFlow is being loaded
+        if services is not None:
+            services.join()  # standard error is hidden while TensorFlow is being loaded
         error = ConfigError if status == EXIT_USAGE else RelaaxError
         raise error(f"a worker ended with status {status}; see its error above")
 
@@ -106,7 +108,7 @@ def _log_line(name: str, line: str) -> None:
 def _watching(
     manager: Manager,
     server: ParameterServer,
-    service: ExperienceService | None,
+    services: ExperienceServices | None,
     stop: threading.Event,
     failures: list[Exception],
     on_ready: Callable[[], None],
@@ -117,7 +119,7 @@ def _watching(
     def watch() -> None:
         first = server.global_t
         while not (ended.wait(_POLL_SEC) or stop.is_set() or failures or server.finished):
-            if server.global_t != first or (service is not None and service.has_agents):
+            if server.global_t != first or (services is not None and services.has_agents):
                 on_ready()
         if server.finished and not stop.is_set():
             ended.wait(_LAST_STEPS_SEC)  # workers hear of the end and exit by themselves

@@ -97,7 +97,9 @@ class ExperienceService(ExperienceSink):
       columns: rollouts of one slot, or episodes, in an iteration.
       max_rollout_bytes: longest serialised rollout that is taken.
       on_failure: called, from the thread, when learning has failed for good; the default logs it.
-      waits: whether agents wait for an iteration that is not whole; else for whole ones alone.
+      waits: whether agents wait for an iteration that is not complete; else only for complete ones.
+      task: of several; "": the only one. Where there are others nobody waits for an iteration that
+        is not complete: an agent that waits for one task would keep the others from theirs.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class ExperienceService(ExperienceSink):
         max_rollout_bytes: int,
         on_failure: Callable[[Exception], None] = log_failure,
         waits: bool = True,
+        task: str = "",
     ):
         self._make_learner = make_learner
         self._columns = columns
@@ -115,7 +118,8 @@ class ExperienceService(ExperienceSink):
         self._changed = threading.Condition()  # guards all that follows, and notifies of changes
         self._source: Collected | None = None  # once the learner is loaded
         self._waits = waits
-        self._holding = Holding(waits)
+        self._holding = Holding(waits and not task)
+        self._of_task = f" of task {task}" if task else ""
         self._clients: dict[str, _Client] = {}
         self._by_ticket: dict[int, tuple[_Client, int]] = {}
         self._learned_columns = 0
@@ -334,8 +338,17 @@ class ExperienceService(ExperienceSink):
                 self._clients[client_id] = _Client(known.incarnation, received, known.counted)
             self._changed.notify_all()
         what = "rollouts" if self._waits else "episodes"
-        logger.info("learning in the parameter server, %d %s at a time", self._columns, what)
-        loop.run(lambda: self._stopping or self._finished, self._take, timeout_sec=_POLL_SEC)
+        logger.info(
+            "learning in the parameter server, %d %s%s at a time",
+            self._columns,
+            what,
+            self._of_task,
+        )
+
+        def take(learned: LearnerUpdate | None) -> None:
+            self._take(learned, bool(loop.newest.finished))
+
+        loop.run(lambda: self._stopping or self._finished, take, timeout_sec=_POLL_SEC)
         while not self._stopping:  # agents still report their last steps
             loop.count()
             with self._changed:
@@ -343,12 +356,14 @@ class ExperienceService(ExperienceSink):
         loop.close()
         if waiting := loop.source.waiting_columns:
             what = "rollout(s) of one slot" if self._waits else "episode(s)"
-            logger.info("%d %s were received but not learned from", waiting, what)
+            logger.info("%d %s%s were received but not learned from", waiting, what, self._of_task)
 
-    def _take(self, learned: LearnerUpdate | None) -> None:
+    def _take(self, learned: LearnerUpdate | None, finished: bool) -> None:
+        """Takes what a turn has led to, and whether the training has finished by now."""
         with self._changed:
+            self._finished = finished
             if learned is not None:
-                self._version, self._finished = learned.version, bool(learned.finished)
+                self._version = learned.version
                 self._learned_columns += self._columns
                 # A rollout that reaches into the next iteration was sent by an agent that waits
                 # for that one.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.bridge.collecting import Advance, CollectStream
+from relaax_like.core.manifest import Manifest
 from relaax_like.core.records import MAX_EPISODES, Experience, LearnerUpdate, LearnRequest, Reply
 from relaax_like.core.roles import Learner, OnUpdate
 from relaax_like.learn.rollout_messages import rollout_to_bytes
@@ -124,6 +125,7 @@ class RemoteLearner(Learner):
         # Bounded by the agents, of whom each has at most one or two works under way.
         self._queue: queue.SimpleQueue[LearnRequest | None] = queue.SimpleQueue()
         self._names: Collection[str] | None = None
+        self._variables: Sequence[str] | None = None
         self._lock = threading.Lock()  # guards what follows
         self._stream: CollectStream | None = None
         self._under_way: dict[int, _UnderWay] = {}  # sequence -> work
@@ -141,13 +143,18 @@ class RemoteLearner(Learner):
         self._receiver = threading.Thread(target=self._run, name="learner", daemon=True)
         self._sender = threading.Thread(target=self._send_all, name="to learner", daemon=True)
 
-    def connect(self, names: Collection[str] | None = None) -> None:
+    def connect(
+        self, names: Collection[str] | None = None, variables: Sequence[str] | None = None
+    ) -> None:
         """Begins to connect; returns at once.
 
         Args:
           names: of the variables whose values agents need, all others arrive as NaN; None: all.
+          variables: names of the variables whose values agents receive, in their order; None: all
+            of the run, in the order of its manifest.
         """
         self._names = names
+        self._variables = variables
         self._receiver.start()
         self._sender.start()
 
@@ -295,11 +302,18 @@ class RemoteLearner(Learner):
             logger.info("%s is back; %d rollout(s) were lost", self._name, lost)
         values = None
         if reply.values is not None and stream is not None:
-            values = stream.manifest.unpack(reply.values.flat)
+            values = self._select(stream.manifest, reply.values.flat)
         self._on_global_t(reply.global_t)
         self._tell(_find_numbers(done.values()), reply, values)
         tracing.end("take values", mark)
         return bool(done)
+
+    def _select(self, manifest: Manifest, flat: np.ndarray) -> list[np.ndarray]:
+        arrays = manifest.unpack(flat)
+        if self._variables is None:
+            return arrays
+        by_name = {s.name: array for s, array in zip(manifest.segments, arrays, strict=True)}
+        return [by_name[name] for name in self._variables]
 
     def _tell(
         self,

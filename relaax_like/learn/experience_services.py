@@ -1,0 +1,98 @@
+"""ExperienceServices: the learners of all tasks, in the parameter server's process."""
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent import futures
+from typing import TYPE_CHECKING
+
+from relaax_like.core.roles import ExperienceSink
+from relaax_like.learn.experience_service import ExperienceService
+
+if TYPE_CHECKING:  # They import TensorFlow.
+    from relaax_like.learn.collected import Collected
+    from relaax_like.learn.learner_loop import LearnerLoop
+
+# How long `stop` waits for the iterations at hand.
+_STOP_SEC = 2.0
+
+
+class ExperienceServices:
+    """Starts and ends the services of all tasks together.
+
+        services = ExperienceServices(make_learners, make_service, on_failure, ("goal", "control"))
+        services.start()
+        BridgeControl().create_server(address, parameter_server, experience=services.sinks)
+        services.stop()
+
+    Args:
+      make_learners: returns the learners of all tasks, by task; called once, in the thread of one
+        of them, as it can import TensorFlow.
+      make_service: makes the service of a task, given its name, what makes its learner, and what it
+        calls when learning has failed.
+      on_failure: called once, from a thread, with the first failure of any task.
+      tasks: their names; "": the only one.
+
+    Attributes:
+      sinks: task -> what takes its experience.
+    """
+
+    def __init__(
+        self,
+        make_learners: "Callable[[], Mapping[str, LearnerLoop[Collected]]]",
+        make_service: """Callable[
+            [str, Callable[[], LearnerLoop[Collected]], Callable[[Exception], None]],
+            ExperienceService,
+        ]""",
+        on_failure: Callable[[Exception], None],
+        tasks: tuple[str, ...],
+    ):
+        self._make_learners = make_learners
+        self._on_failure = on_failure
+        self._making = threading.Lock()  # guards the two
+        self._made: Mapping[str, LearnerLoop[Collected]] = {}
+        self._error: Exception | None = None
+        self._failing = threading.Lock()
+        self._services = {task: self._make(task, make_service) for task in tasks}
+        self.sinks: Mapping[str, ExperienceSink] = self._services
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether a task has agents that can still report steps; see `ExperienceService`."""
+        return any(service.has_agents for service in self._services.values())
+
+    def start(self) -> None:
+        """Loads the learners, and begins to learn; returns at once."""
+        for service in self._services.values():
+            service.start()
+
+    def stop(self, timeout_sec: float | None = _STOP_SEC) -> None:
+        """Ends each after the iteration at hand; see `ExperienceService.stop`."""
+        with futures.ThreadPoolExecutor(len(self._services)) as executor:
+            stops = [executor.submit(one.stop, timeout_sec) for one in self._services.values()]
+        for stop in stops:
+            stop.result()
+
+    def join(self) -> None:
+        """Waits for the end of all threads, after `stop`."""
+        for service in self._services.values():
+            service.join()
+
+    def _make(self, task: str, make_service: Callable[..., ExperienceService]) -> ExperienceService:
+        return make_service(task, lambda: self._get_learner(task), self._fail)
+
+    def _get_learner(self, task: str) -> "LearnerLoop[Collected]":
+        """Makes the learners of all tasks, unless another thread has; returns one."""
+        with self._making:
+            if self._error is not None:
+                raise self._error
+            if not self._made:
+                try:
+                    self._made = self._make_learners()
+                except Exception as error:
+                    self._error = error
+                    raise
+            return self._made[task]
+
+    def _fail(self, error: Exception) -> None:
+        if self._failing.acquire(blocking=False):  # it is never released
+            self._on_failure(error)

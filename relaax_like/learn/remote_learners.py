@@ -1,0 +1,56 @@
+"""RemoteLearners: what the agents of a process see of the learners in the parameter server."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from relaax_like.core.roles import Learner
+from relaax_like.learn.remote_learner import RemoteLearner
+
+
+class RemoteLearners:
+    """One RemoteLearner for each task, each with a stream of its own.
+
+        learners = RemoteLearners(make_learner)
+        learner = learners.learner("goal", names, variables)
+        learners.wait_loaded(1.0)
+        learners.stop()
+
+    Args:
+      make_learner: makes the learner of a task, not connected; "": the only one.
+    """
+
+    def __init__(self, make_learner: Callable[[str], RemoteLearner]):
+        self._make_learner = make_learner
+        self._learners: list[RemoteLearner] = []
+
+    def learner(
+        self,
+        task: str = "",
+        names: Collection[str] | None = None,
+        variables: Sequence[str] | None = None,
+    ) -> Learner:
+        """Returns one task's learner, which connects; called once for each, before agents act.
+
+        Args:
+          task: its name; "": the only one.
+          names: see `RemoteLearner.connect`.
+          variables: see `RemoteLearner.connect`.
+        """
+        remote = self._make_learner(task)
+        self._learners.append(remote)
+        remote.connect(names, variables)
+        return remote.learner(task)
+
+    def wait_loaded(self, timeout_sec: float) -> bool:
+        """Waits until the learner of each task has answered once; returns whether they have."""
+        end = time.monotonic() + timeout_sec
+        return all(r.wait_loaded(max(end - time.monotonic(), 0.0)) for r in self._learners)
+
+    def stop(self) -> None:
+        """Sends what waits, and ends all streams, in some seconds; can be called twice."""
+        stops = [threading.Thread(target=remote.stop) for remote in self._learners]
+        for stop in stops:
+            stop.start()
+        for stop in stops:
+            stop.join()
