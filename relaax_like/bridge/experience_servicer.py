@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import grpc
 
@@ -82,6 +83,9 @@ class ExperienceServicer:
             # In this order: who acts on does so with values at least as new.
             progress = sink.wait(name, incarnation, seen, -1, 0.0)
             reply = self._backend.pull(name, have)
+            if first.task and have is not None and sink.version <= have:
+                # Only other tasks have published since: the client's values are still the newest.
+                reply = replace(reply, version=have, values=None)
             yield from progress_to_messages(progress, reply, ranges)
             # What the client sends again must not be in the first answer: by that it tells what a
             # server before this one has received and lost.

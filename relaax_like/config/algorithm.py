@@ -21,8 +21,8 @@ class AlgorithmConfig(Settings):
     `validation_alias` adds spellings that are accepted on input only (`config.aliases`).
     Import no TensorFlow in `config.py`: the parameter server loads it too.
 
-    A field or property `plan` says how experience is used (`config.plan`); without one, agents
-    learn by themselves.
+    A field or property `plan` says how experience is used (`config.plan`), or how each of several
+    tasks uses it; without one, agents learn by themselves.
     """
 
     name: str | None = None

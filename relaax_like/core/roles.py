@@ -299,6 +299,11 @@ class ExperienceSink(abc.ABC):
     def max_rollout_bytes(self) -> int:
         """Maximum length of a serialised rollout."""
 
+    @property
+    @abc.abstractmethod
+    def version(self) -> int:
+        """Version of the newest values of this learner; 0 until it is loaded."""
+
     @abc.abstractmethod
     def add(self, experience: Experience) -> None:
         """Accepts experience; waits while the queue is full.

@@ -134,6 +134,12 @@ class ExperienceService(ExperienceSink):
         """Longest serialised rollout that is taken."""
         return self._max_rollout_bytes
 
+    @property
+    def version(self) -> int:
+        """Version of the learner's newest values; see `ExperienceSink`."""
+        with self._changed:
+            return self._version
+
     def start(self) -> None:
         """Loads the learner, and begins to learn; returns at once."""
         self._thread.start()

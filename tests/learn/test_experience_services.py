@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from support.cluster import wait_until
 from support.learning import (
     COLUMNS,
     ENV_STEPS,
+    VARIABLES,
     make_plain_learner,
     make_plain_server,
     make_plain_service,
@@ -19,12 +21,14 @@ from support.learning import (
 from support.threads import WAIT_SEC
 
 from relaax_like.bridge.control import BridgeControl, Link
-from relaax_like.core.records import LearnRequest
+from relaax_like.core.manifest import Variable, make_manifest
+from relaax_like.core.records import LearnerUpdate, LearnRequest
 from relaax_like.learn import experience_service, holding
 from relaax_like.learn.experience_service import ExperienceService
 from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.learn.remote_learners import RemoteLearners
+from relaax_like.learn.task_publishers import TaskPublishers
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire.errors import ConfigError, LeasedError, RelaaxError
 
@@ -34,27 +38,43 @@ TASKS = ("goal", "control")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experience_service, "_POLL_SEC", 0.05)
-    for name in ("_MIN_SILENCE_SEC", "_MAX_SILENCE_SEC"):  # nobody falls silent by being slow
+    # Nobody falls silent by being slow.
+    for name in ("_MIN_SILENCE_SEC", "_MAX_SILENCE_SEC", "_FORGET_SEC"):
         monkeypatch.setattr(holding, name, 600.0)
 
 
+def make_variables() -> list[Variable]:
+    return [
+        replace(variable, name=f"{task}/{variable.name}", group=f"{task}/default")
+        for task in TASKS
+        for variable in VARIABLES
+    ]
+
+
 @pytest.fixture
-def servers() -> Iterator[dict[str, ParameterServer]]:
-    """A server for each task, so that it shows which one has learned; that of `goal` is served."""
-    with contextlib.ExitStack() as stack:
-        yield {task: stack.enter_context(make_plain_server()) for task in TASKS}
+def server() -> Iterator[ParameterServer]:
+    """A run of two tasks, each with the variables of a PlainPolicy."""
+    with make_plain_server(make_variables()) as server:
+        yield server
 
 
-def make_services(
-    servers: dict[str, ParameterServer], make_service: Callable[..., ExperienceService]
-) -> ExperienceServices:
+def make_services(server: ParameterServer) -> ExperienceServices:
     def make_learners() -> dict:
+        manifest = make_manifest(VARIABLES)
+        publishers = TaskPublishers(server, dict.fromkeys(TASKS, manifest))
         return {
-            task: make_plain_learner(server, None, COLUMNS, 4 * COLUMNS)
-            for task, server in servers.items()
+            task: make_plain_learner(publishers.make_publisher(task))  # type: ignore[arg-type]
+            for task in TASKS
         }
 
     return ExperienceServices(make_learners, make_service, pytest.fail, TASKS)
+
+
+def read(server: ParameterServer, task: str) -> list[np.ndarray]:
+    """Returns the newest values of a task, in its order."""
+    by_name = zip(server.manifest.segments, unpack(server), strict=True)
+    arrays = {segment.name: array for segment, array in by_name}
+    return [arrays[f"{task}/{variable.name}"] for variable in VARIABLES]
 
 
 def make_service(task: str, make_learner: Callable, on_failure: Callable) -> ExperienceService:
@@ -62,7 +82,8 @@ def make_service(task: str, make_learner: Callable, on_failure: Callable) -> Exp
 
 
 @contextlib.contextmanager
-def serve(server: ParameterServer, services: ExperienceServices) -> Iterator[Link]:
+def serve(server: ParameterServer) -> Iterator[Link]:
+    services = make_services(server)
     grpc_server, port = BridgeControl().create_server(
         "127.0.0.1:0", server, experience=services.sinks
     )
@@ -78,17 +99,30 @@ def serve(server: ParameterServer, services: ExperienceServices) -> Iterator[Lin
 
 
 class Agents:
-    """The agents of one task."""
+    """The agents of one task.
 
-    def __init__(self, learners: RemoteLearners, task: str, variables: list[str] | None = None):
-        self.learner = learners.learner(task, variables, variables)
+    Attributes:
+      done: numbers of the requests that were answered.
+      versions: of the values that came.
+      values: that came last.
+      global_t: that was heard last.
+    """
+
+    def __init__(self, learners: RemoteLearners, task: str):
+        names = [f"{task}/{variable.name}" for variable in VARIABLES]
+        self.learner = learners.learner(task, names, names)
         self.done: list[int] = []
+        self.versions: list[int] = []
         self.values: list[np.ndarray] = []
+        self.global_t = 0
         self.learner.start(self._hear)
 
-    def _hear(self, update) -> None:
+    def _hear(self, update: LearnerUpdate) -> None:
+        self.global_t = update.global_t
+        if update.values is not None:
+            self.values = list(update.values)
+            self.versions.append(update.version)
         self.done += update.numbers
-        self.values = self.values if update.values is None else list(update.values)
 
     def submit(self, number: int, columns: int, agent: str = "agent") -> None:
         rollout = make_rewarded(columns, 1.0)
@@ -96,6 +130,11 @@ class Agents:
 
     def wait(self, *numbers: int) -> None:
         wait_until(lambda: set(numbers) <= set(self.done), f"{numbers} of {self.done}")
+
+    def learn(self, number: int) -> None:
+        """Sends an iteration, and waits until it has been learned from."""
+        self.submit(number, COLUMNS)
+        self.wait(number)
 
 
 def make_remote(link: Link, failures: list[RelaaxError]) -> RemoteLearners:
@@ -106,48 +145,51 @@ def make_remote(link: Link, failures: list[RelaaxError]) -> RemoteLearners:
     )
 
 
-def test_each_task_learns_from_its_own_streams(servers: dict[str, ParameterServer]) -> None:
-    with serve(servers["goal"], make_services(servers, make_service)) as link:
+def test_each_task_learns_from_its_own_streams(server: ParameterServer) -> None:
+    with serve(server) as link:
         remote = make_remote(link, [])
         goal, control = (Agents(remote, task) for task in TASKS)
         assert remote.wait_loaded(WAIT_SEC)
-        control.submit(1, COLUMNS)
-        control.wait(1)
-        assert (servers["goal"].global_t, servers["control"].global_t) == (0, ENV_STEPS)
-        for number in (1, 2):
-            goal.submit(number, COLUMNS)
-            goal.wait(number)
-        assert servers["goal"].global_t == 2 * ENV_STEPS
-        assert servers["control"].global_t == ENV_STEPS
+        control.learn(1)
+        assert not any(np.any(array) for array in read(server, "goal"))
+        goal.learn(1)  # the same number
+        goal.learn(2)
+        assert (server.global_t, server.version) == (3 * ENV_STEPS, 3)
+        for agents, task, want in ((goal, "goal", 30.0), (control, "control", 20.0)):
+            for value, known in zip(agents.values, read(server, task), strict=True):
+                np.testing.assert_array_equal(value, known)
+                assert np.all(value == want)
         remote.stop()
         remote.stop()
 
 
-def test_values_come_in_the_order_of_the_task(servers: dict[str, ParameterServer]) -> None:
-    names = [segment.name for segment in servers["goal"].manifest.segments]
-    assert len(names) > 1
-    chosen = [names[-1], names[0]]
-    with serve(servers["goal"], make_services(servers, make_service)) as link:
+def test_a_stream_has_the_values_of_its_task_once(server: ParameterServer) -> None:
+    with serve(server) as link:
         remote = make_remote(link, [])
-        agents = Agents(remote, "goal", chosen)
-        want = unpack(servers["goal"])
-        assert len(agents.values) == 2
-        for value, index in zip(agents.values, (-1, 0), strict=True):
-            np.testing.assert_array_equal(value, want[index])
+        goal, control = (Agents(remote, task) for task in TASKS)
+        for number in (1, 2, 3):
+            control.learn(number)
+        # With its next message, and heard of the steps of the other task.
+        wait_until(lambda: goal.global_t == 3 * ENV_STEPS, "the newest step")
+        assert goal.versions == [0]
+        goal.learn(1)
+        assert goal.versions == [0, 4]
+        control.learn(4)
+        assert control.versions == [0, 1, 2, 3, 5]
         remote.stop()
 
 
 def test_nobody_waits_for_an_iteration_that_is_not_complete(
-    servers: dict[str, ParameterServer],
+    server: ParameterServer,
 ) -> None:
     """Agents that play could fill it, but for all that is known they wait for another task."""
-    with serve(servers["goal"], make_services(servers, make_service)) as link:
+    with serve(server) as link:
         remote = make_remote(link, [])
         agents = Agents(remote, "goal")
         for number, agent in enumerate(("a", "b", "a", "b"), start=1):
             agents.submit(number, COLUMNS // 2, agent)
             agents.wait(number)
-        agents.submit(5, 1, "a")
+        agents.submit(5, COLUMNS // 2, "a")
         agents.wait(5)  # `b` plays
         remote.stop()
 
@@ -159,11 +201,9 @@ def test_nobody_waits_for_an_iteration_that_is_not_complete(
         ("", "for no task, but .* expects one of goal, control"),
     ],
 )
-def test_an_unknown_task_is_refused_by_name(
-    task: str, words: str, servers: dict[str, ParameterServer]
-) -> None:
+def test_an_unknown_task_is_refused_by_name(task: str, words: str, server: ParameterServer) -> None:
     failures: list[RelaaxError] = []
-    with serve(servers["goal"], make_services(servers, make_service)) as link:
+    with serve(server) as link:
         remote = make_remote(link, failures)
         remote.learner(task)
         wait_until(lambda: failures, "a failure")
@@ -172,8 +212,7 @@ def test_an_unknown_task_is_refused_by_name(
         raise failures[0]
 
 
-def test_a_task_is_refused_where_there_is_one(servers: dict[str, ParameterServer]) -> None:
-    server = servers["goal"]
+def test_a_task_is_refused_where_there_is_one(server: ParameterServer) -> None:
     service = make_plain_service(server)
     grpc_server, port = BridgeControl().create_server("127.0.0.1:0", server, experience=service)
     grpc_server.start()
