@@ -83,9 +83,8 @@ class ExperienceServicer:
             # In this order: who acts on does so with values at least as new.
             progress = sink.wait(name, incarnation, seen, -1, 0.0)
             reply = self._backend.pull(name, have)
-            if first.task and have is not None and sink.version <= have:
-                # Only other tasks have published since: the client's values are still the newest.
-                reply = replace(reply, version=have, values=None)
+            if first.task:
+                reply = _replace_version(reply, sink.version, have)
             yield from progress_to_messages(progress, reply, ranges)
             # What the client sends again must not be in the first answer: by that it tells what a
             # server before this one has received and lost.
@@ -123,6 +122,19 @@ def _find_sink(sinks: Mapping[str, ExperienceSink], task: str) -> ExperienceSink
         f"experience: for {came}, but the algorithm of this run expects {expected}; use the same "
         "algorithm folder on both sides"
     )
+
+
+def _replace_version(reply: Reply, version: int, have: int | None) -> Reply:
+    """Returns a reply for one of several tasks: publications of others bring it nothing new.
+
+    Args:
+      reply: with the version of the run.
+      version: of the task's newest values, which can be newer than the reply.
+      have: version of the values that the client has; None: it has none.
+    """
+    version = min(version, reply.version)
+    values = None if have is not None and version <= have else reply.values
+    return replace(reply, version=version, values=values)
 
 
 class _Stream:

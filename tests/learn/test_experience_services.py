@@ -176,6 +176,9 @@ def test_a_stream_has_the_values_of_its_task_once(server: ParameterServer) -> No
         assert goal.versions == [0, 4]
         control.learn(4)
         assert control.versions == [0, 1, 2, 3, 5]
+        late = make_remote(link, [])
+        assert Agents(late, "goal").versions == [4]
+        late.stop()
         remote.stop()
 
 
