@@ -11,6 +11,8 @@ from rich.table import Table
 
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
+from relaax_like.core.prediction import TASK
+from relaax_like.launch.learners import get_make_algorithms, load_model_module, make_model
 from relaax_like.launch.process import without_native_stderr
 from relaax_like.learn.training_error import (
     describe_place,
@@ -45,6 +47,9 @@ def show_diagnosis(path: Path) -> int:
     """
     arrays = load_training_error(path)
     found = find_not_finite(arrays)
+    task = str(arrays.get("task", TASK))
+    if task != TASK:
+        print(f"task {task}")
     print(f"after {int(arrays['updates']):,} updates and {int(arrays['global_t']):,} steps")
     for name, array in arrays.items():
         if name.startswith("cost/"):
@@ -155,10 +160,14 @@ def compute_gradient_norms(
     with without_native_stderr():
         from relaax_like.learn.computation_task import ComputationTask
 
-        model = load_algorithm_module(folder_of_code, "model").make_model(config, config.seed)
+        name = str(arrays.get("task", TASK))
         module = load_algorithm_module(folder_of_code, "algorithm")
-        algorithm = module.make_algorithm(config, model, config.seed)
-        task = ComputationTask(algorithm, clips=False)
+        if load_model_module(experiment) is not None:
+            model = make_model(experiment)
+            algorithm = module.make_algorithm(config, model, config.seed)
+        else:
+            algorithm = get_make_algorithms(module)(config, config.seed)[name]
+        task = ComputationTask(algorithm, clips=False, task=name)
         names = [variable.name for variable in task.get_variables()]
         task.set_values([arrays[f"value/{name}"] for name in names])
         gradients, costs = task.compute_gradients(

@@ -90,6 +90,9 @@ class ComputationTask:
       clips: whether gradients are clipped as the algorithm says.
       task: name of the task, by which the config can have a plan.
 
+    Attributes:
+      name: the argument `task`.
+
     Raises:
       ConfigError: the config has plans by task, but none for this one; names the line.
     """
@@ -125,6 +128,7 @@ class ComputationTask:
                 ("rewards", self._reward_specs),
             )
         }
+        self.name = task
         plan = get_task_plan(algorithm.config, task)
         self._settings = Settings(algorithm.config, plan)
         self._setting_values = tf.constant(self._settings.values)

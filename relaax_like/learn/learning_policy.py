@@ -255,6 +255,7 @@ class LearningPolicy:
           metrics: its costs, if it came to them.
         """
         arrays = {
+            "task": np.array(self._task.name),
             **_name_arrays(arguments),
             **self.state_dict(),
             **{f"cost/{name}": np.array(value) for name, value in (metrics or {}).items()},

@@ -8,6 +8,7 @@ Plain arrays, which `numpy.load(path, allow_pickle=False)` reads, too:
 | `value/NAME`, `slots/GROUP` | weights, statistics, optimizers after the last good update |
 | `updates`, `global_t` | made so far; environment steps that were learned from |
 | `cost/NAME` | costs and metrics, means over the iteration's updates up to the one that failed |
+| `task` | name of the task; `RL` where the algorithm has one |
 | `settings` | text of the run's config.yaml, where there is one |
 """
 

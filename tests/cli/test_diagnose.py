@@ -1,5 +1,6 @@
 """`relaax diagnose` on the file of a run that has failed. covers P25"""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -8,11 +9,14 @@ import numpy as np
 import pytest
 from support.batch import load
 from support.cluster import ROOT
+from support.hierarchy import FOLDER
+from support.rollouts import make_rollout
 
 from relaax_like.cli.diagnose import compute_gradient_norms, find_causes, show_diagnosis
 from relaax_like.config.loader import dump_experiment, load_experiment
 from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
+from relaax_like.launch.learners import make_learning_tasks
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.training_error import load_training_error, save_training_error
 from relaax_like.learn.updates import LearningTask, NotFiniteError
@@ -62,6 +66,33 @@ def test_it_shows_what_is_not_finite_and_why(run_dir, capsys):
     assert re.search(r"value\.out\.W\s*│\s*[0-9.]+e\+2", text)  # gradients, computed anew
     assert re.search(r"policy\.out\.b\s*│\s*[0-9]", text)
     assert re.search(r"batch/rewards/reward\s*│ 32 x 8 x 1\s*│\s*1 │", text)
+
+
+def test_of_several_tasks_it_shows_the_one_that_failed(tmp_path, capsys):
+    sets = ("learner.placement=server", "algorithm.rollouts={goal: 4, control: 4}")
+    file = tmp_path / "experiment.yaml"
+    file.write_text(f"run_dir: {tmp_path}\nalgorithm: {{path: '{FOLDER}'}}\n")
+    experiment = load_experiment(file, sets)
+    (tmp_path / "config.yaml").write_text(dump_experiment(experiment))
+    task, _ = make_learning_tasks(experiment)["goal"]
+    policy = LearningPolicy(task, experiment.algorithm.plan["goal"], 0, run_dir=tmp_path)
+    rollout = make_rollout(4, seed=0, steps=4)
+    observations = np.ones((5, 4, 2), np.float32)
+    rollout = dataclasses.replace(
+        rollout,
+        inputs={"observation": observations[:-1]},
+        next_inputs={"observation": observations[1:]},
+        actions={"goal": np.zeros((4, 4), np.int64)},
+        rewards=np.full((4, 4, 1), 3e38, np.float32),
+    )
+    collector = Collector(4, 4, capacity=4)
+    collector.add(rollout)
+    with pytest.raises(NotFiniteError):
+        policy.forward(policy.data_preprocess(collector.get_training_data()))
+    assert show_diagnosis(tmp_path) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("task goal\n")
+    assert re.search(r"logits\.W\s*│\s*(inf|nan|[0-9])", text)  # gradients, computed anew
 
 
 def test_gradients_are_those_of_the_weights_in_the_file(run_dir):
