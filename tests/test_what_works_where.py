@@ -18,8 +18,8 @@ import pytest
 from support.cluster import ROOT, TRACE, Cluster
 from support.contract import find_line, write_folder
 from support.contract.slots import CountingSlots
+from support.cues.slots import CueSlots
 from support.hierarchy import FOLDER as HIERARCHICAL
-from support.hierarchy import CueSlots
 
 import relaax_like
 from relaax_like.client import Interactor, RlxClient

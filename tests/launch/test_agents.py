@@ -5,7 +5,8 @@ import types
 
 import pytest
 from support.cluster import BARE, POLICY_GRADIENT
-from support.hierarchy import FOLDER, CueSlots, serve
+from support.cues.slots import CueSlots
+from support.hierarchy import FOLDER, serve
 from support.hierarchy import make_host as make_hierarchy
 
 from relaax_like.agent.batch_agent import SimpleRLAgent

@@ -65,9 +65,10 @@ def test_a_manager_whose_guardian_is_killed_goes_on(processes: Processes) -> Non
     manager = processes.start("manager", [sys.executable, "-c", MANAGER])
     for name in ("orderly", "stubborn", "shell"):
         manager.wait_for(rf"{name} +\| up")
-    (guardian,) = [p for p in processes.find_left() if p.cmdline()[-2].endswith("guardian.py")]
+    left = {process: process.cmdline() for process in processes.find_left()}
+    (guardian,) = [process for process, argv in left.items() if argv[-2].endswith("guardian.py")]
+    orderly = next(process for process, argv in left.items() if ORDERLY in argv)
     guardian.kill()
-    orderly = next(p for p in processes.find_left() if ORDERLY in p.cmdline())
     orderly.kill()
     # It is started again.
     wait_until(lambda: [line for line in manager.lines if "| up" in line][3:], manager)

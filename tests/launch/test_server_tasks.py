@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ROOT, TRACE, Cluster, Processes, find_command
-from support.hierarchy import FOLDER, CueSlots
+from support.cues.slots import CueSlots
+from support.hierarchy import FOLDER
 from support.threads import Caller
 
 from relaax_like.client import Interactor, RlxClient

@@ -7,7 +7,8 @@ import time
 import numpy as np
 import pytest
 from support.bridge import make_backend, serve
-from support.hierarchy import FOLDER, CueSlots, load, make_host
+from support.cues.slots import CueSlots
+from support.hierarchy import FOLDER, load, make_host
 from support.hierarchy import serve as serve_tasks
 from support.rlx import RawClient, ServerThread, array, make_next, make_start, serve_rlx
 

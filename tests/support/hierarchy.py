@@ -6,11 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from relaax_like.algorithm import Algorithm
 from relaax_like.bridge.in_process import InProcessClient
-from relaax_like.client.interactor import Transition
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.optimizer import OptimizerConfig
@@ -22,7 +19,6 @@ from relaax_like.learn.tasks import Tasks
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.rlx_server.hosting import BatchHost
-from relaax_like.wire.spaces import Box, Discrete
 
 FOLDER = Path(__file__).parent / "hierarchical_algorithm"
 
@@ -63,61 +59,3 @@ def make_host(
     host = agents.make_agent_host(experiment, make_client, "test")
     assert isinstance(host, BatchHost)
     return host
-
-
-class CueSlots:
-    """Episodes of 3 to 10 steps: a cue is shown, and each step the action that equals it gives 1.
-
-    Any other gives -1. Every third episode is cut off.
-    """
-
-    observation_space = Box(dtype="float32", shape=(2,))
-    action_space = Discrete(n=2)
-
-    def __init__(self, slots: int, seed: int):
-        self.slots = slots
-        self._random = np.random.default_rng(seed)
-        self._cues = np.zeros(slots, np.int64)
-        self._left = np.zeros(slots, np.int64)
-
-    def reset(self, mask: np.ndarray | None = None) -> np.ndarray:
-        """Begins new episodes in the slots of the mask."""
-        new = np.ones(self.slots, np.bool_) if mask is None else mask
-        self._cues[new] = self._random.integers(2, size=int(new.sum()))
-        self._left[new] = self._random.integers(3, 11, size=int(new.sum()))
-        return self._observe()
-
-    def step(self, actions: np.ndarray) -> Transition:
-        """Rewards the actions."""
-        rewards = np.where(actions == self._cues, 1.0, -1.0)
-        self._left -= 1
-        ended = self._left == 0
-        truncated = ended & (self._random.random(self.slots) < 1 / 3)
-        finals = self._observe()
-        return Transition(
-            observations=self.reset(ended),
-            rewards=rewards,
-            terminated=ended & ~truncated,
-            truncated=truncated,
-            final_observations=finals if ended.any() else None,
-            success=np.where(rewards > 0, 1, 0).astype(np.int8),
-        )
-
-    def get_state(self) -> dict[str, Any]:
-        """Returns all that decides what comes next."""
-        return {
-            "cues": self._cues.copy(),
-            "left": self._left.copy(),
-            "random": self._random.bit_generator.state,
-        }
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
-        self._cues, self._left = state["cues"].copy(), state["left"].copy()
-        self._random.bit_generator.state = state["random"]
-
-    def close(self) -> None:
-        """Holds nothing."""
-
-    def _observe(self) -> np.ndarray:
-        return np.eye(2, dtype=np.float32)[self._cues]
