@@ -82,9 +82,12 @@ class ExperienceServicer:
             ended = stream.ended
             # In this order: who acts on does so with values at least as new.
             progress = sink.wait(name, incarnation, seen, -1, 0.0)
+            own_version = sink.version if first.task else None
             reply = self._backend.pull(name, have)
             if first.task:
-                reply = _replace_version(reply, sink.version, have)
+                # The run's version as long as the learner is being loaded.
+                version = reply.version if own_version is None else own_version
+                reply = _replace_version(reply, version, have)
             yield from progress_to_messages(progress, reply, ranges)
             # What the client sends again must not be in the first answer: by that it tells what a
             # server before this one has received and lost.
@@ -116,11 +119,11 @@ def _find_sink(sinks: Mapping[str, ExperienceSink], task: str) -> ExperienceSink
     """
     if task in sinks:
         return sinks[task]
-    came = f"task {task[:60]!r}" if task else "no task"
-    expected = "no task, since it has one" if _ONLY_TASK in sinks else f"one of {', '.join(sinks)}"
+    came = f"for task {task[:60]!r}" if task else "without a task"
+    has = "one task, which is not named" if _ONLY_TASK in sinks else f"the tasks {', '.join(sinks)}"
     raise LeasedError(
-        f"experience: for {came}, but the algorithm of this run expects {expected}; use the same "
-        "algorithm folder on both sides"
+        f"experience: {came}, but the algorithm of this run has {has}; use the same algorithm "
+        "folder on both sides"
     )
 
 
@@ -129,10 +132,9 @@ def _replace_version(reply: Reply, version: int, have: int | None) -> Reply:
 
     Args:
       reply: with the version of the run.
-      version: of the task's newest values, which can be newer than the reply.
+      version: of the task's newest values, at most that of the run.
       have: version of the values that the client has; None: it has none.
     """
-    version = min(version, reply.version)
     values = None if have is not None and version <= have else reply.values
     return replace(reply, version=version, values=values)
 

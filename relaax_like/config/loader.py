@@ -364,8 +364,8 @@ class _ExperimentLoader:
             if not isinstance(plan, OnPolicy | Episodes):
                 self._problems.add(
                     (ALGORITHM,),
-                    f"{place}: the plan of task {task!r} is {type(plan).__name__}, but a task of "
-                    "several learns from what agents play; expected OnPolicy or Episodes",
+                    f"{place}: the plan of task {task!r} is {type(plan).__name__}, but with "
+                    "several tasks each learns from its agents; expected OnPolicy or Episodes",
                 )
         single = [task for task, plan in plans.items() if not makes_complete_updates(plan)]
         if single and makes_complete_updates(plans):

@@ -236,7 +236,7 @@ class ParameterServerClient(abc.ABC):
 
 
 class Publisher(abc.ABC):
-    """A parameter server as the single learner in its process uses it."""
+    """A parameter server as a learner in its process uses it: the only one, or that of one task."""
 
     @abc.abstractmethod
     def lease(self) -> Lease:
@@ -301,8 +301,8 @@ class ExperienceSink(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def version(self) -> int:
-        """Version of the newest values of this learner; 0 until it is loaded."""
+    def version(self) -> int | None:
+        """Version of the newest values of this learner; None until it is loaded."""
 
     @abc.abstractmethod
     def add(self, experience: Experience) -> None:

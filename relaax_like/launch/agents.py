@@ -1,6 +1,7 @@
 """Loads the experiment's algorithm and makes the host of its agents."""
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -75,10 +76,12 @@ def make_remote_learners(
       get_sampling_sec: see `RemoteLearner`.
     """
 
+    failing = threading.Lock()
+
     def fail(error: RelaaxError) -> None:
-        if not shutdown.requested.is_set():  # else another task has reported it
+        if failing.acquire(blocking=False):  # it is never released: one task reports it
             logger.error("%s", error)
-        shutdown.request(EXIT_USAGE)
+            shutdown.request(EXIT_USAGE)
 
     def make_learner(task: str) -> RemoteLearner:
         name = f"{client_id}-{task}" if task else client_id

@@ -333,8 +333,8 @@ def require_plan(experiment: Experiment) -> RolloutPlan:
     if isinstance(get_plan(experiment.algorithm), Mapping):
         place = describe_place(type(experiment.algorithm), "plan")
         raise ConfigError(
-            f"{place}: plan is by task ({', '.join(plans)}), but only algorithms with one task are "
-            "supported here"
+            f"{place}: plan is by task ({', '.join(plans)}), but files have rollouts of one task; "
+            "learn from live environments, or define make_model in model.py for one task"
         )
     return plans[TASK]
 

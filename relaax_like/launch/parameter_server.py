@@ -345,6 +345,7 @@ def make_experience_services(
             on_failure,
             waits=isinstance(own, OnPolicy),
             task=task,
+            has_others=len(plans) > 1,
         )
 
     return ExperienceServices(make_learners, make_service, on_failure, tuple(plans))

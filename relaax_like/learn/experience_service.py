@@ -98,7 +98,8 @@ class ExperienceService(ExperienceSink):
       max_rollout_bytes: longest serialised rollout that is taken.
       on_failure: called, from the thread, when learning has failed for good; the default logs it.
       waits: whether agents wait for an iteration that is not complete; else only for complete ones.
-      task: of several; "": the only one. Where there are others nobody waits for an iteration that
+      task: its name, for lines of the log; "": the only one, without a name.
+      has_others: whether other tasks of the run learn, too. Then nobody waits for an iteration that
         is not complete: an agent that waits for one task would keep the others from theirs.
     """
 
@@ -110,6 +111,7 @@ class ExperienceService(ExperienceSink):
         on_failure: Callable[[Exception], None] = log_failure,
         waits: bool = True,
         task: str = "",
+        has_others: bool = False,
     ):
         self._make_learner = make_learner
         self._columns = columns
@@ -118,7 +120,7 @@ class ExperienceService(ExperienceSink):
         self._changed = threading.Condition()  # guards all that follows, and notifies of changes
         self._source: Collected | None = None  # once the learner is loaded
         self._waits = waits
-        self._holding = Holding(waits and not task)
+        self._holding = Holding(waits and not has_others)
         self._of_task = f" of task {task}" if task else ""
         self._clients: dict[str, _Client] = {}
         self._by_ticket: dict[int, tuple[_Client, int]] = {}
@@ -135,10 +137,10 @@ class ExperienceService(ExperienceSink):
         return self._max_rollout_bytes
 
     @property
-    def version(self) -> int:
+    def version(self) -> int | None:
         """Version of the learner's newest values; see `ExperienceSink`."""
         with self._changed:
-            return self._version
+            return None if self._source is None else self._version
 
     def start(self) -> None:
         """Loads the learner, and begins to learn; returns at once."""

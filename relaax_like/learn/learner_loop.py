@@ -108,7 +108,7 @@ class Sink(abc.ABC):
         """Makes the update continue with the newest values, and returns them."""
 
     def refresh(self, newest: LearnerUpdate) -> LearnerUpdate:
-        """Returns the newest update with the counts that others of the run have led to since."""
+        """Updates the counts to include those of the run's other learners."""
         return newest
 
     @abc.abstractmethod
@@ -314,7 +314,9 @@ class LearnerLoop(Generic[SourceT]):
             times = times if self._records_times else {}
             if iteration.mean_version is not None:
                 times[LAG] = version - iteration.mean_version
-            rates = self.source.take_curves(sample_rate) if self._records_times else {}
+            rates = self.source.take_curves(sample_rate)  # it empties what they are made of
+            if not self._records_times:
+                rates = {}
             self._means.add({**curves, **times, **rates})
         return update
 

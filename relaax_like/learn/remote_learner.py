@@ -252,7 +252,12 @@ class RemoteLearner(Learner):
             self._stream = stream  # which `_run` closes, whatever is raised
             if self._stopping.is_set():
                 raise ServerUnavailableError("this process is shutting down")
-            stream.open(self._incarnation, version, self._epoch, self._names)
+            try:
+                stream.open(self._incarnation, version, self._epoch, self._names)
+            except InvalidInputError as error:
+                raise ConfigError(
+                    f"{error}; use the same algorithm folder as {self._name}"
+                ) from error
             for work in self._under_way.values():
                 if work.experience is not None:
                     stream.send(work.experience)

@@ -14,7 +14,7 @@ from relaax_like.core.manifest import Manifest, Segment
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import Counts, Lease, Publication, Received, Reply, TrainReturn
 from relaax_like.core.roles import Publisher
-from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.errors import InvalidInputError, RelaaxError
 
 T = TypeVar("T")
 
@@ -81,6 +81,11 @@ class TaskPublishers:
                 received=_merge_received(task, newest.received, publication.received),
             )
             reply = self.publisher.publish(merged)
+            if reply.outcome != "applied" and not reply.finished:
+                raise RelaaxError(
+                    f"publication {merged.number} of task {task} was ignored, as the run has had "
+                    "one of that number; see the error before this one"
+                )
             if reply.outcome == "applied":
                 newest = replace(
                     newest,

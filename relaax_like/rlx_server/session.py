@@ -205,7 +205,7 @@ class Session:
         self._greeting: Greeting | None = None
         self._reader: StepReader | None = None
         self._agents: SlotAgents | None = None
-        self._batch_agents: BatchAgents | None = None  # the same, where they are such
+        self._batch_agents: BatchAgents | None = None  # the same agents, if batch-native
         self._running = False
         self._episodes = 0
         self._meter = EpisodeMeter(0)

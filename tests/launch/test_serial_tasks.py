@@ -96,7 +96,7 @@ def test_iterations_of_another_size_do_not_resume_in_the_middle(
 
 
 def test_an_iteration_of_each_task_is_measured(tmp_path: Path) -> None:
-    assert 0 < measure(load_experiment(write_experiment(tmp_path))) < 10
+    assert measure(load_experiment(write_experiment(tmp_path))) > 0
 
 
 def test_an_algorithm_that_stops_epochs_can_be_evaluated(folder: Path, tmp_path: Path) -> None:

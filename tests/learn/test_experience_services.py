@@ -20,14 +20,16 @@ from support.learning import (
 )
 from support.threads import WAIT_SEC
 
+from relaax_like.bridge.collecting import CollectStream
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.core.manifest import Variable, make_manifest
-from relaax_like.core.records import LearnerUpdate, LearnRequest
+from relaax_like.core.records import Experience, LearnerUpdate, LearnRequest
 from relaax_like.learn import experience_service, holding
 from relaax_like.learn.experience_service import ExperienceService
 from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.learn.remote_learners import RemoteLearners
+from relaax_like.learn.rollout_messages import rollout_to_bytes
 from relaax_like.learn.task_publishers import TaskPublishers
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire.errors import ConfigError, LeasedError, RelaaxError
@@ -78,7 +80,7 @@ def read(server: ParameterServer, task: str) -> list[np.ndarray]:
 
 
 def make_service(task: str, make_learner: Callable, on_failure: Callable) -> ExperienceService:
-    return ExperienceService(make_learner, COLUMNS, 1 << 24, on_failure, task=task)
+    return ExperienceService(make_learner, COLUMNS, 1 << 24, on_failure, task=task, has_others=True)
 
 
 @contextlib.contextmanager
@@ -200,8 +202,8 @@ def test_nobody_waits_for_an_iteration_that_is_not_complete(
 @pytest.mark.parametrize(
     ("task", "words"),
     [
-        ("act", "for task 'act', but .* expects one of goal, control; use the same algorithm"),
-        ("", "for no task, but .* expects one of goal, control"),
+        ("act", "for task 'act', but .* has the tasks goal, control; use the same algorithm"),
+        ("", "without a task, but .* has the tasks goal, control"),
     ],
 )
 def test_an_unknown_task_is_refused_by_name(task: str, words: str, server: ParameterServer) -> None:
@@ -215,6 +217,47 @@ def test_an_unknown_task_is_refused_by_name(task: str, words: str, server: Param
         raise failures[0]
 
 
+def test_variables_of_another_algorithm_end_the_learners(server: ParameterServer) -> None:
+    failures: list[RelaaxError] = []
+    with serve(server) as link:
+        remote = make_remote(link, failures)
+        remote.learner("goal", ["goal/other"], ["goal/other"])
+        wait_until(lambda: failures, "a failure")
+        remote.stop()
+    with pytest.raises(ConfigError, match=r"goal/other.*the same algorithm folder as the param"):
+        raise failures[0]
+
+
+def test_what_comes_again_after_a_restart_is_counted_once(server: ParameterServer) -> None:
+    def send(link: Link, task: str, env_steps: int, *sequences: int) -> CollectStream:
+        stream = link.collect_stream("rlx", WAIT_SEC, task)
+        stream.open(1, 0, 0)
+        for sequence in sequences:
+            stream.send(
+                Experience(
+                    client_id="rlx",
+                    incarnation=1,
+                    sequence=sequence,
+                    columns=COLUMNS,
+                    rollout=rollout_to_bytes(make_rewarded(COLUMNS, 1.0)),
+                    env_steps=env_steps,
+                )
+            )
+        return stream
+
+    with serve(server) as link:
+        streams = [send(link, "goal", 0, 1), send(link, "control", ENV_STEPS, 1, 2)]
+        wait_until(lambda: server.version == 3, "3 publications")
+        for stream in streams:
+            stream.close()
+    with serve(server) as link:
+        streams = [send(link, "goal", 0, 1, 2), send(link, "control", ENV_STEPS, 1, 2, 3)]
+        wait_until(lambda: server.version == 5, "2 more")
+        for stream in streams:
+            stream.close()
+    assert (server.global_t, server.version) == (3 * ENV_STEPS, 5)
+
+
 def test_a_task_is_refused_where_there_is_one(server: ParameterServer) -> None:
     service = make_plain_service(server)
     grpc_server, port = BridgeControl().create_server("127.0.0.1:0", server, experience=service)
@@ -222,7 +265,9 @@ def test_a_task_is_refused_where_there_is_one(server: ParameterServer) -> None:
     with BridgeControl().connect(f"127.0.0.1:{port}") as link:
         stream = link.collect_stream("rlx", WAIT_SEC, "goal")
         stream.open(1, 0, 0)
-        with pytest.raises(LeasedError, match=r"for task 'goal', but .* expects no task, since it"):
+        with pytest.raises(
+            LeasedError, match=r"for task 'goal', but .* has one task, which is not"
+        ):
             next(iter(stream))
     grpc_server.stop(0).wait(WAIT_SEC)
 
@@ -236,9 +281,10 @@ def test_a_failure_of_all_tasks_is_reported_once() -> None:
         raise ConfigError("no such model")
 
     services = ExperienceServices(fail, make_service, failures.append, TASKS)
+    before = set(threading.enumerate())
     services.start()
     services.join()
     assert [str(failure) for failure in failures] == ["no such model"]
     assert len(made) == 1
-    assert not [t for t in threading.enumerate() if t.name == "learner"]
+    assert set(threading.enumerate()) <= before
     services.stop()

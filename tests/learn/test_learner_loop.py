@@ -381,6 +381,16 @@ def test_the_lag_is_that_of_all_samples_and_rates_count_what_came(
     assert points["Time/Sampled Timesteps per Second"] == [30.0, 0.0, 0.0, 10.0]
 
 
+def test_without_curves_of_times_no_sampling_times_pile_up(server: ParameterServer) -> None:
+    loop = make_plain_learner(server, records_times=False)
+    loop.load()
+    for client in range(100):
+        loop.source.add_sampling(f"client-{client}", 1.0)
+    loop.source.add(make_rewarded(COLUMNS, 1.0), ())
+    assert loop.learn() is not None
+    assert "Time/Ideal Sample Rate" not in loop.source.take_curves(1.0)
+
+
 def test_too_many_rollouts_are_refused_and_none_after_the_end(server: ParameterServer) -> None:
     learner = make_plain_learner(server, capacity=2 * COLUMNS)
     learner.load()

@@ -206,6 +206,7 @@ def make_plain_learner(
     capacity: int = 4 * COLUMNS,
     folder: Path = Path("unused"),
     make_collector: Callable[[], Collector] | None = None,
+    records_times: bool = True,
 ) -> LearnerLoop[Collected]:
     """Makes a learner with a PlainPolicy; it writes nothing to the folder."""
     policy = policy or PlainPolicy()
@@ -219,7 +220,7 @@ def make_plain_learner(
     tally = Tally()
     source = Collected(collector, tally, layout)
     sink = Publishing(server, policy, tally)  # type: ignore[arg-type]
-    return LearnerLoop(source, base, sink, server.metrics())
+    return LearnerLoop(source, base, sink, server.metrics(), records_times=records_times)
 
 
 def make_plain_service(
