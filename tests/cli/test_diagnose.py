@@ -63,7 +63,7 @@ def test_it_shows_what_is_not_finite_and_why(run_dir, capsys):
     assert "after 0 updates and 0 steps" in text
     assert "critic: inf" in text
     assert "batch/rewards/reward reaches 1e+30: set normalize_rewards" in text
-    assert re.search(r"value\.out\.W\s*│\s*[0-9.]+e\+2", text)  # gradients, computed anew
+    assert re.search(r"value\.out\.W\s*│\s*[0-9.]+e\+2", text)  # gradients, computed again
     assert re.search(r"policy\.out\.b\s*│\s*[0-9]", text)
     assert re.search(r"batch/rewards/reward\s*│ 32 x 8 x 1\s*│\s*1 │", text)
 
@@ -92,7 +92,7 @@ def test_of_several_tasks_it_shows_the_one_that_failed(tmp_path, capsys):
     assert show_diagnosis(tmp_path) == 0
     text = capsys.readouterr().out
     assert text.startswith("task goal\n")
-    assert re.search(r"logits\.W\s*│\s*(inf|nan|[0-9])", text)  # gradients, computed anew
+    assert re.search(r"logits\.W\s*│\s*(inf|nan|[0-9])", text)  # gradients, computed again
 
 
 def test_gradients_are_those_of_the_weights_in_the_file(run_dir):
