@@ -184,6 +184,25 @@ def test_a_stream_has_the_values_of_its_task_once(server: ParameterServer) -> No
         remote.stop()
 
 
+def test_until_its_learner_is_loaded_a_task_has_the_runs_version(server: ParameterServer) -> None:
+    with serve(server) as link:
+        remote = make_remote(link, [])
+        Agents(remote, "control").learn(1)
+        remote.stop()
+    services = make_services(server)  # of another start; nothing is loaded
+    assert services.sinks["goal"].version is None
+    grpc_server, port = BridgeControl().create_server(
+        "127.0.0.1:0", server, experience=services.sinks
+    )
+    grpc_server.start()
+    with BridgeControl().connect(f"127.0.0.1:{port}") as link:
+        remote = make_remote(link, [])
+        assert Agents(remote, "goal").versions == [1]
+        remote.stop()
+    services.stop()
+    grpc_server.stop(0).wait(WAIT_SEC)
+
+
 def test_nobody_waits_for_an_iteration_that_is_not_complete(
     server: ParameterServer,
 ) -> None:

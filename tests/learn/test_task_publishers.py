@@ -18,7 +18,7 @@ from relaax_like.nn.layers import Dense
 from relaax_like.nn.normalization import Normalizer
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import Snapshots
-from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError
 
 CONFIG = load("config").Config()
 LinearPolicy, Reinforce = load("algorithm").LinearPolicy, load("algorithm").Reinforce
@@ -131,6 +131,15 @@ def test_publications_of_tasks_are_merged_and_counted_on(server, tasks):
     again = goal.lease()
     assert (again.number, again.version, again.global_t) == (3, 3, 8)
     assert all(np.all(array == 3.0) for array in again.manifest.unpack(again.values))
+
+
+def test_a_publication_that_the_run_ignores_ends_its_learner(server, tasks):
+    publishers = make_publishers(server, tasks)
+    goal = publishers.make_publisher("goal")
+    lease = goal.lease()
+    server.publish(make_publication(server.lease(), 9.0))  # what a half-failed one leaves behind
+    with pytest.raises(RelaaxError, match="publication 1 of task goal was ignored"):
+        goal.publish(make_publication(lease, 1.0))
 
 
 def test_each_step_is_counted_once_whichever_task_publishes(server, tasks):
