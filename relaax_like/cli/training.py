@@ -96,7 +96,8 @@ def _train(
 def _run_processes(
     experiment: Experiment, sets: Sequence[str], trace: bool, take_folder: Callable[[], None]
 ) -> int:
-    from relaax_like.launch.manager import Manager
+    from relaax_like.launch.log_file import add_log_file
+    from relaax_like.launch.manager import Manager, output
     from relaax_like.launch.parameter_server import make_run_dir
     from relaax_like.launch.run import make_process_specs, validate_servers
     from relaax_like.launch.run_folder import RUN, describe_start
@@ -107,6 +108,7 @@ def _run_processes(
     manager = Manager(make_process_specs(experiment, overrides, trace))
     take_folder()
     make_run_dir(experiment)
+    add_log_file(experiment.run_dir, ("", output.name))
     describe_start(experiment, RUN)
     if trace:
         clear_traces(experiment)

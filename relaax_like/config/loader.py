@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -35,9 +35,9 @@ from relaax_like.config.plan import (
     OnPolicy,
     Plan,
     Replay,
+    find_placement,
     get_plan,
     learns_offline,
-    makes_complete_updates,
     name_plan,
 )
 from relaax_like.config.problems import Problems, describe_value
@@ -327,31 +327,52 @@ class _ExperimentLoader:
             )
         elif isinstance(plan, Mapping):
             self._validate_task_plans(place, plan)
-        possible: Literal["agent", "server"] = "agent"
-        if makes_complete_updates(plan):
-            possible = "server"
-        if learner.placement not in (None, possible):
-            what = "this algorithm makes single gradients"
-            if possible == "server":
-                what = "this algorithm makes complete updates"
-            if isinstance(plan, Episodes):
-                what = f"{place}: plan is Episodes, which are put together in the server"
+        default = find_placement(plan) if learner.offline is None else "server"
+        placement = learner.placement or default
+        if placement == "server" and plan is None:
             self._problems.add(
                 (LEARNER, "placement"),
-                f"{learner.placement!r}, but {what}; set it to {possible!r}",
+                f"{placement!r}, but the algorithm declares no plan, so its agents learn by "
+                "themselves; set it to 'agent'",
             )
-        if possible != "server" and learner.save_freq != -1:
+        if placement == "agent" and isinstance(plan, Offline):
             self._problems.add(
-                (LEARNER, "save_freq"),
-                f"{learner.save_freq!r}, but only a learner in the server (placement: server) uses "
-                "this key; set it to -1",
+                (LEARNER, "placement"),
+                f"{placement!r}, but {place}: plan is Offline, and no agents play; set it to "
+                "'server'",
+            )
+        if placement == "agent" and learner.offline is not None:
+            self._problems.add(
+                (LEARNER, "placement"),
+                f"{placement!r}, but no agents play in a run that learns from files "
+                "(learner.offline); set it to 'server'",
+            )
+        if learner.target_eval_return is not None and not learner.eval_freq:
+            self._problems.add(
+                (LEARNER, "target_eval_return"),
+                f"{learner.target_eval_return!r}, but there are no evaluations (eval_freq is 0); "
+                "set eval_freq, or set this to null",
+            )
+        if placement == "server" and learner.max_lag is not None:
+            self._problems.add(
+                (LEARNER, "max_lag"),
+                f"{learner.max_lag!r}, but only learners beside agents (placement: agent) use this "
+                "key; set it to null",
             )
         self._validate_offline(learner, algorithm)
         # Kept in the run's config.yaml, which may be read from anywhere.
         previous = learner.previous and learner.previous.absolute()
         offline = learner.offline and learner.offline.absolute()
+        ahead = learner.max_rollouts_ahead
+        if ahead is None:  # an iteration with a size is of the newest policy alone
+            ahead = 1 if placement == "agent" and find_placement(plan) == "agent" else 0
         return learner.model_copy(
-            update={"placement": possible, "previous": previous, "offline": offline}
+            update={
+                "placement": placement,
+                "max_rollouts_ahead": ahead,
+                "previous": previous,
+                "offline": offline,
+            }
         )
 
     def _validate_task_plans(self, place: str, plans: Mapping[str, Plan]) -> None:
@@ -367,14 +388,6 @@ class _ExperimentLoader:
                     f"{place}: the plan of task {task!r} is {type(plan).__name__}, but with "
                     "several tasks each learns from its agents; expected OnPolicy or Episodes",
                 )
-        single = [task for task, plan in plans.items() if not makes_complete_updates(plan)]
-        if single and makes_complete_updates(plans):
-            self._problems.add(
-                (ALGORITHM,),
-                f"{place}: the plan of task {single[0]!r} has no rollouts, so it makes single "
-                "gradients beside the agents, but other tasks make complete updates in the "
-                "server; set rollouts for all tasks, or for none",
-            )
 
     def _validate_offline(self, learner: LearnerConfig, algorithm: AlgorithmConfig) -> None:
         if learner.offline is None:
@@ -400,7 +413,12 @@ class _ExperimentLoader:
                 "policy's experience; remove the key, or use an algorithm that learns from "
                 "recorded trajectories",
             )
-        for key, none in (("workers", 0), ("collect_traj", False), ("target_return", None)):
+        for key, none in (
+            ("workers", 0),
+            ("collect_traj", False),
+            ("target_return", None),
+            ("max_episodes", None),
+        ):
             value = getattr(learner, key)
             if value != none:
                 self._problems.add(

@@ -205,24 +205,31 @@ class LearnerConfig(Settings):
     """Section `learner`."""
 
     placement: Literal["agent", "server"] | None = None
-    """Where the learner runs: agent, in the rlx server beside its agents; server, in the parameter
-    server, which then receives experience instead of gradients; null: wherever the algorithm can
-    learn."""
+    """Where the learner runs: agent, in a process beside the agents of each rlx server; server, in
+    the parameter server, which then receives experience instead of gradients; null: server for
+    algorithms whose iterations have a fixed size, agent for the others."""
     max_rollouts_ahead: int | None = Field(default=None, ge=0, le=16)
     """Number of unacknowledged rollouts with which an agent keeps acting, over the network. 0: it
     waits until each rollout has been learned from, or is known not to complete an iteration; null:
-    1 with placement agent, 0 with placement server."""
+    1 with placement agent for algorithms whose iterations have no fixed size, else 0."""
+    max_lag: int | None = Field(default=None, ge=0)
+    """Placement agent: number of versions that the oldest step of an iteration may be behind the
+    values that learn from it; older iterations are dropped, and counted. null: no limit."""
     target_return: float | None = None
     """Training ends when the mean return of the last target_episodes episodes reaches this
     value."""
     target_episodes: int = Field(default=100, ge=1)
     """Number of most recent episodes whose mean return is compared with target_return."""
+    max_episodes: int | None = Field(default=None, ge=1)
+    """Training ends after this number of training episodes; null: only max_global_step counts."""
     eval_freq: int = Field(default=0, ge=0)
     """Iterations (placement agent: versions) between two evaluations with greedy episodes; 0: no
     evaluations. The best policy so far is kept as a snapshot, judged by its evaluations, or by its
     training returns if there are none."""
     num_eval_eps: int = Field(default=10, ge=1)
     """Episodes per evaluation."""
+    target_eval_return: float | None = Field(default=None, allow_inf_nan=False)
+    """Training ends when the mean return of an evaluation (eval_freq) reaches this value."""
     workers: int = Field(default=0, ge=0, le=1024)
     """`relaax train`: number of processes that play, each in environment.slots environments. 0: the
     process that learns also plays."""
@@ -230,8 +237,8 @@ class LearnerConfig(Settings):
     """Placement server: threads that compute an update; -1: the fastest number, which is measured
     when the run starts."""
     save_freq: int = Field(default=-1, ge=-1)
-    """Placement server: iterations between two copies of policy and optimizers in RUN/ckpt; -1: no
-    copies."""
+    """Iterations (placement agent: versions) between two copies of policy and optimizers in
+    RUN/ckpt, which are kept; -1: no copies."""
     collect_traj: bool = False
     """Also write the training data to RUN/trajectories: with placement server one file per
     iteration; with placement agent each learner writes a file per about 4096 steps."""
@@ -246,13 +253,6 @@ class LearnerConfig(Settings):
     hook: dict[str, JsonValue] = Field(default_factory=dict)
     """Hooks of the learner; see config/base_learner.py. With placement agent, each rlx server's
     or worker's learner has them, but none of checkpoints."""
-
-    @property
-    def rollouts_ahead(self) -> int:
-        """What `max_rollouts_ahead` comes to."""
-        if self.max_rollouts_ahead is not None:
-            return self.max_rollouts_ahead
-        return 0 if self.placement == "server" else 1
 
     @field_validator("backprop_workers")
     @classmethod

@@ -15,6 +15,7 @@ from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.initial_values_main import make_initial_values
 from relaax_like.launch.live import JsonProgress, NewestScalars, Progress, open_progress
 from relaax_like.launch.local import LocalAgents, make_local_agents
+from relaax_like.launch.log_file import keeping_log
 from relaax_like.launch.modes import LogMode
 from relaax_like.launch.parameter_server import (
     make_parameter_server,
@@ -25,7 +26,8 @@ from relaax_like.launch.parameter_server import (
     watch_progress,
 )
 from relaax_like.launch.process import Shutdown
-from relaax_like.launch.run_folder import TRAIN, describe_start, write_config
+from relaax_like.launch.run_folder import TRAIN, describe_start, write_config, write_results
+from relaax_like.launch.version_copies import open_version_copies
 from relaax_like.nn.compiling import get_compile_seconds, use_compile_cache
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire import tracing
@@ -85,6 +87,11 @@ class BaseTrainer(abc.ABC):
         experiment = self.experiment
         use_compile_cache(experiment.compile_cache)
         make_run_dir(experiment)
+        with keeping_log(experiment.run_dir):
+            return self._run(shutdown)
+
+    def _run(self, shutdown: Shutdown) -> int:
+        experiment = self.experiment
         serving: list[ParameterServer] = []
         with make_recorder(experiment, lambda: serving[0].global_t if serving else 0) as recorder:
             newest = NewestScalars(recorder)
@@ -101,6 +108,7 @@ class BaseTrainer(abc.ABC):
         if isinstance(progress, JsonProgress):
             progress.show(self.status)
         print_summary(experiment, self.status, serves=False)
+        write_results(experiment, self.status)
         logger.info("time        %s", self._describe_times())
         return 0 if server.finished else shutdown.exit_status
 
@@ -190,7 +198,10 @@ class BaseTrainer(abc.ABC):
                     learner = self.experiment.learner
                     if learner.placement == "server" and not learner.workers:
                         set_backprop_workers(self.experiment)
-                    with open_version_tests(self.experiment, server):
+                    with (
+                        open_version_tests(self.experiment, server),
+                        open_version_copies(self.experiment, server),
+                    ):
                         self.train(server, shutdown.requested)
             finally:
                 self._returned = time.perf_counter()

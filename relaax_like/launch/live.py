@@ -265,7 +265,7 @@ def _logging_to(console: Console, lock: threading.RLock) -> Iterator[None]:
     handler = _ConsoleHandler(console, lock)
     if before:
         handler.setFormatter(before[0].formatter)
-    root.handlers[:] = [handler]
+    root.handlers[:] = [handler, *before[1:]]
     try:
         yield
     finally:

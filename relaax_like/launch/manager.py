@@ -21,6 +21,9 @@ from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.reports import Event, Report
 
 logger = logging.getLogger(__name__)
+# The lines of all processes, beside standard output; for a log file.
+output = logging.getLogger(f"{__name__}.output")
+output.propagate = False
 
 # From SIGTERM to SIGKILL.
 TERM_SEC = 6.0
@@ -473,5 +476,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _print_line(name: str, width: int, line: str) -> None:
-    sys.stdout.write(f"{name:{width}} | {line}\n")
+    text = f"{name:{width}} | {line}"
+    output.info("%s", text)
+    sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

@@ -28,6 +28,7 @@ from relaax_like.core.prediction import TASK
 from relaax_like.core.records import Status
 from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.learners import make_iteration_learners
+from relaax_like.launch.log_file import add_log_file
 from relaax_like.launch.previous import load_previous
 from relaax_like.launch.process import (
     EXIT_ERROR,
@@ -39,7 +40,13 @@ from relaax_like.launch.process import (
     validate_port_free,
 )
 from relaax_like.launch.recording import make_file_recorder
-from relaax_like.launch.run_folder import SERVERS, describe_start, is_described, write_config
+from relaax_like.launch.run_folder import (
+    SERVERS,
+    describe_start,
+    is_described,
+    write_config,
+    write_results,
+)
 from relaax_like.launch.runs import EPISODE_LENGTH, EPISODES, MEAN_RETURN
 from relaax_like.launch.security import (
     make_client_security,
@@ -47,6 +54,7 @@ from relaax_like.launch.security import (
     validate_exposure,
     validate_unprotected,
 )
+from relaax_like.launch.version_copies import open_version_copies
 from relaax_like.learn.experience_service import ExperienceService, log_failure
 from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.metrics.buffered import BufferedMetrics
@@ -159,6 +167,8 @@ def make_parameter_server(
             max_global_step=experiment.algorithm.max_global_step,
             scores_returns=not experiment.learner.eval_freq,
             target=target,
+            target_score=experiment.learner.target_eval_return,
+            max_episodes=experiment.learner.max_episodes,
             snapshot_every_sec=settings.checkpoint_time_interval,
             snapshot_every_env_steps=settings.checkpoint_global_step_interval,
             recipe=_find_recipe(experiment),
@@ -203,6 +213,8 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     security = make_server_security(experiment)
     validate_port_free(settings.bind, "--bind")
     make_run_dir(experiment)
+    if not reporter.is_heard:  # else `relaax run` writes the lines of all its processes
+        add_log_file(experiment.run_dir)
     serving: list[ParameterServer] = []
     metrics = make_recorder(experiment, lambda: serving[0].global_t if serving else 0)
     with shutdown.interrupting(), tracing.span(tracing.START):
@@ -234,7 +246,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             ends.callback(services.stop)
         logger.info("parameter server on %s:%d", settings.bind.host, port)
         reporter.report(Event.READY)
-        with tests:
+        with tests, open_version_copies(experiment, server):
             watch_progress(
                 server,
                 shutdown,
@@ -250,6 +262,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         # Whatever becomes of the calls: what was learned is to be saved.
         grpc_server.stop(grace=1.0).wait(_CALLS_SEC)
     print_summary(experiment, server.status())
+    write_results(experiment, server.status())
     status = 0 if server.status().finished else shutdown.exit_status
     if services is not None or experiment.learner.eval_freq:
         # TensorFlow's own end takes seconds; while an iteration is still being computed, it aborts.

@@ -3,10 +3,14 @@
 RUN/config.yaml        the resolved settings, of the newest start
 RUN/experiment.info    settings, command lines, versions, machine, times; for people
 RUN/experiment.yaml    the same, for programs
+RUN/results.json       how the newest start ended
+RUN/log.txt            what it printed; see launch/log_file.py
 """
 
 import contextlib
 import importlib.metadata
+import json
+import logging
 import os
 import platform
 import shlex
@@ -22,6 +26,7 @@ from relaax_like.config.loader import dump_experiment, export_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import CONFIG_NAME
 from relaax_like.config.yaml_document import read_yaml, write_yaml
+from relaax_like.core.records import Status
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.journal_format import HEADER_BYTES, list_segments
 from relaax_like.parameter_server.published_state import NAMES
@@ -30,10 +35,13 @@ from relaax_like.wire.errors import ConfigError
 
 EXPERIMENT_NAME = "experiment.yaml"
 INFO_NAME = "experiment.info"
+RESULTS_NAME = "results.json"
 # How a run is started: in one process, as processes, or as servers by themselves.
 TRAIN, RUN, SERVERS = "train", "run", "servers"
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 _GIT_SEC = 5.0
+_TIME = "%Y-%m-%d %H:%M:%S %z"
+logger = logging.getLogger(__name__)
 
 
 def begin_run(experiment: Experiment, force: bool) -> None:
@@ -123,7 +131,7 @@ def describe_start(experiment: Experiment, command: str) -> None:
         "command": command,
         "argv": list(sys.argv),
         "folder": str(Path.cwd()),
-        "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "time": time.strftime(_TIME),
         "machine": {
             "host": platform.node(),
             "system": platform.platform(),
@@ -143,6 +151,23 @@ def describe_start(experiment: Experiment, command: str) -> None:
     _replace(path, write_yaml({"starts": starts, "settings": settings}))
     info = "\n".join([*map(_format_start, starts), "settings of the most recent start\n"])
     _replace(experiment.run_dir / INFO_NAME, info + _indent(write_yaml(settings)))
+
+
+def write_results(experiment: Experiment, status: Status) -> None:
+    """Writes results.json; where it cannot be written, a line says so."""
+    results = {
+        "finished": status.finished,
+        "global_t": status.global_t,
+        "version": status.version,
+        "episodes": status.episodes,
+        "mean_return": status.mean_return,
+        "return_episodes": status.return_episodes,
+        "time": time.strftime(_TIME),
+    }
+    try:
+        _replace(experiment.run_dir / RESULTS_NAME, json.dumps(results, indent=2) + "\n")
+    except ConfigError as error:
+        logger.warning("%s", error)
 
 
 def is_described(experiment: Experiment) -> bool:

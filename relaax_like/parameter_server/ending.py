@@ -34,35 +34,59 @@ class Ending:
     Args:
       max_global_step: environment steps after which it ends; None: no limit.
       target: mean return that ends it; None: none does.
+      target_score: score of a snapshot that ends it; None: none does.
+      max_episodes: training episodes after which it ends; None: no limit.
 
     Attributes:
       reason: what ended it, or "" while it goes on.
     """
 
-    def __init__(self, max_global_step: int | None, target: Target | None):
+    def __init__(
+        self,
+        max_global_step: int | None,
+        target: Target | None,
+        target_score: float | None = None,
+        max_episodes: int | None = None,
+    ):
         self.reason = ""
         self._max_global_step = max_global_step
         self._target = target
+        self._target_score = target_score
+        self._max_episodes = max_episodes
+        self._lock = threading.Lock()  # guards the change of `reason`
         self._ended = threading.Event()
         self._told: set[str] = set()
 
     def check(self, global_t: int, statistics: Statistics) -> None:
-        """Looks whether this is the end; called by one thread at a time."""
+        """Ends the training if the budget is used up, or the newest episodes reach the target."""
         if self.reason:
             return
         target = self._target
         if self._max_global_step is not None and global_t >= self._max_global_step:
-            self.reason = f"budget of {self._max_global_step} env steps used up"
+            self._end(f"budget of {self._max_global_step} env steps used up")
+        elif self._max_episodes is not None and statistics.episodes >= self._max_episodes:
+            self._end(f"budget of {self._max_episodes} episodes used up")
         elif target is not None and statistics.is_window_full:
             mean = statistics.mean_return
             if mean is not None and mean >= target.mean_return:
-                self.reason = (
+                self._end(
                     f"mean return {mean:g} of the last {target.episodes} episodes reached the "
                     f"target {target.mean_return:g}"
                 )
-        if self.reason:
-            _LOG.info("training has finished: %s", self.reason)
-            self._ended.set()
+
+    def check_score(self, best_score: float | None) -> None:
+        """Ends the training if the best score of the snapshots reaches the target score."""
+        target = self._target_score
+        if target is not None and best_score is not None and best_score >= target:
+            self._end(f"mean return {best_score:g} of an evaluation reached the target {target:g}")
+
+    def _end(self, reason: str) -> None:
+        with self._lock:
+            if self.reason:
+                return
+            self.reason = reason
+        _LOG.info("training has finished: %s", reason)
+        self._ended.set()
 
     def note_told(self, client_id: str) -> None:
         """Notes that a client has heard of the end."""

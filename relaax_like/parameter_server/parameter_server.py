@@ -100,6 +100,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
         combine: CombineConfig | None = None,
         max_global_step: int | None = None,
         target: Target | None = None,
+        target_score: float | None = None,
+        max_episodes: int | None = None,
         snapshot_every_sec: float | None = None,
         snapshot_every_env_steps: int | None = None,
         scores_returns: bool = True,
@@ -119,6 +121,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
           combine: what becomes of gradients that come together; None: each is applied at once.
           max_global_step: environment steps after which the training ends; None: no limit.
           target: mean return that ends the training; None: none does.
+          target_score: score of a snapshot that ends the training; None: none does.
+          max_episodes: training episodes after which the training ends; None: no limit.
           snapshot_every_sec: seconds between two snapshots; None: not by time.
           snapshot_every_env_steps: environment steps between two; None: not by steps.
           scores_returns: snapshots are scored by the mean return of the training; False: only by
@@ -147,7 +151,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._replies = Replies()  # written under _record_lock
         self._combiner = Combiner(combine or CombineConfig(), store.manifest, clock)
         self._combiner.begin(store.values, {})
-        self._ending = Ending(max_global_step, target)
+        self._ending = Ending(max_global_step, target, target_score, max_episodes)
 
         self._turns: Turns[Push | Publication | Counts, Reply] = Turns(self._apply_all, queue_size)
         self._leased = False
@@ -289,6 +293,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         reply = self._submit_own(publication)
         if score is not None and reply.outcome == "applied" and self._saver is not None:
             self._saver.try_to_save(score)
+            self._ending.check_score(self.best_score)
         return reply
 
     def count(self, counts: Counts) -> Reply:
@@ -463,6 +468,12 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """
         if self._saver is not None:
             self._saver.save_judged(judge)
+            self._ending.check_score(self.best_score)
+
+    def export_state(self) -> State:
+        """Returns values and optimizers of this moment, immutable."""
+        with self._record_lock:
+            return self._store.export_state()
 
     def _export(self) -> tuple[State, int]:
         """Returns the state of this moment and how many records it has, as `Saver` wants it."""
@@ -507,6 +518,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             if state is not None:
                 self._import(state)
             restored = self._import_published(state) or state is not None
+            self._ending.check_score(self.best_score)
             if self._journal is None:
                 return restored
             start = None

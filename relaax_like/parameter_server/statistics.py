@@ -104,6 +104,11 @@ class Statistics:
             self._refused[reason] = self._refused.get(reason, 0) + 1
 
     @property
+    def episodes(self) -> int:
+        """Since the start of the run."""
+        return self._episodes
+
+    @property
     def is_window_full(self) -> bool:
         """Whether the mean return is over as many episodes as it should be."""
         return len(self._returns) == self._returns.maxlen

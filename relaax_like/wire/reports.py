@@ -62,6 +62,11 @@ class Reporter:
         number = os.environ.pop(ENVIRONMENT_VARIABLE, None)
         return cls(None if number is None else int(number))
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether `relaax run` has started this process."""
+        return self._descriptor is not None
+
     def report(self, event: Event, client: str = "") -> None:
         """Reports an event."""
         if self._descriptor is not None:

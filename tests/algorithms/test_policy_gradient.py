@@ -44,10 +44,10 @@ class Names(NullMetrics):
     """Notes which curves get points."""
 
     def __init__(self):
-        self.seen = set()
+        self.seen = {}
 
     def scalar(self, name, y, x=None):
-        self.seen.add(name)
+        self.seen[name] = y
 
 
 def make_batch(steps=12):
@@ -183,7 +183,7 @@ def test_curves_have_the_names_of_other_algorithms(name):
         agent = load(name, "agent").Agent(config, InProcessClient(server, "test"))
         agent.act(np.zeros(4))
         agent.reward_and_reset(1.0)
-    assert "episode reward" in metrics.seen
+    assert metrics.seen["episode reward"] == 1.0
     assert ("Optimizer/actor" in metrics.seen) == (name == "policy_gradient")
 
 
@@ -209,6 +209,8 @@ def test_the_budget_ends_with_none(name):
         assert agent.reward_and_act(1.0, np.zeros(4)) is not None
         assert agent.reward_and_act(1.0, np.zeros(4)) is not None
         assert agent.reward_and_act(1.0, np.zeros(4)) is None
+        assert agent.reward_and_reset(1.0) is None
+        assert server.version == 0  # the training has ended
 
 
 @pytest.mark.parametrize("name", FOLDERS)

@@ -6,10 +6,11 @@ import pytest
 from support.cluster import ROOT
 
 from relaax_like.config.loader import load_experiment
+from relaax_like.config.models import Experiment
 from relaax_like.wire.errors import ConfigError
 
 
-def load(name: str, *sets: str) -> object:
+def load(name: str, *sets: str) -> Experiment:
     return load_experiment(ROOT / "algorithms" / name / f"{name}.yaml", sets)
 
 
@@ -46,6 +47,62 @@ def test_algorithms_that_learn_from_their_own_actions_refuse_files(name: str) ->
 def test_what_needs_episodes_is_refused_where_none_are_played(flag: str, want: str) -> None:
     with pytest.raises(ConfigError, match=want):
         load("bc", f"learner.{flag}")
+
+
+PLACES = {"ppo": "server", "a2c": "agent", "bc": "server", "policy_gradient": "agent"}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_without_a_placement_the_plan_decides(name: str) -> None:
+    assert load(name, "learner.placement=null").learner.placement == PLACES[name]
+
+
+@pytest.mark.parametrize("placement", ["agent", "server"])
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_an_on_policy_plan_runs_in_either_placement(name: str, placement: str) -> None:
+    assert load(name, f"learner.placement={placement}").learner.placement == placement
+
+
+@pytest.mark.parametrize(
+    ("name", "placement", "ahead"),
+    [("a2c", "agent", 1), ("a2c", "server", 0), ("ppo", "agent", 0), ("ppo", "server", 0)],
+)
+def test_agents_play_ahead_where_that_is_free(name: str, placement: str, ahead: int) -> None:
+    assert load(name, f"learner.placement={placement}").learner.max_rollouts_ahead == ahead
+
+
+@pytest.mark.parametrize(
+    ("name", "sets", "want"),
+    [
+        (
+            "policy_gradient",
+            ["placement=server"],
+            "placement: 'server', but the algorithm declares no plan, so its agents learn by "
+            "themselves; set it to 'agent'",
+        ),
+        (
+            "bc",
+            ["placement=agent"],
+            "placement: 'agent', but .*config.py:.*: plan is Offline, and no agents play; set it "
+            "to 'server'",
+        ),
+        (
+            "ppo",
+            ["max_lag=3"],
+            r"max_lag: 3, but only learners beside agents \(placement: agent\) use this key; "
+            "set it to null",
+        ),
+        (
+            "ppo",
+            ["target_eval_return=3"],
+            r"target_eval_return: 3.0, but there are no evaluations \(eval_freq is 0\); set "
+            "eval_freq, or set this to null",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_refused(name: str, sets: list[str], want: str) -> None:
+    with pytest.raises(ConfigError, match=rf"learner\.{want}"):
+        load(name, *(f"learner.{one}" for one in sets))
 
 
 def test_a_folder_of_trajectories_is_relative_to_where_the_command_is_started(

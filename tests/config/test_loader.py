@@ -234,8 +234,8 @@ _BAD_FILES = {
     ),
     "learner where the algorithm has none": (
         MINIMAL + "learner:\n  placement: server\n",
-        "cartpole.yaml:3: learner.placement: 'server', but this algorithm makes single "
-        "gradients; set it to 'agent'",
+        "cartpole.yaml:3: learner.placement: 'server', but the algorithm declares no plan, so its "
+        "agents learn by themselves; set it to 'agent'",
     ),
     "bad address": (
         MINIMAL + "relaax-rlx-server:\n  bind: localhost:seven\n",

@@ -309,6 +309,7 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_sec: float = 60)
 def test_sigusr1_shows_a_window_and_hides_it_again(
     serve: Serve, start: Start, screen: str, options: tuple[object, ...]
 ) -> None:
+    # covers R20
     server = serve()
     process = start(
         GYM, "--rlx-server", server.address, "--name", "robot", "--quiet", *options, DISPLAY=screen

@@ -5,6 +5,7 @@
 import errno
 import itertools
 import logging
+import re
 import shutil
 import signal
 import subprocess
@@ -99,6 +100,51 @@ def test_the_policy_with_the_best_test_is_kept_with_its_score(tested: tuple[Path
     assert len(list_names(run / "checkpoints")) > 1  # it is not just the newest
 
 
+def test_an_evaluation_that_reaches_its_target_ends_the_training_for_good(
+    tested: tuple[Path, str],
+) -> None:
+    # covers D8
+    folder = tested[0].parent
+    flags = ("--max-global-step", "100000", *TESTED[:4], "--target-eval-return", "1")
+    status, output = train(folder, "reached", *flags)
+    assert status == 0, output
+    assert re.search(r"finished: mean return \S+ of an evaluation reached the target 1\b", output)
+    state = read_latest(folder / "reached" / "checkpoints")
+    assert state is not None
+    assert state.global_t == 512  # after the first evaluation
+    argv = [find_command("relaax"), "resume", "reached"]
+    again = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again
+    assert "this run has already finished" in again.stdout + again.stderr
+
+
+def test_beside_agents_a_judged_version_that_reaches_the_target_ends_the_training(
+    tmp_path: Path,
+) -> None:
+    # covers D8
+    def play(values: Any, version: int, episodes: int, done: Any) -> Any:
+        return np.full(episodes, float(version)), np.full(episodes, 9)
+
+    sequences = itertools.count(1)
+
+    def open_run(target: float) -> ParameterServer:
+        return open_server(tmp_path / "run", keep_best=1, target_score=target)
+
+    with open_run(3.0) as server, make_tests(server, play):
+
+        def has_finished() -> bool:
+            server.push(make_push(next(sequences)))
+            return bool(server.finished)
+
+        wait_until(has_finished, "the end")
+        assert server.best_score is not None
+        assert server.best_score >= 3.0
+    with open_run(1e9) as server:
+        assert server.finished == ""
+    with open_run(3.0) as server:
+        assert "of an evaluation reached the target 3" in server.finished
+
+
 def test_a_copy_of_policy_and_optimizers_is_kept_every_so_many_iterations(
     tested: tuple[Path, str],
 ) -> None:
@@ -168,6 +214,7 @@ def test_beside_agents_the_parameter_server_tests_its_versions(tmp_path: Path) -
     budget = ("--max-global-step", str(10**9))
     with Cluster(tmp_path) as cluster:
         command = [find_command("relaax"), "train", str(A2C), "--run-dir", "run", *budget, *flags]
+        command += ["--save-freq", "40"]
         program = cluster.start("train", [*command, "--eval-freq", "20", "--num-eval-eps", "3"])
         wait_until(lambda: program.output.count("over 3 greedy episodes") >= 3, program)
         assert program.stop(signal.SIGINT) == 128 + signal.SIGINT
@@ -178,6 +225,10 @@ def test_beside_agents_the_parameter_server_tests_its_versions(tmp_path: Path) -
     assert best is not None
     assert best.score == pytest.approx(max(returns.values), rel=1e-6)
     assert best.global_t == returns.steps[np.argmax(returns.values)]
+    # covers F27
+    copies = [load_checkpoint(path) for path in (tmp_path / "run" / "ckpt").glob("version_*.npz")]
+    assert copies
+    assert min(copy.last_iter for copy in copies) >= 40
 
 
 MAKE_MODEL = """

@@ -1,6 +1,8 @@
-"""A run's folder is begun once, described, and never written over. covers P22, R29"""
+"""A run's folder is begun once, described, and never written over. covers J17, P22, R29"""
 
 import contextlib
+import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -185,6 +187,13 @@ def test_train_is_refused_resumed_and_forced(cluster):
     data = read_yaml(folder / "run.old-1" / "experiment.yaml").data
     assert [one["argv"][1] for one in data["starts"]] == ["train", "resume"]
     assert data["settings"]["algorithm"]["max_global_step"] == 900
+    # The lines of both starts, with the date; and how the second one ended.
+    log = (folder / "run.old-1" / "log.txt").read_text()
+    for budget in (300, 900):
+        assert re.search(rf"^\d{{4}}-\d\d-\d\d \S+ finished: budget of {budget} env", log, re.M)
+    results = json.loads((folder / "run.old-1" / "results.json").read_text())
+    assert results["finished"] == "budget of 900 env steps used up"
+    assert results["global_t"] == read_steps(folder / "run.old-1")
     for program in cluster.started:
         assert TRACE not in program.output
 
@@ -199,6 +208,11 @@ def test_processes_agree_on_the_folder_are_refused_and_resumed(cluster):
     roles = {path.name.rpartition("-")[0] for path in (run / "trace").iterdir()}
     assert roles >= {"parameter-server", "rlx-server", "environment"}
     assert read_command(run) == RUN
+    log = (run / "log.txt").read_text()
+    assert log.count("finished: budget of 500 env steps used up") == 1
+    for process in ("ps", "rlx", "env"):
+        assert re.search(rf"^\S+ \S+ {process}\S* +\| ", log, re.M)
+    assert json.loads((run / "results.json").read_text())["global_t"] == read_steps(run)
     name = run.relative_to(cluster.folder)
     refused = start(cluster, "run", cluster.config, "--run-dir", name)
     assert refused.wait() == 2
@@ -219,6 +233,8 @@ def test_servers_go_on_by_themselves_and_say_how_they_were_started(cluster):
     server.wait_for("restored the newest snapshot")
     run = cluster.folder / "run"
     assert read_command(run) == SERVERS
+    assert (run / "log.txt").read_text().count(" parameter server on localhost:") == 2
+    assert json.loads((run / "results.json").read_text())["finished"] == ""
     assert len(read_yaml(run / "experiment.yaml").data["starts"]) == 1
     logdir = cluster.start_parameter_server("run_dir=null", "logdir=logs")
     assert logdir.wait() == 2

@@ -380,6 +380,15 @@ def test_steps_alone_use_up_the_budget() -> None:
         assert waiting.get() == "budget of 10 env steps used up"
 
 
+def test_episodes_use_up_their_budget() -> None:
+    # covers J15
+    with run_server(max_episodes=3) as server:
+        assert not push_episode(server, 1.0).finished
+        assert not push_episode(server, 2.0).finished
+        assert push_episode(server, 3.0).finished == "budget of 3 episodes used up"
+        assert server.status().episodes == 3
+
+
 def test_target_counts_only_over_a_full_window() -> None:
     with run_server(target=Target(2.5, episodes=4)) as server:
         for episode_return in (9.0, 9.0, -9.0):

@@ -34,6 +34,7 @@ def open_server(
     max_global_step: int | None = None,
     keep: int = 3,
     keep_best: int = 0,
+    target_score: float | None = None,
     **options: Any,
 ) -> ParameterServer:
     """Opens a parameter server as a start of the process does."""
@@ -46,6 +47,7 @@ def open_server(
         metrics=NullMetrics(),
         snapshot_every_sec=every_sec,
         max_global_step=max_global_step,
+        target_score=target_score,
     )
     try:
         server.restore_latest_checkpoint()

@@ -1,0 +1,52 @@
+"""RUN/log.txt: what a run has printed, with the date."""
+
+import contextlib
+import logging
+import logging.handlers
+from collections.abc import Iterator
+from pathlib import Path
+
+from relaax_like.wire.errors import ConfigError
+
+LOG_NAME = "log.txt"
+# At this size the file becomes `log.txt.1`, and the one of that name goes.
+_MAX_BYTES = 50_000_000
+
+
+class _LogFile(logging.handlers.RotatingFileHandler):
+    """Drops lines that cannot be written: a full disk does not end a training."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Is called in the handler of an exception."""
+
+
+def add_log_file(run_dir: Path, names: tuple[str, ...] = ("",)) -> logging.Handler:
+    """Also appends log lines to `RUN/log.txt`, as long as this process runs.
+
+    Args:
+      run_dir: an existing folder.
+      names: of the loggers whose lines are written; "": all.
+
+    Raises:
+      ConfigError: the file cannot be written.
+    """
+    path = run_dir / LOG_NAME
+    try:
+        handler = _LogFile(path, maxBytes=_MAX_BYTES, backupCount=1, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"run_dir: {path} cannot be written: {error.strerror}") from None
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    for name in names:
+        logging.getLogger(name).addHandler(handler)
+    return handler
+
+
+@contextlib.contextmanager
+def keeping_log(run_dir: Path) -> Iterator[None]:
+    """While the block lasts, appends log lines to `RUN/log.txt`; see `add_log_file`."""
+    handler = add_log_file(run_dir)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()

@@ -1,0 +1,103 @@
+"""VersionCopies: copies of weights and optimizers in RUN/ckpt, where several learners push."""
+
+import contextlib
+import logging
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from relaax_like.config.models import Experiment
+from relaax_like.learn.checkpoint import Checkpoint, checkpoint_path, save_checkpoint
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.wire.errors import SnapshotError
+
+logger = logging.getLogger(__name__)
+
+_POLL_SEC = 0.2
+
+
+class VersionCopies:
+    """Writes `RUN/ckpt/version_N.npz` every so many versions, and the last one when it is closed.
+
+        with VersionCopies(server, run_dir, every=1000):
+            ...  # serve until the end
+
+    A thread looks at the version now and then, so N can be somewhat larger than a multiple; of
+    versions that come faster than files are written, some have no copy. A copy that cannot be
+    written is an error in the log, and training continues.
+
+    Args:
+      server: whose values.
+      run_dir: of the run.
+      every: versions between two copies, 1 or more.
+    """
+
+    def __init__(self, server: ParameterServer, run_dir: Path, every: int):
+        self._server = server
+        self._run_dir = run_dir
+        self._every = every
+        self._due = self._find_due()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="copies", daemon=True)
+
+    def close(self) -> None:
+        """Writes the copy that is due, and ends the thread; can be called twice."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def __enter__(self) -> "VersionCopies":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._closing.wait(_POLL_SEC)
+            if self._server.version >= self._due:
+                self._due = self._find_due()
+                self._write(self._server.export_state())
+
+    def _find_due(self) -> int:
+        return (self._server.version // self._every + 1) * self._every
+
+    def _write(self, state: State) -> None:
+        path = checkpoint_path(self._run_dir, f"version_{state.version}")
+        try:
+            path.parent.mkdir(exist_ok=True)
+            save_checkpoint(path, _make_copy(state))
+        except (OSError, SnapshotError) as error:
+            logger.error("%s; training continues", error)
+
+
+def open_version_copies(
+    experiment: Experiment, server: ParameterServer
+) -> contextlib.AbstractContextManager[object]:
+    """Returns what copies the server's values as long as it is open, where the settings say so.
+
+    With placement server the learner writes its copies itself, of each iteration that is due.
+    """
+    learner = experiment.learner
+    if learner.save_freq <= 0 or learner.placement == "server":
+        return contextlib.nullcontext()
+    return VersionCopies(server, experiment.run_dir, learner.save_freq)
+
+
+def _make_copy(state: State) -> Checkpoint:
+    names = [segment.name for segment in state.manifest.segments]
+    values = zip(names, state.manifest.unpack(state.values), strict=True)
+    return Checkpoint(
+        policy={
+            **{f"value/{name}": value for name, value in values},
+            **{f"slots/{group}": slots for group, slots in state.slots.items()},
+            **{f"steps/{group}": np.array(steps) for group, steps in state.steps.items()},
+            "global_t": np.array(state.global_t),
+        },
+        last_iter=state.version,
+        last_step=state.global_t,
+    )
