@@ -217,6 +217,31 @@ def keys(config: ConfigArgument) -> None:
     run_main(start)
 
 
+@app.command(name="check-algorithm")
+def check_algorithm(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FOLDER|CONFIG",
+            help="Name of an algorithm, its folder, or an experiment's file to check it by.",
+        ),
+    ],
+    learn_sec: Annotated[
+        float, typer.Option(min=1.0, help="Longest time for the check that it learns.")
+    ] = 30.0,
+    sets: SetOption = [],  # noqa: B006 - typer wants a list
+) -> None:
+    """Check an algorithm's folder: specs, NumPy and TensorFlow, padding, resume, placements."""
+
+    def start() -> int:
+        from relaax_like.cli.check_algorithm import show_checks
+
+        setup_logging("WARNING")
+        return show_checks(name, sets, learn_sec)
+
+    run_main(start)
+
+
 @app.command(
     name="gym",
     add_help_option=False,

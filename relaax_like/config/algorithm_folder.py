@@ -1,17 +1,20 @@
 """Folders of code that a YAML file names: algorithms and environments, built in or the user's.
 
-Code is loaded only from folders that the local YAML file names; a name is never a path.
+Code is loaded only from folders that the local YAML file names, and from installed packages that
+offer algorithms by name; a name is never a path.
 """
 
 import difflib
 import hashlib
 import importlib
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import re
 import sys
 import threading
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -21,6 +24,8 @@ from relaax_like.extras import describe_missing
 from relaax_like.wire.errors import ConfigError
 
 PACKAGE = "relaax_algorithms"
+# Of a distribution that offers algorithms: a name, and the package with its `config.py`.
+ENTRY_POINTS = "relaax.algorithms"
 # Of an environment's folder: the program, a client, and the module with `make_slots`.
 MAIN, SLOTS = "main", "slots.py"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
@@ -31,8 +36,9 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
     """Finds an algorithm's folder.
 
     Args:
-      name_or_path: a name means a folder of algorithms/; a `Path`, or a text that begins with "."
-        or contains "/", means the user's own folder.
+      name_or_path: a name means a folder of algorithms/, or a package that an installed
+        distribution offers as the entry point `relaax.algorithms` of that name; a `Path`, or a text
+        that begins with "." or contains "/", means the user's own folder.
       base_dir: where a relative path begins.
 
     Returns:
@@ -42,9 +48,7 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
       ConfigError: there is no such folder, or it has no `config.py`.
     """
     if not _is_path(name_or_path):
-        return _find_built_in(
-            "algorithm", get_shipped_folder(ALGORITHMS), name_or_path, "config.py"
-        )
+        return _find_named(str(name_or_path))
     folder = (base_dir / name_or_path).resolve()
     if not folder.is_dir():
         raise ConfigError(
@@ -53,6 +57,28 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
     if not (folder / "config.py").is_file():
         raise ConfigError(f"{folder}: not an algorithm folder, because it has no config.py")
     return folder
+
+
+def _find_named(name: str) -> Path:
+    """Finds a shipped algorithm, or one that an installed distribution offers."""
+    shipped = get_shipped_folder(ALGORITHMS)
+    offered = {}
+    if not (shipped / name / "config.py").is_file():
+        points = importlib.metadata.entry_points(group=ENTRY_POINTS)
+        offered = {point.name: point for point in points}
+    if name not in offered:
+        return _find_built_in("algorithm", shipped, name, "config.py", offered)
+    package = offered[name].value
+    spec = importlib.util.find_spec(package)
+    places = [] if spec is None else [*(spec.submodule_search_locations or ())]
+    for place in places:
+        if (Path(place) / "config.py").is_file():
+            return Path(place).resolve()
+    raise ConfigError(
+        f"the algorithm {name!r} is offered as the package {package!r} (entry point "
+        f"{ENTRY_POINTS}), but there is no such package with a config.py; reinstall the "
+        "distribution that offers it"
+    )
 
 
 def find_environment(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
@@ -133,10 +159,13 @@ def _is_path(name_or_path: str | Path) -> bool:
     return isinstance(name_or_path, Path) or text.startswith(".") or "/" in text or "\\" in text
 
 
-def _find_built_in(kind: str, root: Path, name: str | Path, must_have: str) -> Path:
+def _find_built_in(
+    kind: str, root: Path, name: str | Path, must_have: str, others: Iterable[str] = ()
+) -> Path:
     known = sorted(p.parent.name for p in root.glob(f"*/{must_have}") if p.is_file())
     if name in known:
         return root / name
+    known = sorted({*known, *others})
     near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ConfigError(

@@ -34,6 +34,37 @@ def test_shipped_folders_are_found_in_this_checkout() -> None:
         folders.find_algorithm("policy_gradent")
 
 
+def offer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installs a distribution that offers an algorithm, and one that is not there."""
+    (folder / "plugin" / "sarsa_lambda").mkdir(parents=True)
+    for package in ("plugin", "plugin/sarsa_lambda"):
+        (folder / package / "__init__.py").touch()
+    (folder / "plugin" / "sarsa_lambda" / "config.py").write_text("ORIGIN = 'installed'\n")
+    info = folder / "plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[relaax.algorithms]\nsarsa_lambda = plugin.sarsa_lambda\nlost = plugin.lost\n"
+        "sarsa = plugin.sarsa_lambda\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def test_an_installed_distribution_offers_algorithms_by_name(
+    built_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(tmp_path / "site", monkeypatch)
+    found = folders.find_algorithm("sarsa_lambda")
+    assert found == tmp_path / "site" / "plugin" / "sarsa_lambda"
+    assert folders.load_algorithm_module(found, "config").ORIGIN == "installed"
+    # What is shipped keeps its name.
+    assert folders.find_algorithm("sarsa") == built_in / "algorithms" / "sarsa"
+    with pytest.raises(ConfigError, match=r"'lost' is offered as the package 'plugin.lost'"):
+        folders.find_algorithm("lost")
+    with pytest.raises(ConfigError, match=r"known: lost, sarsa, sarsa_lambda; "):
+        folders.find_algorithm("sarsu")
+
+
 @pytest.mark.parametrize("name", ["sarsu", "no_algorithm", "SARSA", "", "sarsa\n", "sarsa.config"])
 def test_unknown_name_lists_the_known_ones(built_in: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"unknown algorithm .*\(known: sarsa; ") as caught:

@@ -1,0 +1,34 @@
+"""`relaax check-algorithm`: what an algorithm's folder has to hold to, a line for each check."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+
+from relaax_like.launch.conformance import check_algorithm, find_folder_experiment
+
+_COLORS = {"passed": "green", "failed": "red", "not applicable": "yellow"}
+
+
+def show_checks(name: str, sets: Sequence[str], learn_sec: float) -> int:
+    """Prints what comes of each check; returns 1 if one has failed.
+
+    Args:
+      name: see `find_folder_experiment`.
+      sets: overrides of keys.
+      learn_sec: longest time for the check that it learns.
+    """
+    experiment = find_folder_experiment(name, sets)
+    console = Console(soft_wrap=True, highlight=False)
+    failed = 0
+    for result in check_algorithm(experiment, learn_sec):
+        failed += result.outcome == "failed"
+        color, reason = _COLORS[result.outcome], f": {result.reason}" if result.reason else ""
+        text = f"{result.name}{reason} ({result.seconds:.1f} s)"
+        console.print(f"[{color}]{result.outcome:14}[/] {escape(text)}")
+    console.print(
+        f"{experiment.algorithm_folder} "
+        + (f"does not hold to {failed} of the checks" if failed else "holds to all checks")
+        + f" that apply, with {experiment.file.name}"
+    )
+    return 1 if failed else 0

@@ -1,0 +1,759 @@
+"""Conformance: what every algorithm folder has to hold to, tried on the folder itself.
+
+    for result in check_algorithm(find_folder_experiment("my_algorithm")):
+        print(result.outcome, result.name, result.reason)
+
+Nothing is written but in a temporary folder. `relaax check-algorithm` prints the results.
+"""
+
+import contextlib
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from relaax_like.bridge.in_process import InProcessClient
+from relaax_like.client.interactor import Interactor, Transition
+from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
+from relaax_like.config.loader import load_experiment
+from relaax_like.config.models import Experiment, LearnerConfig
+from relaax_like.config.optimizer import OptimizerConfig, choose_optimizer
+from relaax_like.config.places import describe_error, describe_place
+from relaax_like.config.plan import Episodes, Offline, OnPolicy, get_plan, has_fixed_size, name_plan
+from relaax_like.core.manifest import TRAINABLE, make_manifest
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.experience.collector import TrainingData
+from relaax_like.experience.rollout import Rollout
+from relaax_like.launch.base_trainer import BaseTrainer
+from relaax_like.launch.learners import load_model_module, make_model
+from relaax_like.launch.process import Shutdown, without_native_stderr
+from relaax_like.learn.tally import Tally
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.store import Store
+from relaax_like.wire.errors import ConfigError, RelaaxError
+from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, Discrete, MultiDiscrete, Space
+
+if TYPE_CHECKING:  # They import TensorFlow.
+    from relaax_like.algorithm.acting import Actor
+    from relaax_like.learn.learning_policy import LearningPolicy
+
+Outcome = Literal["passed", "failed", "not applicable"]
+
+# An experiment of the folder that names a task which its algorithm is to learn in time.
+TASK_NAME = "check.yaml"
+LEARN_SEC = 30.0
+_SLOTS, _OPEN_COLUMNS, _OPEN_STEPS = 5, 4, 8
+# Of the bandit: a contextual one with rewards from 0 to 1.
+_BANDIT_SLOTS, _BANDIT_EPISODES, _BANDIT_RETURN, _PASSES_AT = 8, 100, 10, 0.8
+_RELATIVE, _ABSOLUTE = 1e-5, 1e-6
+# Rows that are not valid behind each column.
+_PADDING = 3
+# Two compiled forms of the same update, in single precision, relative to what it changes.
+_UPDATE_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What came of one check.
+
+    Attributes:
+      name: of the check.
+      outcome: whether the folder holds to it.
+      reason: why it does not, or why that is not applicable; "" if it passed.
+      seconds: that the check took.
+    """
+
+    name: str
+    outcome: Outcome
+    reason: str = ""
+    seconds: float = 0.0
+
+
+class _NotApplicable(Exception):
+    """A check says nothing about this folder; the text says why."""
+
+
+class _Failed(Exception):
+    """The folder does not hold to a check; the text says why."""
+
+
+def find_folder_experiment(name: str, sets: Sequence[str] = ()) -> Experiment:
+    """Loads the experiment by which a folder is checked.
+
+    Args:
+      name: of a shipped algorithm, or the path of a folder or of an experiment's file. Of a folder
+        it is `check.yaml`, or the file that is named after the folder, or the only one.
+      sets: overrides, "section.key=value".
+
+    Raises:
+      ConfigError: there is none, or it is not valid.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        return load_experiment(path, sets)
+    folder = path if "/" in name or path.is_dir() else find_algorithm(name, Path())
+    if not folder.is_dir():
+        raise ConfigError(f"{name}: no such folder; expected an algorithm's folder, or its name")
+    for file in (folder / TASK_NAME, folder / f"{folder.resolve().name}.yaml"):
+        if file.is_file():
+            return load_experiment(file, sets)
+    files = sorted(folder.glob("*.yaml"))
+    if len(files) != 1:
+        raise ConfigError(
+            f"{folder}: {len(files)} YAML files, none of which is named after the folder; name "
+            f"the file to check by, or add {TASK_NAME}"
+        )
+    return load_experiment(files[0], sets)
+
+
+def check_algorithm(experiment: Experiment, learn_sec: float = LEARN_SEC) -> Iterator[CheckResult]:
+    """Checks an algorithm's folder; yields each result as soon as it is known.
+
+    Args:
+      experiment: names the folder, and the settings that it is checked with.
+      learn_sec: longest time for the check that it learns.
+    """
+    subject = _Subject(experiment)
+    for name, check in (
+        ("specs", _check_specs),
+        ("numpy equals tensorflow", _check_numpy),
+        ("together equals alone", _check_batches),
+        ("padding changes nothing", _check_padding),
+        ("resume", _check_resume),
+        ("placements agree", _check_placements),
+        ("declarations", _check_declarations),
+        ("learns", lambda subject: _check_learning(subject, learn_sec)),
+    ):
+        yield _try(name, check, subject)
+
+
+def _try(name: str, check: "Callable[[_Subject], None]", subject: "_Subject") -> CheckResult:
+    began = time.perf_counter()
+    outcome: Outcome = "passed"
+    reason = ""
+    try:
+        check(subject)
+    except _NotApplicable as why:
+        outcome, reason = "not applicable", str(why)
+    except (_Failed, RelaaxError) as why:
+        outcome, reason = "failed", str(why)
+    except Exception as error:  # of the folder's code
+        logging.getLogger(__name__).debug("the traceback", exc_info=error)
+        outcome, reason = "failed", describe_error(error, subject.folder, str(subject.folder))
+    return CheckResult(name, outcome, reason, time.perf_counter() - began)
+
+
+class _Subject:
+    """The parts of a folder, made anew for each check; two of one kind have the same values."""
+
+    def __init__(self, experiment: Experiment):
+        self.experiment = experiment
+        self.folder = experiment.algorithm_folder
+        self.config = experiment.algorithm
+
+    def make_model(self) -> Any:
+        if load_model_module(self.experiment) is None:
+            raise _NotApplicable("there is no make_model in model.py, so its agents act themselves")
+        with without_native_stderr():
+            return make_model(self.experiment)
+
+    def make_algorithm(self, xla: bool = False) -> Any:
+        """Makes the algorithm; without XLA it is compiled in a tenth of the time."""
+        model = self.make_model()
+        model.xla = xla and model.xla
+        if not (self.folder / "algorithm.py").is_file():
+            raise _NotApplicable("there is no algorithm.py, so its agents learn by themselves")
+        module = load_algorithm_module(self.folder, "algorithm")
+        if not hasattr(module, "make_algorithm"):
+            raise _NotApplicable("there is no make_algorithm in algorithm.py")
+        return module.make_algorithm(self.config, model, self.config.seed)
+
+    @property
+    def plan(self) -> OnPolicy | Episodes | Offline:
+        plan = get_plan(self.config)
+        if isinstance(plan, OnPolicy | Episodes | Offline):
+            return plan
+        what = "no plan" if plan is None else f"the plan {name_plan(plan)}"
+        raise _NotApplicable(f"its Config has {what}, so its agents learn by themselves")
+
+    def make_actor(self, model: Any) -> "Actor":
+        from relaax_like.algorithm.acting import make_actor
+
+        return make_actor(model, 0, self.config)
+
+    def draw(self, specs: Sequence[tuple[str, Mapping[str, Any]]], *axes: int, seed: int) -> Any:
+        """Draws arrays by name, `[*axes, ...]`."""
+        random = np.random.default_rng(seed)
+        return {name: _draw(random, (*axes, *p["shape"]), p) for name, p in specs}
+
+    def make_data(self, model: Any, seed: int, padding: int = 0) -> TrainingData:
+        """Returns an iteration of the plan, acted by the initial values at random observations.
+
+        Args:
+          model: whose specs it has.
+          seed: of the observations.
+          padding: rows at the end of each column that are not valid.
+        """
+        from relaax_like.algorithm.model import get_learning_specs, get_reward_columns
+
+        steps, columns = self._find_size()
+        specs = get_learning_specs(model)
+        inputs = self.draw(specs, steps + padding + 1, columns, seed=seed)
+        actor = self.make_actor(model)
+        states = _make_zeros(model.get_state_specs(), columns)
+        actions: dict[str, list[np.ndarray]] = {}
+        log_probs = []
+        random = np.random.default_rng(seed)
+        alive = random.choice([1.0, 1.0, 1.0, 0.0, -1.0], (steps + padding, columns))
+        alive = alive.astype(np.float32)
+        if isinstance(self.plan, Episodes):
+            alive[:] = 1.0
+            alive[steps - 1] = 0.0
+        first, memory = dict(states), states
+        for step in range(steps + padding):
+            seen = {name: inputs[name][step] for name, _ in model.get_input_specs()}
+            prediction = actor.act(seen, memory)
+            for name, action in prediction.actions.items():
+                actions.setdefault(name, []).append(np.asarray(action))
+            log_probs.append(np.asarray(prediction.log_prob, np.float32))
+            goes_on = alive[step] > 0
+            memory = {
+                name: np.where(_widen(goes_on, array.ndim), array, 0).astype(array.dtype)
+                for name, array in prediction.next_states.items()
+            }
+        width = max(part.stop for part in get_reward_columns(model).values())
+        valid = None
+        if padding:
+            valid = np.ones(alive.shape, np.bool_)
+            valid[steps:] = False
+        rollout = Rollout(
+            inputs={name: array[:-1] for name, array in inputs.items()},
+            next_inputs={name: array[1:] for name, array in inputs.items()},
+            next_alive=alive,
+            rewards=random.standard_normal((*alive.shape, width)).astype(np.float32),
+            actions={name: np.stack(all_) for name, all_ in actions.items()},
+            log_prob=np.stack(log_probs),
+            states=first,
+            versions=np.zeros(len(alive), np.int64),
+            valid=valid,
+        )
+        keys = np.stack([np.ones(columns, np.int64), np.arange(columns)], 1)
+        return TrainingData(
+            rollout=rollout, tickets=(1,), env_steps=rollout.env_steps, mean_version=0.0, keys=keys
+        )
+
+    def _find_size(self) -> tuple[int, int]:
+        plan = self.plan
+        if isinstance(plan, Offline):
+            needed = plan.minibatch_size
+            if plan.minibatch_of == "rollouts":
+                return _OPEN_STEPS, 2 * needed
+            return _OPEN_STEPS, -(-2 * needed // _OPEN_STEPS)
+        columns = plan.columns if has_fixed_size(plan) else max(plan.columns, _OPEN_COLUMNS)
+        return plan.rollout_steps, columns
+
+    def make_learning(
+        self, optimizers: Mapping[str, OptimizerConfig], plan: Any = None, xla: bool = False
+    ) -> "LearningPolicy":
+        """Returns complete updates of a fresh algorithm, by its plan or another one."""
+        from relaax_like.learn.learning_policy import LearningPolicy
+        from relaax_like.learn.updates import LearningTask
+
+        task = LearningTask(self.make_algorithm(xla), optimizers)
+        return LearningPolicy(task, plan or self.plan, seed=7)
+
+    @property
+    def optimizers(self) -> dict[str, OptimizerConfig]:
+        """The optimizer of each variable group."""
+        from relaax_like.algorithm.model import get_groups
+
+        own = self.experiment.optimizers
+        return {group: own[choose_optimizer(group, own)] for group in get_groups(self.make_model())}
+
+
+# The checks.
+
+
+def _check_specs(subject: _Subject) -> None:
+    """The policy gives what the specs say, and each variable group has an optimizer."""
+    model = subject.make_model()
+    inputs = subject.draw(model.get_input_specs(), _SLOTS, seed=0)
+    states = _make_zeros(model.get_state_specs(), _SLOTS)
+    prediction = subject.make_actor(model).act(inputs, states)
+    for what, specs, arrays in (
+        ("action", model.get_action_specs(), prediction.actions),
+        ("state", model.get_state_specs(), prediction.next_states),
+    ):
+        expected = {name: (_SLOTS, *properties["shape"]) for name, properties in specs}
+        found = {name: np.shape(array) for name, array in arrays.items()}
+        if found != expected:
+            place = describe_place(type(model), "policy")
+            raise _Failed(
+                f"{place}: {what}s of {_SLOTS} rows have the shapes {found}; expected {expected}, "
+                f"as get_{what}_specs says"
+            )
+    _ = subject.optimizers
+    if get_plan(subject.config) is not None:
+        algorithm = subject.make_algorithm()
+        if not algorithm.trained_groups:
+            raise _Failed(f"{subject.folder}: all variable groups are frozen")
+
+
+def _check_numpy(subject: _Subject) -> None:
+    """The policy is the same function in NumPy and in TensorFlow."""
+    from relaax_like.algorithm.acting import NumpyActor
+    from relaax_like.nn.runtime import tf
+
+    model = subject.make_model()
+    actor = subject.make_actor(model)
+    if not isinstance(actor, NumpyActor):
+        raise _NotApplicable("the model does not act in NumPy; it is compiled by TensorFlow")
+    inputs = subject.draw(model.get_input_specs(), _SLOTS, seed=1)
+    states = subject.draw(model.get_state_specs(), _SLOTS, seed=2)
+    explore = actor._exploration.compute(0, _SLOTS, None) if actor._exploration.names else None
+    actor.act(inputs, states)  # binds the values
+    arguments = [] if explore is None else [explore]
+    distributions, memory = model.policy(inputs, states, *arguments)
+    # The layers choose by what they are given; the values are the same, the initial ones.
+    other = subject.make_model()
+    tensors = [
+        {name: tf.constant(array) for name, array in part.items()}
+        for part in (inputs, states, *arguments)
+    ]
+    others, other_memory = other.policy(*tensors)
+    for name, distribution in distributions.items():
+        for part, array in _find_arrays(distribution).items():
+            _compare(f"{name}: {part}", array, _find_arrays(others[name])[part])
+    for name, array in memory.items():
+        _compare(f"memory {name}", array, other_memory[name])
+
+
+def _check_batches(subject: _Subject) -> None:
+    """A row is answered alike by itself and beside others."""
+    model = subject.make_model()
+    actor = subject.make_actor(model)
+    inputs = subject.draw(model.get_input_specs(), _SLOTS, seed=3)
+    states = subject.draw(model.get_state_specs(), _SLOTS, seed=4)
+    together = actor.act(inputs, states, exploit=True)
+    for row in range(_SLOTS):
+        own = [
+            {name: array[row : row + 1] for name, array in part.items()}
+            for part in (inputs, states)
+        ]
+        alone = actor.act(own[0], own[1], exploit=True)
+        for what, all_, one in (
+            ("action", together.actions, alone.actions),
+            ("memory", together.next_states, alone.next_states),
+        ):
+            for name, array in all_.items():
+                _compare(f"{what} {name} of row {row}", np.asarray(array)[row], one[name][0])
+
+
+def _check_padding(subject: _Subject) -> None:
+    """Rows that are not valid change neither costs nor gradients."""
+    results = []
+    padded = subject.make_data(subject.make_model(), 5, _PADDING)
+    for data in (_cut_padding(padded), padded):
+        policy = subject.make_learning(_make_plain(subject), _make_one_update(subject.plan))
+        costs = policy.forward(policy.data_preprocess(data))
+        results.append((costs, policy.get_values()))
+    (costs, values), (other_costs, other_values) = results
+    start = [variable.value for variable in _get_variables(subject.make_model())]
+    for name, number in costs.items():
+        if not np.isclose(number, other_costs[name], rtol=1e-4, atol=1e-5):
+            raise _Failed(
+                f"{subject.folder}: {name} is {number:g}, but {other_costs[name]:g} with rows that "
+                "are not valid beside the others; use batch.mean instead of a mean of all rows"
+            )
+    _compare_changes(subject, start, values, other_values, "with rows that are not valid")
+
+
+def _check_resume(subject: _Subject) -> None:
+    """An update after a restored state is the one without an interruption, bit for bit."""
+    first, second = (subject.make_learning(subject.optimizers, xla=True) for _ in range(2))
+    model = subject.make_model()
+    data = [subject.make_data(model, seed) for seed in (6, 7, 8)]
+    for one in data[:2]:
+        first.forward(first.data_preprocess(one))
+    second.load_state_dict(first.state_dict())
+    second.set_sums(first.get_sums())
+    results = [policy.forward(policy.data_preprocess(data[2])) for policy in (first, second)]
+    if results[0] != results[1]:
+        raise _Failed(f"{subject.folder}: costs after a resume are {results[1]}, not {results[0]}")
+    restored = second.state_dict()
+    for name, array in first.state_dict().items():
+        if array.tobytes() != restored[name].tobytes():
+            raise _Failed(f"{subject.folder}: {name} differs after a resume and one more update")
+
+
+def _check_placements(subject: _Subject) -> None:
+    """Gradients pushed to a parameter server lead to what complete updates lead to."""
+    from relaax_like.learn.gradient_policy import GradientPolicy
+    from relaax_like.learn.gradients import GradientTask
+    from relaax_like.learn.pushing import Pushing
+
+    plan = subject.plan
+    if isinstance(plan, Offline):
+        raise _NotApplicable("the plan is Offline, so nothing learns beside agents")
+    optimizers = _make_plain(subject)
+    whole = subject.make_learning(optimizers)
+    algorithm = subject.make_algorithm()
+    variables = _get_variables(algorithm.model)
+    manifest = make_manifest(variables)
+    start = [variable.value for variable in variables]
+    store = Store(manifest, manifest.pack(start), optimizers)
+    tally = Tally()
+    with (
+        ParameterServer(store, metrics=NullMetrics()) as server,
+        InProcessClient(server, "check") as client,
+    ):
+        task = GradientTask(algorithm)
+        sink = Pushing(client, task, tally)
+        policy = GradientPolicy(task, plan, 7, sink)
+        sink.load()
+        model = subject.make_model()
+        for seed in (9, 10):
+            data = subject.make_data(model, seed)
+            wanted = whole.forward(whole.data_preprocess(data))
+            tally.add(data.env_steps)
+            found = policy.forward(policy.data_preprocess(data))
+            task.set_values(sink.values)
+            for name, number in wanted.items():
+                if not np.isclose(number, found[name], rtol=1e-3, atol=1e-4):
+                    raise _Failed(
+                        f"{subject.folder}: {name} is {number:g} with placement server, but "
+                        f"{found[name]:g} with placement agent"
+                    )
+        _compare_changes(subject, start, whole.get_values(), list(sink.values), "beside agents")
+
+
+def _check_declarations(subject: _Subject) -> None:
+    """What is trained moves, what is frozen does not, and targets are there."""
+    algorithm = subject.make_algorithm()
+    model = algorithm.model
+    policy = subject.make_learning(subject.optimizers)
+    rounds = max((phase.every for phase in algorithm.phases), default=1)
+    for seed in range(rounds):
+        policy.forward(policy.data_preprocess(subject.make_data(model, 11 + seed)))
+    variables = _get_variables(model)
+    changed: dict[str, bool] = {}
+    for variable, value in zip(variables, policy.get_values(), strict=True):
+        if variable.kind == TRAINABLE:
+            moved = changed.get(variable.group, False) or bool((value != variable.value).any())
+            changed[variable.group] = moved
+    for group, moved in changed.items():
+        if moved == (group in algorithm.frozen):
+            place = describe_place(type(algorithm), "frozen" if moved else "learn")
+            what = "is frozen, but an update has changed it" if moved else "has not changed"
+            raise _Failed(f"{place}: the variable group {group!r} {what}")
+
+
+def _check_learning(subject: _Subject, learn_sec: float) -> None:
+    """It learns a contextual bandit with its own spaces and settings, or the task of check.yaml."""
+    experiment = subject.experiment
+    if isinstance(get_plan(experiment.algorithm), Offline):
+        raise _NotApplicable("the plan is Offline, so it does not play")
+    own_task = experiment.file.name == TASK_NAME and experiment.environment is not None
+    make_slots: Callable[[], Any] | None = None
+    if own_task:
+        if experiment.learner.target_return is None:
+            raise ConfigError(
+                f"{experiment.file}: learner.target_return is missing; it is what the task is "
+                f"passed with, within {learn_sec:g} s"
+            )
+        learner = experiment.learner
+    else:
+        observations, actions = _find_spaces(subject)
+        make_slots = lambda: BanditSlots(observations, actions, _BANDIT_SLOTS, 0)  # noqa: E731
+        learner = LearnerConfig(
+            placement=experiment.learner.placement,
+            max_rollouts_ahead=experiment.learner.max_rollouts_ahead,
+            target_return=_PASSES_AT * _BANDIT_RETURN,
+            target_episodes=_BANDIT_EPISODES,
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        settings = experiment.parameter_server.model_copy(
+            update={
+                "checkpoint_dir": run_dir / "checkpoints",
+                "metrics_dir": run_dir / "metrics",
+                "mirror_url": None,
+                "progress_interval_sec": 1e9,
+            }
+        )
+        trainer = _TaskTrainer(
+            replace(experiment, run_dir=run_dir, learner=learner, parameter_server=settings),
+            make_slots,
+            learn_sec,
+        )
+        with _quiet():
+            trainer.run(Shutdown())
+        status = trainer.status
+    assert status is not None
+    if "reached the target" not in status.finished:
+        mean = "no episode" if status.mean_return is None else f"{status.mean_return:.3g}"
+        raise _Failed(
+            f"{subject.folder}: after {learn_sec:g} s and {status.global_t:,} steps the mean "
+            f"return is {mean}, expected {learner.target_return:g} or more; choose other "
+            f"settings with --set, or name a task in {TASK_NAME}"
+        )
+
+
+class _TaskTrainer(BaseTrainer):
+    """Trains on environments of this process for some seconds."""
+
+    def __init__(
+        self, experiment: Experiment, make_slots: Callable[[], Any] | None, learn_sec: float
+    ):
+        super().__init__(experiment)
+        self._make_slots = make_slots
+        self._learn_sec = learn_sec
+
+    def train(self, server: ParameterServer, stop: threading.Event) -> None:
+        from relaax_like.launch.local import open_slots
+
+        over = threading.Event()
+        with contextlib.ExitStack() as ends:
+            if self._make_slots is None:
+                slots: Any = ends.enter_context(open_slots(self.experiment, "train"))
+            else:
+                slots = self._make_slots()
+            agents = self.make_agents(slots, server, over)
+            ends.callback(agents.close)
+            timer = threading.Timer(self._learn_sec, over.set)
+            timer.daemon = True
+            timer.start()
+            ends.callback(timer.cancel)
+            Interactor(slots, agents, stop=over).run()
+
+
+class BanditSlots:
+    """A contextual bandit in any spaces: the observation says which action is rewarded.
+
+    A context is drawn for each step. All numbers of an observation are low or high, and the action
+    that goes with it is the first or the last choice, or the lower or upper end of the range:
+    rewards are from 0 to 1, 0.5 on average where the observation is ignored. An episode is ten
+    steps.
+
+    Args:
+      observation_space: nested spaces, or one.
+      action_space: one or several by name.
+      slots: how many.
+      seed: of the contexts.
+    """
+
+    def __init__(
+        self,
+        observation_space: Mapping[str, Space] | Space,
+        action_space: Mapping[str, Space] | Space,
+        slots: int,
+        seed: int,
+    ):
+        self.observation_space: Any = observation_space
+        self.action_space: Any = action_space
+        self.slots = slots
+        self._random = np.random.default_rng(seed)
+        self._contexts = self._draw()
+        self._steps = np.zeros(slots, np.int64)
+
+    def reset(self, mask: np.ndarray | None = None) -> Any:
+        """Draws contexts; see `EnvironmentSlots`."""
+        chosen = np.ones(self.slots, np.bool_) if mask is None else mask
+        self._steps[chosen] = 0
+        self._contexts = self._draw()
+        return self._observe()
+
+    def step(self, actions: Any) -> Transition:
+        """Rewards the actions that go with the contexts."""
+        rewards = self._rate(self.action_space, actions)
+        self._steps += 1
+        ended = self._steps == _BANDIT_RETURN
+        self._contexts = self._draw()
+        final = self._observe() if ended.any() else None
+        self._steps[ended] = 0
+        return Transition(
+            observations=self._observe(),
+            rewards=rewards,
+            terminated=ended,
+            truncated=np.zeros(self.slots, np.bool_),
+            final_observations=final,
+        )
+
+    def close(self) -> None:
+        """Does nothing."""
+
+    def _draw(self) -> np.ndarray:
+        return self._random.integers(2, size=self.slots)
+
+    def _observe(self) -> Any:
+        return _map_spaces(self.observation_space, lambda space: _show(space, self._contexts))
+
+    def _rate(self, space: Any, actions: Any) -> np.ndarray:
+        if isinstance(space, Mapping):
+            parts = [self._rate(own, actions[name]) for name, own in space.items()]
+            return np.mean(parts, 0)
+        actions = np.asarray(actions)
+        if isinstance(space, Discrete):
+            wanted = np.where(self._contexts, space.start + space.n - 1, space.start)
+            return (actions == wanted).astype(np.float64)
+        if isinstance(space, MultiDiscrete):
+            sizes = np.asarray(space.n)
+            wanted = np.where(self._contexts[:, None], sizes - 1, 0)
+            return (actions == wanted).mean(axis=1)
+        wanted = np.where(self._contexts, 0.5, -0.5).reshape(-1, *[1] * (actions.ndim - 1))
+        distance = np.abs(np.clip(actions, -1.5, 1.5) - wanted)
+        return 1.0 - distance.reshape(self.slots, -1).mean(axis=1) / 2.0
+
+
+def _map_spaces(space: Any, function: Callable[[Any], Any]) -> Any:
+    if isinstance(space, Mapping):
+        return {name: _map_spaces(own, function) for name, own in space.items()}
+    return function(space)
+
+
+def _show(space: Any, contexts: np.ndarray) -> np.ndarray:
+    """Returns a context as an observation, `[k, ...]`."""
+    low, high = (0, 255) if np.issubdtype(space.dtype, np.integer) else (-1.0, 1.0)
+    numbers = np.where(contexts, high, low).reshape(-1, *[1] * len(space.shape))
+    return np.broadcast_to(numbers, (len(contexts), *space.shape)).astype(space.dtype)
+
+
+def _find_spaces(subject: _Subject) -> tuple[Any, Any]:
+    """Returns spaces of observations and actions that the folder's settings accept."""
+    model, config = subject.make_model(), subject.config
+    history = getattr(config, "observation_history", 1)
+    leaves: dict[str, Space] = {}
+    for name, properties in model.get_input_specs():
+        shape = tuple(properties["shape"])
+        if history > 1:  # what the model sees is joined along the last axis
+            shape = (*shape[:-1], shape[-1] // history)
+        dtype = properties.get("dtype", "float32")
+        leaves[name] = Box(dtype=dtype, shape=shape)
+    observations: Any = leaves
+    if set(leaves) == {OBSERVATION}:
+        observations = leaves[OBSERVATION]
+    actions: Any = getattr(config, "action_space", None)
+    if actions is None:
+        raise _NotApplicable(
+            f"its Config has no action_space, so the spaces are not known; name a task in "
+            f"{TASK_NAME}"
+        )
+    named: dict[str, Space] = {ACTION: actions}
+    if isinstance(actions, Mapping):
+        named = dict(actions)
+    try:
+        config.validate_spaces(leaves, named)
+    except (RelaaxError, ValueError) as error:
+        raise _NotApplicable(
+            f"its spaces cannot be found from its specs ({error}); name a task in {TASK_NAME}"
+        ) from None
+    return observations, actions
+
+
+# Helpers.
+
+
+def _cut_padding(data: TrainingData) -> TrainingData:
+    """Returns the same iteration without the rows at its end that are not valid."""
+    rollout = data.rollout
+
+    def cut(arrays: Any) -> Any:
+        if isinstance(arrays, Mapping):
+            return {name: cut(array) for name, array in arrays.items()}
+        return arrays[:-_PADDING]
+
+    names = ("inputs", "next_inputs", "next_alive", "rewards", "actions", "log_prob", "versions")
+    parts = {name: cut(getattr(rollout, name)) for name in names}
+    return replace(data, rollout=replace(rollout, **parts, valid=None))
+
+
+def _make_one_update(plan: Any) -> Any:
+    """Returns a plan whose update is of the complete iteration, once."""
+    if isinstance(plan, OnPolicy):
+        return replace(plan, minibatch_size=0, epochs=1)
+    return plan
+
+
+def _make_plain(subject: _Subject) -> dict[str, OptimizerConfig]:
+    """Returns gradient descent for each group: it is as accurate as the gradient."""
+    return dict.fromkeys(subject.optimizers, OptimizerConfig(name="sgd", learning_rate=0.01))
+
+
+def _get_variables(model: Any) -> Any:
+    from relaax_like.algorithm.model import get_variables
+
+    return get_variables(model)
+
+
+def _compare_changes(
+    subject: _Subject,
+    start: Sequence[np.ndarray],
+    values: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
+    where: str,
+) -> None:
+    """Compares what two roads have changed, each variable relative to its change."""
+    variables = _get_variables(subject.make_model())
+    for variable, before, one, other in zip(variables, start, values, others, strict=True):
+        change = np.linalg.norm((one - before).astype(np.float64))
+        difference = np.linalg.norm((one - other).astype(np.float64))
+        if difference > _UPDATE_TOLERANCE * change + 1e-5:
+            raise _Failed(
+                f"{subject.folder}: {variable.name} changes by {change:.3g} in an update, and "
+                f"{where} by something that differs by {difference:.3g}"
+            )
+
+
+def _compare(what: str, one: Any, other: Any) -> None:
+    one, other = np.asarray(one), np.asarray(other)
+    if one.shape != other.shape:
+        raise _Failed(f"{what}: shapes {list(one.shape)} and {list(other.shape)}")
+    if not np.allclose(one, other, _RELATIVE, _ABSOLUTE, equal_nan=True):
+        difference = np.abs(one.astype(np.float64) - other.astype(np.float64)).max()
+        raise _Failed(f"{what}: differs by {difference:.3g}")
+
+
+def _find_arrays(distribution: Any) -> dict[str, Any]:
+    """Returns the parameters of a distribution by name."""
+    found = {}
+    for name, value in vars(distribution).items():
+        if hasattr(value, "shape") and np.ndim(value):
+            found[name] = value
+        elif type(value).__module__.startswith("relaax_like.nn"):
+            found |= {f"{name}.{part}": array for part, array in _find_arrays(value).items()}
+    return found
+
+
+def _draw(random: np.random.Generator, shape: tuple[int, ...], properties: Any) -> np.ndarray:
+    dtype = np.dtype(properties.get("dtype", "float32"))
+    if dtype == np.uint8:
+        return random.integers(256, size=shape).astype(dtype)
+    if np.issubdtype(dtype, np.integer):
+        return random.integers(2, size=shape).astype(dtype)
+    return random.standard_normal(shape).astype(dtype)
+
+
+def _make_zeros(specs: Any, rows: int) -> dict[str, np.ndarray]:
+    return {k: np.zeros((rows, *p["shape"]), p.get("dtype", "float32")) for k, p in specs}
+
+
+def _widen(mask: np.ndarray, axes: int) -> np.ndarray:
+    return mask.reshape(-1, *[1] * (axes - 1))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Drops the lines that a training logs."""
+    logger = logging.getLogger("relaax_like")
+    before, logger.disabled = logger.level, False
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

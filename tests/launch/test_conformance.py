@@ -1,0 +1,152 @@
+"""Conformance: the shipped folders hold to it, and what breaks a rule is found by its check."""
+
+# covers F2, F6, F9
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.cluster import ROOT
+
+from relaax_like.launch import conformance
+from relaax_like.launch.conformance import CheckResult, check_algorithm, find_folder_experiment
+from relaax_like.wire.errors import ConfigError
+
+CHECKS = (
+    "specs",
+    "numpy equals tensorflow",
+    "together equals alone",
+    "padding changes nothing",
+    "resume",
+    "placements agree",
+    "declarations",
+    "learns",
+)
+# Experiment -> checks that are not applicable, each with a word of the reason.
+FOLDERS: dict[str, dict[str, str]] = {
+    "a2c": {},
+    "a2c/recall.yaml": {},
+    "ppo": {},
+    "ppo/masked_cartpole.yaml": {},
+    "bc": {"placements agree": "Offline", "learns": "Offline"},
+    "policy_gradient": dict.fromkeys(CHECKS[1:], "agents"),
+}
+
+
+def check(name: str, *sets: str) -> dict[str, CheckResult]:
+    place = str(ROOT / "algorithms" / name) if "/" in name else name
+    return {one.name: one for one in check_algorithm(find_folder_experiment(place, sets))}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_shipped_folders_hold_to_all_checks(name: str) -> None:
+    results = check(name)
+    assert tuple(results) == CHECKS
+    for result in results.values():
+        word = FOLDERS[name].get(result.name, "")
+        assert result.outcome == ("not applicable" if word else "passed"), result
+        assert word in result.reason
+
+
+def copy(folder: Path, file: str, old: str, new: str) -> Path:
+    """Copies a2c with another piece of code; returns the copy's folder."""
+    copied = folder / "mine"
+    shutil.copytree(ROOT / "algorithms" / "a2c", copied, ignore=shutil.ignore_patterns("__*"))
+    for other in ("acrobot", "pendulum", "recall"):
+        (copied / f"{other}.yaml").unlink()
+    experiment = copied / "a2c.yaml"
+    experiment.write_text(experiment.read_text().replace("name: a2c", "path: ./"))
+    code = (copied / file).read_text()
+    assert old in code
+    (copied / file).write_text(code.replace(old, new))
+    return copied
+
+
+# What is wrong -> file, code, wrong code, check that finds it, words of the reason.
+MISTAKES: dict[str, tuple[str, str, str, str, str]] = {
+    "a mean of all rows": (
+        "algorithm.py",
+        "batch.mean(",
+        "tf.reduce_mean(",
+        "padding changes nothing",
+        "use batch.mean",
+    ),
+    "a cost of another group": (
+        "algorithm.py",
+        '{"default":',
+        '{"defualt":',
+        "resume",
+        "'defualt'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("file", "old", "new", "name", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_fails_its_check(
+    file: str, old: str, new: str, name: str, words: str, tmp_path: Path
+) -> None:
+    folder = copy(tmp_path, file, old, new)
+    experiment = find_folder_experiment(str(folder))
+    for result in check_algorithm(experiment):
+        if result.name == name:
+            break
+    assert result.outcome == "failed"
+    assert words in result.reason
+
+
+SHIFTED = """
+
+_make_plain = make_model
+
+
+def make_model(config, seed):
+    model = _make_plain(config, seed)
+    policy = model.policy
+
+    def shifted(inputs, states):
+        x = inputs["observation"]
+        return policy({"observation": x + 0.01 * isinstance(x, np.ndarray)}, states)
+
+    model.policy = shifted
+    return model
+"""
+
+
+def test_a_policy_that_is_another_one_in_tensorflow_is_found(tmp_path: Path) -> None:
+    model = copy(tmp_path, "model.py", "def make_model(", "def make_model(") / "model.py"
+    code = model.read_text().replace("\n\nfrom", "\n\nimport numpy as np\nfrom", 1)
+    model.write_text(code + SHIFTED)
+    results = check_algorithm(find_folder_experiment(str(tmp_path / "mine")))
+    found = next(one for one in results if one.name == "numpy equals tensorflow")
+    assert found.outcome == "failed"
+    assert "differs by" in found.reason
+
+
+def test_a_policy_that_does_not_learn_is_told_with_what_it_reached() -> None:
+    experiment = find_folder_experiment("a2c", ["algorithm.learning_rate=0"])
+    *_, result = check_algorithm(experiment, learn_sec=3.0)
+    assert (result.name, result.outcome) == ("learns", "failed")
+    assert "after 3 s and" in result.reason
+
+
+def test_the_command_ends_with_one_where_a_check_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from relaax_like.cli.check_algorithm import show_checks
+
+    def run(outcome: conformance.Outcome) -> Callable[..., list[CheckResult]]:
+        return lambda *_: [CheckResult("specs", outcome, "why", 0.5)]
+
+    for outcome, status in (("passed", 0), ("not applicable", 0), ("failed", 1)):
+        monkeypatch.setattr("relaax_like.cli.check_algorithm.check_algorithm", run(outcome))  # type: ignore[arg-type]
+        assert show_checks("ppo", (), 1.0) == status
+        assert f"{outcome:14} specs: why (0.5 s)" in capsys.readouterr().out
+
+
+def test_a_folder_without_one_experiment_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown algorithm"):
+        find_folder_experiment("nothing")
+    (tmp_path / "a").mkdir()
+    with pytest.raises(ConfigError, match="0 YAML files, none of which is named after"):
+        find_folder_experiment(str(tmp_path / "a"))
