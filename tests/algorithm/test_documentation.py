@@ -13,7 +13,8 @@ from support.cluster import ROOT
 import relaax_like
 
 PAGES = "".join(
-    (ROOT / "docs" / page).read_text("utf-8") for page in ("algorithms.md", "scripts.md")
+    (ROOT / "docs" / page).read_text("utf-8")
+    for page in ("algorithms.md", "coming_from.md", "scripts.md")
 )
 EXCERPTS = re.findall(r"```python\n# (docs/examples/\S+)\n(.*?)```", PAGES, re.DOTALL)
 MINIMAL = ROOT / "docs" / "examples" / "minimal"
