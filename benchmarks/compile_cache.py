@@ -54,6 +54,7 @@ def call_once(cache: str) -> None:
     collector = Collector(plan.rollout_steps, plan.rollouts, capacity=plan.rollouts)
     collector.add(make_fake_rollout(model, plan))
     data = collector.get_training_data()
+    assert data is not None
     watch = Watch()
     logger = logging.getLogger("relaax_like")
     logger.addHandler(watch)

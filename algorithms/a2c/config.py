@@ -1,6 +1,8 @@
 """Settings of a2c."""
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from relaax_like.config import ActorCriticConfig, OnPolicy, Tunable, hyper
 from relaax_like.config.optimizer import OptimizerConfig, make_adam
@@ -10,7 +12,12 @@ class Config(ActorCriticConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
     rollout_steps: int = Field(default=16, ge=1)
-    """Steps of every slot in one rollout, and therefore in one gradient."""
+    """Steps of every slot in one rollout."""
+    num_steps: int = Field(default=1, ge=1)
+    """Environment steps of all slots together in one gradient, at least; more are used where more
+    have come in. Rounded up to complete rollouts."""
+    agents_per_batch: int = Field(default=1024, ge=1)
+    """Slots whose rollouts are in one gradient, at most."""
     gamma: hyper.Gamma = 0.99
     """Discount factor per step."""
     gae_lambda: hyper.GaeLambda = 0.95
@@ -33,10 +40,26 @@ class Config(ActorCriticConfig):
     adam_epsilon: hyper.AdamEpsilon = 1e-5
     """Epsilon of Adam."""
 
+    @model_validator(mode="after")
+    def _validate_batch(self) -> Self:
+        if self.num_steps > self.agents_per_batch * self.rollout_steps:
+            raise ValueError(
+                f"num_steps: {self.num_steps} are more than agents_per_batch "
+                f"{self.agents_per_batch} rollouts of rollout_steps {self.rollout_steps}; lower "
+                "num_steps, or raise agents_per_batch"
+            )
+        return self
+
     @property
     def plan(self) -> OnPolicy:
         """One gradient of whatever rollouts have come in together."""
-        return OnPolicy(rollout_steps=self.rollout_steps, discount=self.gamma)
+        return OnPolicy(
+            rollout_steps=self.rollout_steps,
+            min_rollouts=-(-self.num_steps // self.rollout_steps),
+            max_rollouts=self.agents_per_batch,
+            update_norm=self.normalize_observations,
+            discount=self.gamma,
+        )
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:

@@ -7,7 +7,7 @@ known), `next_alive`, `actions` (with the entry `log_prob` where it is known), `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relaax_like.algorithm.batch import Batch
@@ -72,3 +72,14 @@ def make_batch(parts: Parts, discount: tf.Tensor) -> Batch:
         begins=begins,
         extras=extras,
     )
+
+
+def flatten(batch: Parts) -> list[tf.Tensor]:
+    """Returns all tensors of a batch, one after another."""
+    return [tensor for part in batch.values() for tensor in part.values()]
+
+
+def unflatten(batch: Parts, tensors: Sequence[tf.Tensor]) -> Parts:
+    """Returns tensors under the names that they have in a batch."""
+    rest = iter(tensors)
+    return {part: {name: next(rest) for name in parts} for part, parts in batch.items()}

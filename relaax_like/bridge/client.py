@@ -204,6 +204,7 @@ class BufferingClient(ParameterServerClient):
         except InvalidInputError:
             if gradient is not None:  # which is at fault: nothing of the push took effect
                 self._env_steps += push.env_steps
+                self._episodes = [*push.episodes, *self._episodes]
             raise
         try:
             self._refresh()

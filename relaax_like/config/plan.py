@@ -21,19 +21,23 @@ from relaax_like.wire.errors import ConfigError
 RETURN_STATISTIC = "return"
 # What a minibatch is made of: steps, or rollouts of one slot with all their steps in order.
 Unit = Literal["steps", "rollouts"]
+Placement = Literal["agent", "server"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnPolicy:
-    """An iteration is `rollouts` rollouts of one slot each.
+    """An iteration is `rollouts` rollouts of one slot each, or whatever arrives together.
 
     Attributes:
       rollout_steps: T, steps of each rollout.
-      rollouts: of one iteration; None: whatever arrives together, for algorithms that make one
-        gradient of each batch.
+      rollouts: of one iteration; None: as many as have arrived, for algorithms that make one update
+        of each batch.
+      min_rollouts, max_rollouts: least and greatest number of rollouts of an iteration where
+        `rollouts` is None. More are in it only where one agent sends more at once.
       epochs: passes over an iteration.
-      minibatch_size: steps or rollouts of one update; 0: all of the iteration.
-      minibatch_of: which of the two.
+      minibatch_size: steps or rollouts of one update; 0: all of the iteration, `[T, B, ...]`, the
+        only choice where `rollouts` is None.
+      minibatch_of: which of the two; "rollouts" where `minibatch_size` is 0.
       discount: per step, of `Batch.discount`.
       next_actions: whether the algorithm reads `Batch.next_actions`; the last step of a rollout,
         whose next action is not known, is then not valid.
@@ -47,6 +51,8 @@ class OnPolicy:
 
     rollout_steps: int
     rollouts: int | None = None
+    min_rollouts: int = 1
+    max_rollouts: int = 1024
     epochs: int = 1
     minibatch_size: int = 0
     minibatch_of: Unit = "steps"
@@ -59,17 +65,36 @@ class OnPolicy:
 
     def __post_init__(self) -> None:
         if not self.minibatch_size:
-            size = self.env_steps if self.minibatch_of == "steps" else self.rollouts or 1
-            object.__setattr__(self, "minibatch_size", size)
+            object.__setattr__(self, "minibatch_of", "rollouts")
+        if self.rollouts is None and self.minibatch_size:
+            raise ValueError(
+                f"OnPolicy: minibatch_size is {self.minibatch_size}, but without rollouts the size "
+                "of an iteration is not known; set rollouts, or minibatch_size=0"
+            )
+        if not 1 <= self.min_rollouts <= self.max_rollouts:
+            raise ValueError(
+                f"OnPolicy: min_rollouts is {self.min_rollouts} and max_rollouts "
+                f"{self.max_rollouts}; expected 1 or more, and no less"
+            )
+        if self.rollouts is not None and self.min_rollouts != 1:
+            raise ValueError(
+                f"OnPolicy: rollouts is {self.rollouts} and min_rollouts {self.min_rollouts}; set "
+                "one of them"
+            )
 
     @property
     def columns(self) -> int:
-        """Of one iteration; 1 where `rollouts` is None."""
-        return self.rollouts or 1
+        """Of one iteration, at least."""
+        return self.min_rollouts if self.rollouts is None else self.rollouts
+
+    @property
+    def max_columns(self) -> int | None:
+        """Of one iteration; None: it has `columns`."""
+        return self.max_rollouts if self.rollouts is None else None
 
     @property
     def env_steps(self) -> int:
-        """Of one iteration; of one rollout where `rollouts` is None."""
+        """Of one iteration, at least."""
         return self.rollout_steps * self.columns
 
 
@@ -98,6 +123,7 @@ class Episodes:
     update_norm: bool = False
     # An update is one step of the optimizer, on all episodes as they came.
     epochs: ClassVar[int] = 1
+    max_columns: ClassVar[int | None] = None
     minibatch_of: ClassVar[Unit] = "rollouts"
     prenormalize_steps: ClassVar[int] = 0
     reward_discount: ClassVar[float | None] = None
@@ -208,13 +234,42 @@ def name_plan(plan: Plan | Mapping[str, Plan] | None) -> str | dict[str, str] | 
     return None if plan is None else type(plan).__name__
 
 
-def makes_complete_updates(plan: Plan | Mapping[str, Plan] | None) -> bool:
-    """Returns whether a plan, or that of some task, needs a learner in the parameter server."""
-    if isinstance(plan, Mapping):
-        return any(makes_complete_updates(one) for one in plan.values())
-    return isinstance(plan, Offline | Episodes) or (
-        isinstance(plan, OnPolicy) and plan.rollouts is not None
-    )
+def find_placement(plan: Plan | Mapping[str, Plan] | None) -> Placement:
+    """Returns where a learner runs if the settings do not say.
+
+    In the server where iterations have a size, which all agents fill together; beside the agents
+    where each batch leads to one update.
+    """
+    plans = list(plan.values()) if isinstance(plan, Mapping) else [plan]
+    return "server" if any(has_fixed_size(one) for one in plans) else "agent"
+
+
+def has_fixed_size(plan: Plan | None) -> bool:
+    """Returns whether iterations have a size of their own."""
+    if isinstance(plan, OnPolicy):
+        return plan.rollouts is not None
+    return isinstance(plan, Episodes | Offline)
+
+
+def get_rollout_steps(config: Any, task: str) -> int:
+    """Returns the steps that an agent sends at once for a task.
+
+    Raises:
+      ConfigError: the config names numbers by task, but none for this one.
+    """
+    plan = get_task_plan(config, task)
+    if plan is None:
+        steps = config.rollout_steps
+    else:
+        steps = 1 if isinstance(plan, Replay) else plan.rollout_steps
+    if not isinstance(steps, Mapping):
+        return steps
+    if task not in steps:
+        raise ConfigError(
+            f"algorithm.rollout_steps: no number for task {task!r}, only for "
+            f"{', '.join(steps)}; add one"
+        )
+    return steps[task]
 
 
 def learns_offline(config: Any) -> bool:

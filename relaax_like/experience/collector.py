@@ -1,5 +1,7 @@
-"""The Collector: rollouts of any number of slots come in, batches of one size go out."""
+"""The Collector: rollouts of any number of slots come in, batches go out."""
 
+import bisect
+import itertools
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -115,7 +117,7 @@ class Part(NamedTuple):
 
 
 class Collector:
-    """Holds rollouts, first in, first out, and gives batches of a fixed size.
+    """Holds rollouts, first in, first out, and gives batches of a fixed size, or of a least one.
 
         collector = Collector(steps=32, columns=64, capacity=256)
         ticket = collector.add(rollout)                              # from any thread
@@ -129,6 +131,10 @@ class Collector:
     one, is not copied at all. So nobody may write into a rollout that was added, and one column
     that waits keeps the memory of its whole rollout. All is lost with the process.
 
+    With `max_columns` a batch is made of whole rollouts: the fewest that have `columns`, or twice,
+    four times ... as many rollouts, if they wait. So batches grow with the agents, but have few
+    different shapes.
+
     Thread-safe: many may add, one may take.
     """
 
@@ -138,15 +144,18 @@ class Collector:
         columns: int,
         *,
         capacity: int,
+        max_columns: int | None = None,
         data_handler: DataHandler | None = None,
     ):
         """Begins empty.
 
         Args:
           steps: T of each rollout.
-          columns: of each batch.
+          columns: of each batch, or at least.
           capacity: columns that may wait, at least `columns`. With rollouts of up to k slots,
             `columns + k - 1` or more never gets stuck between two batches.
+          max_columns: of each batch, unless fewer rollouts would not have `columns`; None: each
+            has `columns`.
           data_handler: a user's changes; None: none.
 
         Raises:
@@ -161,6 +170,7 @@ class Collector:
                 raise ConfigError(f"collector: {name} {value}, expected {least} or more")
         self._steps = steps
         self._columns = columns
+        self._max_columns = max_columns
         self._capacity = capacity
         self._data_handler = data_handler
         self._latest: TrainingData | None = None  # belongs to the thread that takes
@@ -174,6 +184,11 @@ class Collector:
         self._num_added = 0
         self._num_taken = 0
         self._closed = False
+
+    @property
+    def columns(self) -> int:
+        """Of each batch, or at least."""
+        return self._columns
 
     @property
     def waiting_columns(self) -> int:
@@ -377,6 +392,8 @@ class Collector:
 
     def _take_parts(self) -> list[Part]:
         """Takes the columns of one batch out of the queue."""
+        if self._max_columns is not None:
+            return self._take_whole_parts(self._max_columns)
         parts, missing = [], self._columns
         while missing:
             part = self._waiting.popleft()
@@ -388,6 +405,24 @@ class Collector:
             self._open.subtract(part.tickets)
             missing -= part.rollout.slots
         self._num_taken += self._columns
+        return parts
+
+    def _take_whole_parts(self, max_columns: int) -> list[Part]:
+        """Takes the fewest rollouts that make a batch, or a doubling of their number.
+
+        What a data handler has made of one rollout is not parted.
+        """
+        sums = list(itertools.accumulate(part.rollout.slots for part in self._waiting))
+        tickets = [part.tickets for part in self._waiting]
+        ends = [i for i in range(len(tickets)) if tickets[i : i + 1] != tickets[i + 1 : i + 2]]
+        columns = [sums[end] for end in ends]
+        number = bisect.bisect_left(columns, self._columns) + 1
+        while 2 * number <= len(columns) and columns[2 * number - 1] <= max_columns:
+            number *= 2
+        parts = [self._waiting.popleft() for _ in range(ends[number - 1] + 1)]
+        for part in parts:
+            self._open.subtract(part.tickets)
+        self._num_taken += columns[number - 1]
         return parts
 
     def _take_tickets(self) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.base_learner import NO_HOOKS, make_base_learner_config
 from relaax_like.config.models import Experiment, LearnerConfig
@@ -16,6 +17,8 @@ from relaax_like.config.plan import (
     OnPolicy,
     RolloutPlan,
     get_plan,
+    get_rollout_steps,
+    get_task_plan,
     name_plan,
 )
 from relaax_like.config.seeds import derive_seed
@@ -24,7 +27,7 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import TASK
 from relaax_like.core.roles import ParameterServerClient, Publisher
 from relaax_like.experience.collector import Collector, DataHandler
-from relaax_like.experience.episodes import EpisodeCollector
+from relaax_like.experience.episodes import make_collector
 from relaax_like.experience.trajectory_files import (
     TRAJECTORY_FOLDER,
     TrajectoryGatherer,
@@ -48,6 +51,8 @@ if TYPE_CHECKING:  # Most of them import TensorFlow.
 logger = logging.getLogger(__name__)
 
 MakeClient = Callable[[str], ParameterServerClient]
+# Rollouts of one slot that may wait where the size of an iteration is left open.
+_OPEN_CAPACITY = 256
 
 
 def make_learners(
@@ -86,34 +91,50 @@ def make_learners(
         model = make_model(experiment)
         with naming_place(experiment.algorithm_folder):
             algorithm = algorithm_module.make_algorithm(config, model, seed)
-        _refuse_beside_agents(experiment, algorithm)
+        _refuse_beside_agents(experiment, algorithm, TASK)
         client = make_client(client_id)
         writer = _make_trajectory_writer(experiment, client_id)
         learner = GradientLearner(
             GradientTask(algorithm, compile_in_background=compile_in_background),
+            _get_agents_plan(config, TASK),
             client,
+            seed=seed,
             on_failure=on_failure,
             learner=_make_hooked_learner(experiment, client.metrics()),
             data_handler=_make_data_handler(experiment),
             trajectories=None if writer is None else TrajectoryGatherer(writer),
+            max_lag=experiment.learner.max_lag,
         )
         return {TASK: learner}
     make_algorithms = get_make_algorithms(algorithm_module)
     with naming_place(experiment.algorithm_folder):
         tasks = Tasks(make_algorithms(config, seed))
     if not only_plays:
-        for algorithm in tasks.algorithms.values():
-            _refuse_beside_agents(experiment, algorithm)
+        for task, algorithm in tasks.algorithms.items():
+            _refuse_beside_agents(experiment, algorithm, task)
         _refuse_for_several_tasks(experiment, algorithm_module, len(tasks.algorithms))
     return {
         name: GradientLearner(
             GradientTask(algorithm, compile_in_background=compile_in_background, task=name),
+            _get_agents_plan(config, name),
             tasks.make_client(name, make_client(f"{client_id}-{name}")),
+            seed=derive_seed(seed, name),
             curves=f"Optimizer/{name}",
             on_failure=on_failure,
+            has_others=len(tasks.algorithms) > 1,
+            max_lag=experiment.learner.max_lag,
         )
         for name, algorithm in tasks.algorithms.items()
     }
+
+
+def _get_agents_plan(config: AlgorithmConfig, task: str) -> OnPolicy | Episodes:
+    """Returns the plan of a learner beside its agents; without one, each batch is one gradient."""
+    plan = get_task_plan(config, task)
+    if plan is None:
+        return OnPolicy(rollout_steps=get_rollout_steps(config, task), update_norm=True)
+    assert isinstance(plan, OnPolicy | Episodes), "the loader refuses all others beside agents"
+    return plan
 
 
 def make_iteration_learners(
@@ -221,7 +242,7 @@ def _refuse_for_several_tasks(experiment: Experiment, module: Any, count: int) -
         )
     learner, what = experiment.learner, f"one learner, but make_algorithms makes {count}"
     refuse_keys_of_one_learner(experiment, what)
-    if learner.save_freq > 0:
+    if learner.save_freq > 0 and learner.placement == "server":
         raise ConfigError(f"learner.save_freq: copies are written by {what}; set it to -1")
     if learner.eval_freq:
         raise ConfigError(
@@ -233,14 +254,8 @@ def _refuse_for_several_tasks(experiment: Experiment, module: Any, count: int) -
 def _make_collector(experiment: Experiment, plan: OnPolicy | Episodes) -> Collector:
     # Any client's rollout finds room as soon as all whole iterations have been taken.
     largest = plan.columns + experiment.rlx_server.max_slots_per_client
-    capacity = max(4 * plan.columns, largest)
-    handler = _make_data_handler(experiment)
-    steps, columns = plan.rollout_steps, plan.columns
-    if isinstance(plan, OnPolicy):
-        return Collector(steps, columns, capacity=capacity, data_handler=handler)
-    return EpisodeCollector(
-        steps, columns, capacity=capacity, max_steps=plan.max_steps, data_handler=handler
-    )
+    capacity = max(4 * plan.columns, largest, _OPEN_CAPACITY if plan.max_columns else 0)
+    return make_collector(plan, capacity, _make_data_handler(experiment))
 
 
 def make_offline_learner(
@@ -425,28 +440,27 @@ def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["LearningTask
     return made
 
 
-def _refuse_beside_agents(experiment: Experiment, algorithm: Any) -> None:
+def _refuse_beside_agents(experiment: Experiment, algorithm: Any, task: str) -> None:
     """Refuses what learners beside their agents cannot honour.
 
     Raises:
       ConfigError: names the line.
     """
-    from relaax_like.algorithm import Algorithm
-
     _refuse_own_predict(algorithm)
-    own = type(algorithm)
-    if own.stop is not Algorithm.stop:
-        place = describe_place(own, "stop")
-        raise ConfigError(
-            f"{place}: stop ends the epochs of an iteration; learners beside their agents "
-            "(learner.placement: agent) have none"
-        )
-    combine = experiment.parameter_server.combine
-    if algorithm.phases and combine.method == "avg":
-        place = describe_place(own, "phases")
+    method = experiment.parameter_server.combine.method
+    if algorithm.phases and method == "avg":
+        place = describe_place(type(algorithm), "phases")
         raise ConfigError(
             f"{place}: phases meet the values that the phases before them left, but "
             "relaax-parameter-server.combine.method: avg holds gradients back; set it to fifo"
+        )
+    plan = get_task_plan(experiment.algorithm, task)
+    if method != "fifo" and isinstance(plan, OnPolicy) and (plan.epochs > 1 or plan.minibatch_size):
+        place = describe_place(type(experiment.algorithm), "plan")
+        raise ConfigError(
+            f"{place}: plan makes several updates of each iteration, each at the values that the "
+            f"last one left, but relaax-parameter-server.combine.method: {method} changes or holds "
+            "back gradients; set it to fifo, or learner.placement to server"
         )
 
 
@@ -528,7 +542,8 @@ def refuse_keys_of_one_learner(experiment: Experiment, what: str) -> None:
 
 def _make_hooks(config: LearnerConfig) -> dict[str, Any]:
     """Returns the learner's hooks; those of the YAML file come last."""
-    save_freq = config.save_freq if config.save_freq > 0 else None
+    in_learner = config.save_freq > 0 and config.placement == "server"
+    save_freq = config.save_freq if in_learner else None
     return {**NO_HOOKS, "save_ckpt_after_iter": save_freq, **config.hook}
 
 

@@ -111,7 +111,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
             return link.parameter_server_stub(client_id, metrics, _HELLO_WAIT_SEC)
 
         with shutdown.interrupting(), tracing.span(tracing.START):
-            ahead = experiment.learner.rollouts_ahead
+            ahead = experiment.learner.max_rollouts_ahead or 0
             beside = BesideLearner(learner, metrics, ahead)
             host = make_agent_host(experiment, make_client, beside=beside)
         server = make_rlx_server(settings, host, metrics, security, reporter)

@@ -91,7 +91,7 @@ def play(
                 learner = make_remote_learners(
                     link, name, _SERVER_WAIT_SEC, shutdown, sampling.get_sec
                 )
-                beside = BesideLearner(learner, metrics, experiment.learner.rollouts_ahead)
+                beside = BesideLearner(learner, metrics, experiment.learner.max_rollouts_ahead or 0)
             host = make_agent_host(experiment, make_client, client_id=name, beside=beside)
             # Whoever takes the place of a worker that died plays other episodes.
             purpose = f"{name} from step {link.status().global_t}"

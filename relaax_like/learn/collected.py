@@ -56,6 +56,11 @@ class Collected(Source):
         return self._collector.num_added
 
     @property
+    def taken_columns(self) -> int:
+        """Rollouts of one slot that iterations were made of."""
+        return self._collector.num_taken
+
+    @property
     def has_iteration(self) -> bool:
         """Whether there is a whole iteration."""
         return self._collector.has_batch

@@ -26,14 +26,23 @@ from relaax_like.algorithm.model import (
     get_variables,
     order_variables,
 )
-from relaax_like.algorithm.parts import MASK, Parts, add_next_actions, make_batch
+from relaax_like.algorithm.parts import (
+    MASK,
+    Parts,
+    add_next_actions,
+    flatten,
+    make_batch,
+    unflatten,
+)
 from relaax_like.algorithm.random import make_generator
 from relaax_like.algorithm.tracing import Settings, Traced
 from relaax_like.config.places import describe_error, describe_place, find_folder
-from relaax_like.config.plan import get_task_plan
+from relaax_like.config.plan import Unit, get_task_plan
 from relaax_like.core.manifest import Variable
+from relaax_like.core.moments import Moments
 from relaax_like.core.prediction import LOG_PROB, TASK
 from relaax_like.experience.rollout import Rollout
+from relaax_like.learn.minibatches import plan_cut
 from relaax_like.nn.compiling import CompiledFunction
 from relaax_like.nn.module import get_name
 from relaax_like.nn.runtime import tf
@@ -48,6 +57,8 @@ CompileForm = Callable[[Parts, Sequence[tf.TensorSpec], bool], Callable[..., Any
 _WORTH_COMPILING = 100
 _MAX_COMPILED = 16
 _COMPILER_NICE = 10
+# A part of a batch that is not learned from as a whole: the numbers of its rows or slots that are.
+CHOSEN = "chosen"
 # Beside the costs where gradients are clipped: the norm before that.
 GRADIENT_NORM = "gradient norm"
 
@@ -61,6 +72,7 @@ class Gradient:
       arrays: one float32 array per trainable variable of these groups, in manifest order.
       numbers: costs and metrics by name.
       rows: results of each row by name, with the leading axes of the batch; {} if not wanted.
+      ends_update: whether no other phase of the update follows.
       is_last: whether no other gradient of the batch follows.
     """
 
@@ -68,6 +80,7 @@ class Gradient:
     arrays: list[np.ndarray]
     numbers: dict[str, float]
     rows: dict[str, np.ndarray]
+    ends_update: bool = True
     is_last: bool = True
 
 
@@ -126,6 +139,7 @@ class ComputationTask:
                 ("actions", self._action_specs),
                 ("next_actions", self._action_specs),
                 ("rewards", self._reward_specs),
+                (CHOSEN, {}),
             )
         }
         self.name = task
@@ -147,6 +161,7 @@ class ComputationTask:
         self._groups = [model.get_group(get_name(variable)) for variable in self._trainable]
         # Guards the variables: no prediction sees half of a new set of values.
         self._lock = model.lock
+        self._normalizers = {n.statistic: n for n in get_normalizers(model)}
         self._generator = make_generator(algorithm.seed)
         self._exploration = Exploration(model, algorithm.config)
         self._compiled: dict[bool, Callable[[list[tf.Tensor]], Any]] = {}
@@ -210,7 +225,15 @@ class ComputationTask:
     @property
     def statistics(self) -> tuple[str, ...]:
         """Inputs whose running statistics the model normalises with; each names its statistic."""
-        return tuple(n.statistic for n in get_normalizers(self._algorithm.model))
+        return tuple(self._normalizers)
+
+    def get_statistic(self, name: str) -> Moments:
+        """Returns a running statistic of the model."""
+        normalizer = self._normalizers[name]
+        with self._lock:
+            return Moments(
+                float(normalizer.count.numpy()), normalizer.mean.numpy(), normalizer.m2.numpy()
+            )
 
     def get_seen(self) -> list[list[Any]]:
         """Returns the forms and shapes that have come, and how often: what was compiled for them.
@@ -565,7 +588,7 @@ class ComputationTask:
         as much as a small layer.
 
         Args:
-          batch: names its tensors.
+          batch: names its tensors; its part `CHOSEN`, if it has one, those that are learned from.
           specs: of its tensors.
           xla: whether XLA compiles it.
           groups: variable groups that the gradient is of; None: all.
@@ -583,6 +606,8 @@ class ComputationTask:
                 parts = unflatten(batch, tensors)
                 if not prepared:
                     parts = self._prepare(parts, traced, number)
+                if CHOSEN in parts:
+                    parts = self._take_chosen(parts)
                 traced.draw_for(series, number)
                 made = make_batch(parts, traced.discount)
                 gradients, losses = self._trace_gradients(made, groups)
@@ -615,6 +640,13 @@ class ComputationTask:
             )
 
         return call
+
+    def _take_chosen(self, parts: Parts) -> Parts:
+        """Returns the rows or slots of a minibatch."""
+        whole = {part: tensors for part, tensors in parts.items() if part != CHOSEN}
+        ((unit, chosen),) = parts[CHOSEN].items()
+        cut = plan_cut(whole, self._count_leading_axes(whole), cast(Unit, unit))
+        return unflatten(whole, cut.take(cut.flatten(flatten(whole)), chosen))
 
     def _compile_function(
         self,
@@ -716,17 +748,6 @@ class ComputationTask:
         for variable, group in zip(self._trainable, self._groups, strict=True):
             groups.setdefault(group, []).append(variable)
         return groups
-
-
-def flatten(batch: Parts) -> list[tf.Tensor]:
-    """Returns all tensors of a batch, one after another."""
-    return [tensor for part in batch.values() for tensor in part.values()]
-
-
-def unflatten(batch: Parts, tensors: Sequence[tf.Tensor]) -> Parts:
-    """Returns tensors under the names that they have in a batch."""
-    rest = iter(tensors)
-    return {part: {name: next(rest) for name in parts} for part, parts in batch.items()}
 
 
 @tf.autograph.experimental.do_not_convert  # what cannot be converted would be reported to the user

@@ -94,7 +94,7 @@ class ExperienceService(ExperienceSink):
 
     Args:
       make_learner: called in the thread, as it may import TensorFlow.
-      columns: rollouts of one slot, or episodes, in an iteration.
+      columns: rollouts of one slot, or episodes, in an iteration, at least.
       max_rollout_bytes: longest serialised rollout that is taken.
       on_failure: called, from the thread, when learning has failed for good; the default logs it.
       waits: whether agents wait for an iteration that is not complete; else only for complete ones.
@@ -372,7 +372,8 @@ class ExperienceService(ExperienceSink):
             self._finished = finished
             if learned is not None:
                 self._version = learned.version
-                self._learned_columns += self._columns
+                assert self._source is not None
+                self._learned_columns = self._source.taken_columns
                 # A rollout that reaches into the next iteration was sent by an agent that waits
                 # for that one.
                 self._release(learned.numbers)

@@ -7,17 +7,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from relaax_like.config.base_learner import NO_HOOKS
+from relaax_like.config.plan import Episodes, OnPolicy
 from relaax_like.core.manifest import Manifest, make_manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import LearnerUpdate, LearnRequest
 from relaax_like.core.roles import Learner, OnUpdate, ParameterServerClient
-from relaax_like.experience.collector import DataHandler
+from relaax_like.experience.collector import DataHandler, TrainingData
+from relaax_like.experience.episodes import make_collector
 from relaax_like.experience.trajectory_files import TrajectoryGatherer
 from relaax_like.learn.base_learner import BaseLearner
+from relaax_like.learn.gradient_policy import GradientPolicy
 from relaax_like.learn.gradients import GradientTask
+from relaax_like.learn.holding import Holding
 from relaax_like.learn.learner_loop import LearnerLoop
-from relaax_like.learn.pushing import GradientPolicy, Pushing
-from relaax_like.learn.request_queue import Packed, RequestQueue
+from relaax_like.learn.pushing import Pushing
+from relaax_like.learn.request_queue import RequestQueue, Requests
 from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, RelaaxError
@@ -25,6 +29,9 @@ from relaax_like.wire.errors import ConfigError, RelaaxError
 logger = logging.getLogger(__name__)
 
 _FAILURE_LINE_SEC = 1.0
+_WAIT_SEC = 0.5
+# Columns that may wait: agents send no more than one or two rollouts each.
+_UNBOUNDED = 1 << 62
 # Longest wait for the gradient at hand when the process ends.
 _STOP_SEC = 2.0
 
@@ -32,39 +39,49 @@ _STOP_SEC = 2.0
 class GradientLearner(Learner):
     """Runs a `LearnerLoop` in a thread of its own.
 
-        learner = GradientLearner(task, parameter_server)
+        learner = GradientLearner(task, plan, parameter_server)
         learner.start(on_update)
         learner.submit(LearnRequest(1, rollout))
         learner.stop()
 
-    Rollouts that wait are packed side by side, one gradient of their mean is pushed, and the values
-    that come back are handed on. A rollout that cannot be learned from is logged and skipped.
+    Rollouts are collected until they make an iteration of the plan, its gradients are pushed one
+    after another, and the values that come back are handed on. An agent whose rollout does not
+    complete an iteration waits for it, unless those that do not wait cannot complete it either. An
+    iteration that cannot be learned from is logged and skipped.
 
-    An error that each rollout would raise, such as one in the algorithm's code, ends the learning:
-    requests are still answered, but without new values.
+    An error that each iteration would raise, such as one in the algorithm's code, ends the
+    learning: requests are still answered, but without new values.
 
     Args:
       task: computes gradients; used by the training thread alone.
+      plan: of an iteration.
       parameter_server: where gradients go to; used by the training thread alone.
-      max_packed: most rollouts in one gradient, a power of two.
+      seed: of the orders of minibatches.
       curves: what the names of its costs' curves begin with.
       on_failure: called once, from the training thread, when learning has ended with an error; the
         agents are notified after it.
       learner: has hooks; its policy is set. None: there are none.
       data_handler: a user's changes to rollouts; None: there are none.
       trajectories: keeps what was learned from; None: nothing is kept.
+      has_others: whether agents have other tasks, too. Then none waits for an iteration that is not
+        complete: an agent that waits for one task would keep the others from theirs.
+      max_lag: see `RequestQueue`.
     """
 
     def __init__(
         self,
         task: GradientTask,
+        plan: OnPolicy | Episodes,
         parameter_server: ParameterServerClient,
-        max_packed: int = 16,
+        *,
+        seed: int = 0,
         curves: str = "Optimizer",
         on_failure: Callable[[ConfigError], None] = lambda error: None,
         learner: BaseLearner | None = None,
         data_handler: DataHandler | None = None,
         trajectories: TrajectoryGatherer | None = None,
+        has_others: bool = False,
+        max_lag: int | None = None,
     ):
         self._task = task
         self._parameter_server = parameter_server
@@ -72,9 +89,17 @@ class GradientLearner(Learner):
         self._has_failed = False  # for good
         task.wants_rows = data_handler is not None
         tally = Tally()
-        self._queue = RequestQueue(tally, max_packed, data_handler, trajectories)
+        self._queue = RequestQueue(
+            make_collector(plan, _UNBOUNDED, data_handler),
+            tally,
+            Holding(isinstance(plan, OnPolicy) and not has_others),
+            data_handler,
+            trajectories,
+            max_lag,
+            lambda: parameter_server.version,
+        )
         self._sink = Pushing(parameter_server, task, tally)
-        self._policy = GradientPolicy(task, self._sink)
+        self._policy = GradientPolicy(task, plan, seed, self._sink)
         learner = learner or BaseLearner({"hook": NO_HOOKS}, exp_dir=".")
         learner.policy = self._policy
         self._loop = LearnerLoop(
@@ -87,7 +112,7 @@ class GradientLearner(Learner):
         )
         self._thread = threading.Thread(target=self._run, name="training", daemon=True)
         self._on_update: OnUpdate = lambda learned: None
-        self._failed_rollouts = 0
+        self._failures = 0
         self._next_failure_line = 0.0
 
     @property
@@ -110,14 +135,28 @@ class GradientLearner(Learner):
         """Puts work in the queue."""
         self._queue.put(work)
 
+    def leave(self, agent: str) -> None:
+        """Waits for an agent's rollouts no more; see `Learner`."""
+        self._queue.put(LearnRequest(0, None, agent=agent, is_leaving=True))
+
     def take_state(self) -> dict[str, Any]:
-        """Returns which shapes have come to be compiled, and how many gradients; see `Learner`."""
-        return {"seen": self._task.get_seen(), "gradients": self._task.num_gradients}
+        """Returns what waits, and what depends on the past; see `Learner`.
+
+        That is also which shapes have come to be compiled, and how many gradients there were.
+        """
+        return {
+            "seen": self._task.get_seen(),
+            "gradients": self._task.num_gradients,
+            "policy": self._policy.take_state(),
+            "loop": self._loop.take_state(),
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Goes on from there; see `Learner`."""
         self._task.set_seen(state["seen"])
         self._task.num_gradients = int(state["gradients"])
+        self._policy.set_state(state["policy"])
+        self._loop.set_state(state["loop"])
 
     def stop(self) -> None:
         """Ends the training loop after the work at hand; may be called twice."""
@@ -139,13 +178,16 @@ class GradientLearner(Learner):
             on_turn=self._hand_on,
             on_failure=self._handle_failure,
         )
+        self._queue.finish()
         while not self._queue.has_ended:  # an error has ended it
-            if (packed := self._queue.get(0, 0.0)) is not None:
-                self._hand_on(self._sink.report(packed.tickets))
+            if (requests := self._queue.get(0, _WAIT_SEC)) is not None:
+                self._hand_on(self._sink.report(requests.tickets))
 
     def _hand_on(self, update: LearnerUpdate | None) -> None:
         if update is None:
             return
+        if update.finished:
+            self._queue.finish()
         with tracing.span("take values"):
             try:
                 # The agents first: they may be waiting.
@@ -155,34 +197,28 @@ class GradientLearner(Learner):
             except Exception as error:  # this thread answers all others
                 self._note_failure("after a gradient that was applied", error)
 
-    def _handle_failure(self, packed: Packed, error: Exception) -> LearnerUpdate | None:
-        """Tries each rollout separately, so that a bad one spoils no other; see `LearnerLoop`."""
+    def _handle_failure(
+        self, iteration: TrainingData | Requests, error: Exception
+    ) -> LearnerUpdate | None:
+        """Skips an iteration, but for what was pushed of it; see `LearnerLoop`."""
         if isinstance(error, ConfigError):
             logger.debug("learning has failed", exc_info=error)
             self._has_failed = True
             # Before the agents act again: their owner ends them.
             self._on_failure(error)
-            return self._sink.report(packed.tickets)
-        if self._policy.pushed == packed.tickets:  # learned from: not to be tried again
+            return self._sink.report(iteration.tickets)
+        if isinstance(iteration, TrainingData) and self._policy.has_pushed:
             self._note_failure("after a gradient that was applied", error)
-            self._hand_steps_over()
-            return self._sink.report(packed.tickets, with_values=True)
-        if len(packed.requests) > 1:
-            self._queue.split(packed)
-            return None
-        self._failed_rollouts += 1
-        self._note_failure(
-            f"could not learn from a rollout ({self._failed_rollouts} so far)", error
-        )
+        else:
+            self._failures += 1
+            what = f"could not learn from an iteration ({self._failures} so far)"
+            self._note_failure(what, error)
         # The steps were taken all the same: a training that diverges ends with its budget.
-        self._hand_steps_over()
-        return self._sink.report(packed.tickets)
-
-    def _hand_steps_over(self) -> None:
         try:
-            self._sink.hand_steps_over()
-        except RelaaxError as error:  # they are counted later; the agents are to be answered
-            self._note_failure("steps are not counted yet", error)
+            self._sink.hand_counts_over()
+        except RelaaxError as again:  # they are counted later; the agents are to be answered
+            self._note_failure("steps are not counted yet", again)
+        return self._sink.report(iteration.tickets, with_values=self._policy.has_pushed)
 
     def _note_failure(self, what: str, error: Exception) -> None:
         now = time.monotonic()

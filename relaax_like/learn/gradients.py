@@ -1,31 +1,36 @@
 """GradientTask: the gradients of an update whose optimizer steps a parameter server takes."""
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from relaax_like.algorithm.algorithm import Algorithm
-from relaax_like.algorithm.parts import Parts
+from relaax_like.algorithm.parts import MASK, Parts, flatten, unflatten
 from relaax_like.algorithm.phases import Phase
 from relaax_like.algorithm.tracing import Traced
 from relaax_like.config.places import describe_place
+from relaax_like.config.plan import Unit
 from relaax_like.core.prediction import TASK
 from relaax_like.learn.computation_task import (
+    CHOSEN,
     ComputationTask,
     Gradient,
     find_nearest,
-    flatten,
-    unflatten,
+    to_int64,
 )
+from relaax_like.learn.minibatches import plan_cut, shuffle, validate_lengths
 from relaax_like.nn.runtime import tf
 from relaax_like.wire.errors import ConfigError
 
 
 class GradientTask(ComputationTask):
-    """A ComputationTask that computes one gradient for each phase of an update.
+    """A ComputationTask that computes one gradient for each phase of each update.
 
         task = GradientTask(algorithm)
-        for gradient in task.compute_phases(**batch, global_t=4096):
+        for gradient in task.compute_epochs(**batch, global_t=4096):
             task.set_values(parameter_server.push_pull(gradient.arrays, gradient.groups))
 
     Attributes:
@@ -47,36 +52,112 @@ class GradientTask(ComputationTask):
         self.wants_rows = False
         self._phases = find_phases(algorithm, list(self._group_variables()))
 
-    def compute_phases(self, global_t: int = 0, **batch: Any) -> Iterator[Gradient]:
-        """Yields the gradient of each phase that is due, one after another.
+    def compute_epochs(
+        self,
+        *,
+        epochs: int = 1,
+        minibatch: int | None = None,
+        seed: int = 0,
+        minibatch_of: Unit = "rollouts",
+        global_t: int = 0,
+        count: int | None = None,
+        **batch: Any,
+    ) -> Iterator[Gradient]:
+        """Yields the gradients of each minibatch, one after another: the updates of LearningTask.
 
         Each is computed when it is asked for, at the values of that moment. `prepare` is called
-        once, before the first one. A phase with `every=n` is due in every n-th call; the costs of
-        its groups are left out in the others.
+        once, before the first one. Each minibatch has one gradient for each phase that is due; a
+        phase with `every=n` is due in every n-th minibatch, and the costs of its groups are left
+        out in the others. It ends early behind the minibatch for which the algorithm's `stop` says
+        so.
 
         Args:
+          epochs, minibatch, seed, minibatch_of, count: as for `LearningTask.update_epochs`, which
+            draws the same minibatches; minibatch None: all of the batch.
           global_t: environment steps of the whole run, for schedules.
           batch: as for `compute_gradients`.
 
         Raises:
           ConfigError: the algorithm's code fails while it is compiled; names the line.
+          InvalidInputError: lengths that do not fit together, or a minibatch larger than the batch.
         """
         parts = self._make_batch(**batch)
+        leading_axes = self._count_leading_axes(parts)
+        if epochs == 1 and minibatch is None:
+            yield from self._compute_update(parts, global_t)
+            return
+        cut = plan_cut(parts, leading_axes, minibatch_of)
+        length = validate_lengths(parts, cut, minibatch or 1)
+        if epochs == 1 and minibatch == length and not cut.rows:
+            yield from self._compute_update(parts, global_t)
+            return
+        minibatch, count = minibatch or length, length if count is None else count
+        first = _find_first(parts, minibatch_of, length, count)
+        self._num_gradients += 1  # the number of the first update
+        prepared = self._compute("prepare", parts, self._compile_prepare, global_t)
+        self._num_gradients -= 1
+        cut = plan_cut(prepared, leading_axes, minibatch_of)
+        rows: dict[str, np.ndarray] = {}
+        updates = epochs * (count // minibatch)
+        for chosen in _draw_minibatches(length, count, minibatch, seed, first):
+            updates -= 1
+            chosen_parts = {**prepared, CHOSEN: {minibatch_of: tf.constant(chosen)}}
+            for gradient in self._compute_update(chosen_parts, global_t, updates == 0):
+                for name, results in gradient.rows.items():
+                    shape = prepared["next_alive"]["alive"].shape[:leading_axes]
+                    whole = rows.setdefault(name, np.full(shape, np.nan, results.dtype))
+                    cut.put_array(whole, chosen, results)
+                yield replace(gradient, rows=rows)
+            if gradient.is_last:
+                return
+
+    def _compute_update(
+        self, parts: Parts, global_t: int, is_end: bool = True
+    ) -> Iterator[Gradient]:
+        """Yields the gradient of each phase that is due in one update.
+
+        Args:
+          parts: a batch as it came; or one that is prepared, with what is chosen of it.
+          global_t: environment steps of the whole run.
+          is_end: whether no other update of the batch follows.
+        """
         self._num_gradients += 1
-        if not self._algorithm.phases:
+        if not self._algorithm.phases and CHOSEN not in parts:
             groups = self._order(self._phases[0]) if self._algorithm.frozen else None
             yield self._compute("gradients", parts, self._make_compile(groups, False), global_t)
             return
-        prepared = self._compute("prepare", parts, self._compile_prepare, global_t)
+        what = "phase"
+        if CHOSEN in parts:
+            what = f"{next(iter(parts[CHOSEN]))} of phase"
+        else:
+            parts = self._compute("prepare", parts, self._compile_prepare, global_t)
         number = self._num_gradients
         due = [i for i, phase in enumerate(self._phases) if number % phase.every == 0]
         groups_due = {group for index in due for group in self._phases[index].groups}
         waiting = {g for phase in self._phases for g in phase.groups if g not in groups_due}
+        numbers: dict[str, float] = {}
         for index in due:
-            compile_phase = self._make_compile(self._order(self._phases[index]), True)
-            gradient = self._compute(f"phase {index}", prepared, compile_phase, global_t)
-            numbers = {name: y for name, y in gradient.numbers.items() if name not in waiting}
-            yield replace(gradient, numbers=numbers, is_last=index == due[-1])
+            has_all = not self._algorithm.phases and not self._algorithm.frozen
+            groups = None if has_all else self._order(self._phases[index])
+            compile_phase = self._make_compile(groups, True)
+            gradient = self._compute(f"{what} {index}", parts, compile_phase, global_t)
+            own = {name: y for name, y in gradient.numbers.items() if name not in waiting}
+            numbers = merge_numbers(numbers, own, gradient.groups)
+            ends_update = index == due[-1]
+            is_last = ends_update and (is_end or self._stops(numbers, global_t))
+            rows = gradient.rows if index == due[0] else {}
+            yield replace(
+                gradient, numbers=own, rows=rows, is_last=is_last, ends_update=ends_update
+            )
+
+    def _stops(self, numbers: Mapping[str, float], global_t: int) -> bool:
+        """Returns whether the algorithm wants no more updates of this batch."""
+        if type(self._algorithm).stop is Algorithm.stop:
+            return False
+        tensors = {name: tf.constant(number, tf.float32) for name, number in numbers.items()}
+        values, step = self._setting_values, to_int64(global_t)
+        with Traced(self._algorithm, self._settings, values, step):
+            return bool(self._algorithm.stop(tensors))
 
     def _order(self, phase: Phase) -> list[str]:
         """Returns the groups of a phase in manifest order."""
@@ -112,6 +193,41 @@ class GradientTask(ComputationTask):
             return {part: {name: next(rest) for name in own} for part, own in names.items()}
 
         return call
+
+
+def merge_numbers(
+    numbers: Mapping[str, float], own: Mapping[str, float], groups: Sequence[str]
+) -> dict[str, float]:
+    """Adds the numbers of a phase to those of the phases before it.
+
+    Costs are those of the groups' own phases, all other numbers of the first phase that has them.
+
+    Args:
+      numbers: of the phases before it.
+      own: of the phase.
+      groups: that it steps.
+    """
+    costs = {name: number for name, number in own.items() if name in groups}
+    return {**own, **numbers, **costs}
+
+
+def _find_first(parts: Parts, minibatch_of: Unit, length: int, count: int) -> tf.Tensor:
+    """Returns the rows or slots that minibatches are made of, `[length] bool`."""
+    mask = parts.get("extras", {}).get(MASK)
+    if mask is not None and minibatch_of == "steps":
+        return tf.reshape(mask, [-1]) > 0
+    return tf.range(length) < count
+
+
+def _draw_minibatches(
+    length: int, count: int, minibatch: int, seed: int, first: tf.Tensor
+) -> Iterator[np.ndarray]:
+    """Yields the rows or slots of one minibatch after another, epoch after epoch, for ever."""
+    for epoch in itertools.count():
+        drawn = tf.stack([to_int64(seed), to_int64(epoch)])
+        order = shuffle(tf.constant(length), drawn, first).numpy()
+        for start in range(0, count // minibatch * minibatch, minibatch):
+            yield order[start : start + minibatch]
 
 
 def find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:

@@ -116,6 +116,8 @@ class _Stream:
         self._learner.start(self._answer)
         for message in self._requests:
             experience = read_experience(get_header(message), self._requests)
+            if experience.is_leaving:
+                self._learner.leave(experience.agent)
             rollout = experience.rollout
             request = LearnRequest(
                 experience.sequence,

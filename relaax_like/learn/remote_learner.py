@@ -54,7 +54,7 @@ class _SharedLearner(Learner):
         self._learner.submit(work)
 
     def leave(self, agent: str) -> None:
-        """Tells the server not to wait for an agent."""
+        """Tells the learner not to wait for an agent."""
         self._learner.leave(agent)
 
     def stop(self) -> None:
@@ -99,7 +99,7 @@ class RemoteLearner(Learner):
       get_sampling_sec: returns the seconds in which this process has sampled so far, without
         waiting; called by another thread.
       is_child: the learner is a child of this process, which `open_stream` starts again. Nothing is
-        sent to it again, as it may have pushed a gradient of it; and it waits for no agents.
+        sent to it again, as it may have pushed a gradient of it.
     """
 
     def __init__(
@@ -179,9 +179,8 @@ class RemoteLearner(Learner):
         return self._newest is not None
 
     def leave(self, agent: str) -> None:
-        """Tells the server not to wait for an agent."""
-        if not self._is_child:
-            self._queue.put(LearnRequest(0, None, agent=agent, is_leaving=True))
+        """Tells the learner not to wait for an agent."""
+        self._queue.put(LearnRequest(0, None, agent=agent, is_leaving=True))
 
     def learner(self, task: str) -> Learner:
         """Returns this learner for those who share it: when they stop, it goes on."""

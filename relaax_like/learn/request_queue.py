@@ -1,133 +1,97 @@
-"""RequestQueue: agents' requests as a source of iterations, packed as they come."""
+"""RequestQueue: agents' requests as a source of iterations, for the learner beside them."""
 
 import contextlib
-import functools
+import logging
 import queue
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from relaax_like.config.places import describe_error, describe_place, find_folder
-from relaax_like.core.records import LearnRequest
-from relaax_like.experience.collector import DataHandler, TrainingData, handle_rollout
-from relaax_like.experience.holes import Dense, make_dense
-from relaax_like.experience.rollout import Rollout, concatenate, stack_history
+from relaax_like.core.records import Episode, LearnRequest
+from relaax_like.experience.collector import Collector, DataHandler, TrainingData
 from relaax_like.experience.trajectory_files import TrajectoryGatherer
+from relaax_like.learn.holding import Holding
 from relaax_like.learn.learner_loop import Source
 from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
+logger = logging.getLogger(__name__)
 
-class Packed:
-    """Requests that are learned from together.
+_TOO_OLD_LINE_SEC = 10.0
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Requests that are answered, although nothing was learned from them now.
 
     Attributes:
-      requests: all with rollouts of one shape, or all without.
-
-    Args:
-      requests: as the attribute.
-      data_handler: a user's changes to the rollouts; None: none.
-      handled: what it has made of requests before, by their numbers.
+      tickets: numbers of the requests.
+      wants_values: whether they are to be counted, and answered with the newest values; else the
+        agents behind them only go on, as their iteration is not complete.
+      error: why their rollouts could not be used; None: there are none.
+      env_steps: 0.
+      mean_version: None.
     """
 
-    def __init__(
-        self,
-        requests: Sequence[LearnRequest],
-        data_handler: DataHandler | None,
-        handled: dict[int, Sequence[Rollout]] | None = None,
-    ):
-        self.requests = requests
-        self._data_handler = data_handler
-        self._handled = {} if handled is None else handled
-
-    def split(self) -> list["Packed"]:
-        """Returns each request by itself."""
-        return [Packed([request], self._data_handler, self._handled) for request in self.requests]
-
-    @property
-    def tickets(self) -> list[int]:
-        """Numbers of the requests."""
-        return [request.number for request in self.requests]
-
-    @property
-    def env_steps(self) -> int:
-        """Of the rollouts, as they came."""
-        rollouts = (request.rollout for request in self.requests)
-        return sum(rollout.env_steps for rollout in rollouts if rollout is not None)
-
-    @functools.cached_property
-    def data(self) -> TrainingData:
-        """The rollouts side by side; there are some."""
-        with tracing.span("pack"):
-            slots: list[int] = []
-            rollouts: list[Rollout] = []
-            for request in self.requests:
-                if request.rollout is not None:
-                    handled = self._handle(request.number, request.rollout)
-                    rollouts += handled
-                    slots.append(sum(rollout.slots for rollout in handled))
-            rollout = concatenate(rollouts)
-            firsts = np.cumsum([0, *slots])
-            numbers = np.repeat(self.tickets, slots)
-            indices = np.arange(firsts[-1]) - np.repeat(firsts[:-1], slots)
-            return TrainingData(
-                rollout=rollout,
-                tickets=tuple(self.tickets),
-                env_steps=rollout.env_steps,
-                mean_version=float(rollout.versions.mean()),
-                keys=np.stack([numbers, indices], 1),
-            )
-
-    def _handle(self, number: int, rollout: Rollout) -> Sequence[Rollout]:
-        if number not in self._handled:
-            with _naming_place(self._data_handler, "after_interact"):
-                self._handled[number] = handle_rollout(self._data_handler, rollout)
-        return self._handled[number]
-
-    @functools.cached_property
-    def dense(self) -> Dense:
-        """The rollouts without holes, as the model sees them."""
-        return make_dense(stack_history(self.data.rollout))
-
-    @property
-    def mean_version(self) -> float:
-        """Mean over the steps of the oldest version that acted."""
-        return self.data.mean_version
+    tickets: Sequence[int]
+    wants_values: bool = True
+    error: Exception | None = None
+    env_steps: int = 0
+    mean_version: float | None = None
 
 
 class RequestQueue(Source):
-    """Packs what waits: a power of two of rollouts of one shape, in the order of their arrival.
+    """Collects what agents submit until it makes an iteration, in the order of its arrival.
 
     `put` and `end` may be called from any thread.
 
     Args:
-      tally: counts the steps of each request, once.
-      max_packed: most rollouts in one iteration, a power of two.
-      data_handler: a user's changes to the rollouts; None: none.
+      collector: makes iterations; used by the thread that learns alone.
+      tally: counts the steps and episodes of each request, once.
+      holding: knows which agents wait for an iteration that is not complete.
+      data_handler: the collector's, to name its code in errors.
       trajectories: keeps what was learned from; None: nothing is kept.
+      max_lag: greatest number of versions between the oldest step of an iteration and the values
+        that would learn from it; older ones are dropped, and counted. None: no limit.
+      get_version: returns the version of the values that learn.
+
+    Attributes:
+      has_ended: whether everything before `end` was given.
     """
 
     def __init__(
         self,
+        collector: Collector,
         tally: Tally,
-        max_packed: int,
+        holding: Holding,
         data_handler: DataHandler | None = None,
         trajectories: TrajectoryGatherer | None = None,
+        max_lag: int | None = None,
+        get_version: Callable[[], int] = lambda: 0,
     ):
+        self.has_ended = False
+        self._collector = collector
         self._tally = tally
+        self._holding = holding
         self._data_handler = data_handler
         self._trajectories = trajectories
-        self._max_packed = max_packed
+        self._max_lag = max_lag
+        self._get_version = get_version
         # Bounded by its users: each agent has at most one or two requests in it.
         self._queue: queue.SimpleQueue[LearnRequest | None] = queue.SimpleQueue()
-        # By the thread that learns alone:
-        # at most one that was read and did not fit an iteration: it is next;
-        self._put_back: list[LearnRequest | None] = []
-        # those of an iteration that failed, to be tried one by one.
-        self._again: list[Packed] = []
-        self.has_ended = False
+        # By the thread that learns alone.
+        self._numbers: dict[int, int] = {}  # ticket -> number of a request that waits for it
+        self._slots: dict[str, Sequence[int]] = {}  # agent -> slots of its newest rollout
+        self._reports: list[int] = []  # numbers of requests to be answered with the newest values
+        self._taken: Sequence[int] = ()  # tickets of the iteration that was given last
+        self._failed: Requests | None = None
+        self._finished = False
+        self._has_read_end = False
+        self._dropped = 0
+        self._next_line = 0.0
 
     def put(self, request: LearnRequest) -> None:
         """Puts a request at the end of the queue."""
@@ -142,72 +106,144 @@ class RequestQueue(Source):
         """Requests that were not read, the end included."""
         return self._queue.qsize()
 
-    def get(self, done: int, timeout_sec: float) -> Packed | None:
-        """Waits for requests, however long it takes; None: the end."""
-        if self._again:
-            return self._again.pop(0)
-        with tracing.span("wait for rollouts"):
-            first = self._put_back.pop() if self._put_back else self._queue.get()
-        if first is None:
-            self.has_ended = True
-            self.close()
-            return None
-        packed = Packed(self._take_more(first), self._data_handler)
-        for request in packed.requests:
-            self._tally.add(request.env_steps)
-        return packed
+    def finish(self) -> None:
+        """Has nothing learned from any more: from now on, requests are only counted."""
+        self._finished = True
 
-    def has_rollouts(self, iteration: Packed) -> bool:
-        """Returns whether the requests have rollouts; see `Source`."""
-        return iteration.requests[0].rollout is not None
+    def get(self, done: int, timeout_sec: float) -> TrainingData | Requests | None:
+        """Waits for the next iteration, or for requests to answer without one; see `Source`."""
+        deadline = time.monotonic() + timeout_sec
+        self._holding.release(self._taken)
+        self._taken = ()
+        while True:
+            self._read()
+            found = self._find()
+            if found is not None or self.has_ended:
+                return found
+            try:
+                with tracing.span("wait for rollouts"):
+                    request = self._queue.get(timeout=max(deadline - time.monotonic(), 0.0))
+            except queue.Empty:
+                return None
+            self._take(request)
 
-    def note_learned(self, number: int, iteration: Packed, results: Mapping[str, Any]) -> None:
+    def has_rollouts(self, iteration: TrainingData | Requests) -> bool:
+        """Returns whether there is something to learn from; see `Source`.
+
+        Raises:
+          Exception: that of rollouts that could not be used.
+        """
+        if isinstance(iteration, Requests):
+            if iteration.error is not None:
+                raise iteration.error
+            return False
+        if self._max_lag is None:
+            return True
+        lag = self._get_version() - int(iteration.rollout.versions.min())
+        if lag <= self._max_lag:
+            return True
+        self._dropped += 1
+        if time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _TOO_OLD_LINE_SEC
+            logger.warning(
+                "an iteration was dropped (%d so far): its oldest step is %d versions old, "
+                "learner.max_lag is %d",
+                self._dropped,
+                lag,
+                self._max_lag,
+            )
+        return False
+
+    def note_learned(
+        self, number: int, iteration: TrainingData, results: Mapping[str, Any]
+    ) -> None:
         """Hands the data handler what came of it, and writes it to a file; see `Source`."""
-        if self._data_handler is not None:
-            with _naming_place(self._data_handler, "after_learn"):
-                self._data_handler.after_learn(iteration.data, results)
+        with _naming_place(self._data_handler, "after_learn"):
+            self._collector.handle_data_after_learn(results)
         if self._trajectories is not None:
-            self._trajectories.add(iteration.data.rollout)
+            self._trajectories.add(iteration.rollout)
+
+    def take_state(self) -> dict[str, Any]:
+        """Returns what waits, and takes away what is to be counted; see `Source`."""
+        counts = self._tally.take()
+        return {
+            "collector": self._collector.get_state(),
+            "env_steps": counts.env_steps,
+            "episodes": [[episode.episode_return, episode.length] for episode in counts.episodes],
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `take_state` returned; see `Source`."""
+        self._collector.set_state(state["collector"])
+        episodes = [Episode(*episode) for episode in state["episodes"]]
+        self._tally.add(int(state["env_steps"]), episodes)
 
     def close(self) -> None:
         """Writes what no file contains."""
         if self._trajectories is not None:
             self._trajectories.flush()
 
-    def split(self, packed: Packed) -> None:
-        """Gives each of the requests again, by itself, before all others; they were counted."""
-        self._again[:0] = packed.split()
+    def _read(self) -> None:
+        """Takes what is in the queue, without waiting."""
+        with contextlib.suppress(queue.Empty):
+            while not self._has_read_end and self._failed is None:
+                self._take(self._queue.get_nowait())
 
-    def _take_more(self, request: LearnRequest) -> list[LearnRequest]:
-        """Takes what else waits, as far as it can be packed.
+    def _take(self, request: LearnRequest | None) -> None:
+        if request is None:
+            self._has_read_end = True
+            return
+        if request.is_leaving:
+            self._holding.leave(request.agent)
+            self._collector.forget(self._slots.pop(request.agent, ()))
+            return
+        rollout = request.rollout
+        self._tally.add(request.env_steps, request.episodes)
+        if rollout is None or self._finished:
+            self._reports.append(request.number)
+            return
+        try:
+            with tracing.span("pack"), _naming_place(self._data_handler, "after_interact"):
+                ticket = self._collector.add(rollout)
+        except Exception as error:
+            self._failed = Requests((request.number,), error=error)
+            return
+        self._numbers[ticket] = request.number
+        self._holding.add(request.agent, ticket, rollout.slots)
+        if rollout.starts is not None:
+            self._slots[request.agent] = rollout.starts[:, 0].tolist()
 
-        Requests without a rollout are taken together, however many there are.
-        """
-        batch = [request]
-        if request.rollout is None:
-            return self._take_more_reports(batch)
-        waiting = min(self._queue.qsize() + 1, self._max_packed)
-        while len(batch) < 1 << (waiting.bit_length() - 1):
-            more = self._queue.get()
-            if more is None or not _same_shape(more.rollout, request.rollout):
-                self._put_back.append(more)
-                break
-            batch.append(more)
-        # Half of a broken-off batch may have an odd size; any size is right, some are quicker.
-        return batch
+    def _find(self) -> TrainingData | Requests | None:
+        """Returns what there is to give; None: nothing yet."""
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            return failed
+        if self._finished:
+            self._reports += self._release(list(self._numbers))
+        if self._reports:
+            reports, self._reports = self._reports, []
+            return Requests(reports)
+        data = None if self._finished else self._collector.get_training_data()
+        if data is not None:
+            self._taken = data.tickets
+            numbers = (self._numbers.pop(ticket, None) for ticket in data.tickets)
+            return replace(data, tickets=tuple(n for n in numbers if n is not None))
+        if self._has_read_end:
+            released = list(self._numbers)
+        else:
+            missing = self._collector.columns - self._collector.waiting_columns
+            released = self._holding.find_released(missing)
+        if released:
+            return Requests(self._release(released), wants_values=False)
+        if self._has_read_end:
+            self.has_ended = True
+        return None
 
-    def _take_more_reports(self, batch: list[LearnRequest]) -> list[LearnRequest]:
-        for _ in range(self._queue.qsize()):
-            more = self._queue.get()
-            if more is None or more.rollout is not None:
-                self._put_back.append(more)
-                break
-            batch.append(more)
-        return batch
-
-
-def _same_shape(one: Rollout | None, other: Rollout) -> bool:
-    return one is not None and one.next_alive.shape == other.next_alive.shape
+    def _release(self, tickets: Sequence[int]) -> list[int]:
+        """Has agents go on; returns the numbers of the requests that are to be answered."""
+        self._holding.release(tickets)
+        numbers = (self._numbers.pop(ticket, None) for ticket in tickets)
+        return [number for number in numbers if number is not None]
 
 
 @contextlib.contextmanager
@@ -218,6 +254,8 @@ def _naming_place(data_handler: DataHandler | None, method: str) -> Iterator[Non
     except RelaaxError:
         raise
     except Exception as error:
+        if data_handler is None:
+            raise
         owner = type(data_handler)
         place = describe_place(owner, method)
         raise ConfigError(describe_error(error, find_folder(owner), place)) from error

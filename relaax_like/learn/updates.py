@@ -1,7 +1,6 @@
 """LearningTask: the forms of `Algorithm.learn` that take the optimizer steps themselves."""
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ import numpy as np
 
 from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.batch import Tensors
-from relaax_like.algorithm.model import get_normalizers, get_targets
-from relaax_like.algorithm.parts import MASK, Parts, make_batch
+from relaax_like.algorithm.model import get_targets
+from relaax_like.algorithm.parts import MASK, Parts, flatten, make_batch, unflatten
 from relaax_like.algorithm.phases import Phase
 from relaax_like.algorithm.tracing import Traced
 from relaax_like.config.optimizer import OptimizerConfig
@@ -22,13 +21,11 @@ from relaax_like.core.prediction import TASK
 from relaax_like.learn.computation_task import (
     Arrays,
     ComputationTask,
-    flatten,
     to_int64,
-    unflatten,
 )
 from relaax_like.learn.gradients import find_phases
+from relaax_like.learn.minibatches import Cut, plan_cut, shuffle, validate_lengths
 from relaax_like.nn.compiling import get_compile_cache
-from relaax_like.nn.layers import merge_steps
 from relaax_like.nn.module import as_tf_variable, get_name
 from relaax_like.nn.optimizers import Optimizer
 from relaax_like.nn.runtime import tf
@@ -147,7 +144,6 @@ class LearningTask(ComputationTask):
         targets = get_targets(algorithm.model)
         self._mixers = [_Mixer(target, self._find_group(target)) for target in targets]
         self._has_compiled = False
-        self._normalizers = {n.statistic: n for n in get_normalizers(algorithm.model)}
 
     def _find_group(self, target: Any) -> str:
         """Returns the variable group of a target's source."""
@@ -213,9 +209,7 @@ class LearningTask(ComputationTask):
         """
         tensors = self._make_batch(**batch)
         leading_axes = self._count_leading_axes(tensors)
-        length = _validate_lengths(
-            tensors, _plan_cut(tensors, leading_axes, minibatch_of), minibatch
-        )
+        length = validate_lengths(tensors, plan_cut(tensors, leading_axes, minibatch_of), minibatch)
         count = length if count is None else count
         if not minibatch <= count <= length:
             raise InvalidInputError(
@@ -238,14 +232,6 @@ class LearningTask(ComputationTask):
         """Returns copies of all variables, in manifest order, as `set_values` takes them."""
         with self._lock:
             return [np.asarray(variable.numpy()) for variable in self._variables]
-
-    def get_statistic(self, name: str) -> Moments:
-        """Returns a running statistic of the model."""
-        normalizer = self._normalizers[name]
-        with self._lock:
-            return Moments(
-                float(normalizer.count.numpy()), normalizer.mean.numpy(), normalizer.m2.numpy()
-            )
 
     def set_statistic(self, name: str, moments: Moments) -> None:
         """Sets a running statistic of the model."""
@@ -328,7 +314,7 @@ class LearningTask(ComputationTask):
         common = self._common_specs
         prepare = self._trace(flat_prepare, [*common, *specs]).get_concrete_function()
         whole_batch = prepare.structured_outputs
-        cut = _plan_cut(whole_batch, leading_axes, minibatch_of)
+        cut = plan_cut(whole_batch, leading_axes, minibatch_of)
         # Of the batch as it came: `prepare` may know less of a row, such as its next action.
         names_of_parts = [(part, name) for part, tensors in batch.items() for name in tensors]
         mask = names_of_parts.index(("extras", MASK)) if MASK in batch.get("extras", {}) else None
@@ -430,12 +416,11 @@ class LearningTask(ComputationTask):
                 own, results, finite = run()
             else:
                 own, results, finite = self._run_if_due(run, number, phase, finite)
-                names.every.update(dict.fromkeys(own, phase.every))
+            wanted = {*phase.groups, *(name for name in own if name not in numbers)}
             if index == 0:
-                numbers, rows = own, results
-            else:
-                wanted = {*phase.groups, *(name for name in own if name not in numbers)}
-                numbers.update({name: y for name, y in own.items() if name in wanted})
+                rows = results
+            numbers.update({name: y for name, y in own.items() if name in wanted})
+            names.every.update(dict.fromkeys(wanted, phase.every))
         return numbers, rows, finite
 
     def _run_phase(
@@ -532,97 +517,10 @@ class _Mixer:
             copy.assign(tf.where(wanted, new, copy))
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """How minibatches are taken out of the flat list of a batch's tensors.
-
-    Attributes:
-      axes: of each tensor, along which it is cut.
-      rows: whether tensors `[T, k, ...]` are to be made `[T * k, ...]` before that.
-    """
-
-    axes: tuple[int, ...]
-    rows: bool
-
-    def flatten(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        if not self.rows:
-            return list(tensors)
-        return [merge_steps(tensor) for tensor in tensors]
-
-    def count(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        return tf.shape(tensors[0])[self.axes[0]]
-
-    def take(self, tensors: Sequence[tf.Tensor], chosen: tf.Tensor) -> list[tf.Tensor]:
-        if self._is_all(tensors[0], chosen):
-            return list(tensors)
-        return [tf.gather(t, chosen, axis=a) for t, a in zip(tensors, self.axes, strict=True)]
-
-    def put(self, rows: tf.Tensor, chosen: tf.Tensor, results: tf.Tensor) -> tf.Tensor:
-        """Writes the results of a minibatch to their places."""
-        if self._is_all(rows, chosen):
-            return results
-        if self.axes[0] == 0:
-            return tf.tensor_scatter_nd_update(rows, chosen[:, None], results)
-        transposed = tf.transpose(results)
-        return tf.transpose(
-            tf.tensor_scatter_nd_update(tf.transpose(rows), chosen[:, None], transposed)
-        )
-
-    def _is_all(self, tensor: tf.Tensor, chosen: tf.Tensor) -> bool:
-        """Returns whether a minibatch has all rows; then they stay in order."""
-        return tensor.shape[self.axes[0]] == chosen.shape[0]
-
-    def shape_of_minibatch(self, spec: tf.TensorSpec, index: int, minibatch: int) -> tf.TensorSpec:
-        shape = spec.shape.as_list()[1 if self.rows else 0 :]
-        shape[self.axes[index]] = minibatch
-        return tf.TensorSpec(shape, spec.dtype)
-
-
-def _plan_cut(batch: Parts, leading_axes: int, minibatch_of: Unit) -> _Cut:
-    if minibatch_of == "rollouts" and leading_axes < 2:
-        raise InvalidInputError(
-            'minibatch_of: "rollouts", but the batch has no time axis; expected rollouts '
-            '[T, k, ...], or "steps"',
-            "minibatch_of",
-        )
-    if minibatch_of == "steps" and leading_axes > 1 and (batch["states"] or batch["next_states"]):
-        raise InvalidInputError(
-            'minibatch_of: "steps", but the memory of a rollout [T, k, ...] is only known at its '
-            'start; use "rollouts"',
-            "minibatch_of",
-        )
-    along = {"steps": 0, "rollouts": 1}[minibatch_of]
-    memory = ("states", "next_states")
-    axes = [0 if part in memory else along for part, tensors in batch.items() for _ in tensors]
-    return _Cut(tuple(axes), rows=minibatch_of == "steps" and leading_axes > 1)
-
-
-def _validate_lengths(batch: Parts, cut: _Cut, minibatch: int) -> int:
-    """Checks what a gather compiled by XLA would not notice; returns the rows or slots."""
-    names = [f"{part}[{name}]" for part, tensors in batch.items() for name in tensors]
-    sizes = [
-        tuple(tensor.shape[:2] if cut.rows else tensor.shape[axis : axis + 1])
-        for tensor, axis in zip(flatten(batch), cut.axes, strict=True)
-    ]
-    for name, size in zip(names, sizes, strict=True):
-        if size != sizes[0]:
-            what = "steps and slots" if cut.rows else "rows or slots"
-            raise InvalidInputError(
-                f"{name}: {list(size)} {what}, expected {list(sizes[0])} like {names[0]}", name
-            )
-    length = math.prod(sizes[0])
-    if not 1 <= minibatch <= length:
-        raise InvalidInputError(
-            f"minibatch: {minibatch}, expected 1 to {length} (the size of the batch)",
-            "minibatch",
-        )
-    return length
-
-
 def _trace_epochs(
     step: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]],
     names: _Names,
-    cut: _Cut,
+    cut: Cut,
     whole: Sequence[tf.Tensor],
     first: tf.Tensor,
     count: tf.Tensor,
@@ -669,22 +567,6 @@ def _loop(times: tf.Tensor, body: Callable[..., Any], start: Sequence[Any]) -> A
 
     # One after another: each update begins with what the one before it has left.
     return tf.while_loop(goes_on, body, start, parallel_iterations=1)
-
-
-def shuffle(length: tf.Tensor, seed: tf.Tensor, first: tf.Tensor | None = None) -> tf.Tensor:
-    """Returns 0 .. length - 1 in an order that depends on the seed alone, `[length] int32`.
-
-    Sorted by random keys: XLA does not know TensorFlow's stateless shuffle.
-
-    Args:
-      length: how many.
-      seed: two numbers.
-      first: `[length] bool`, those that come before the others; None: all are equal.
-    """
-    keys = tf.random.stateless_uniform([length], seed, None, None, tf.int32, alg="philox")
-    if first is not None:
-        keys = tf.where(first, keys, tf.int32.max)
-    return tf.argsort(keys, stable=True)
 
 
 def _is_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -13,7 +13,7 @@ from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.agent.history import ObservationHistory
 from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.bridge.client import make_client_id
-from relaax_like.config.plan import Replay, get_task_plan
+from relaax_like.config.plan import get_rollout_steps
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.rlx_server.batch_slots import BatchSlots
@@ -166,7 +166,7 @@ class BatchHost(AgentHost):
             task: OnlineHelper(
                 processor,
                 slots,
-                _get_rollout_steps(self._config, task),
+                get_rollout_steps(self._config, task),
                 ahead=self._rollouts_ahead,
                 on_learned=on_learned,
                 client=client,
@@ -298,22 +298,6 @@ class PlainHost(AgentHost):
         return PlainSlots(
             make_agent, clients, observation_spaces, action_spaces, learning=not exploit
         )
-
-
-def _get_rollout_steps(config: Any, task: str) -> int:
-    plan = get_task_plan(config, task)
-    if plan is None:
-        steps = config.rollout_steps
-    else:
-        steps = 1 if isinstance(plan, Replay) else plan.rollout_steps
-    if not isinstance(steps, Mapping):
-        return steps
-    if task not in steps:
-        raise RelaaxError(
-            f"algorithm.rollout_steps: no number for task {task!r}, only for "
-            f"{', '.join(steps)}; add one"
-        )
-    return steps[task]
 
 
 def _validate_spaces(config: Any, observation_spaces: Spaces, action_spaces: Spaces) -> None:

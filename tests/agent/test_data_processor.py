@@ -14,7 +14,7 @@ from relaax_like.core.records import Episode
 from relaax_like.experience.rollout import concatenate
 from relaax_like.learn.computation_task import ComputationTask
 
-CONFIG = make_config(layers=(8,), learning_rate=0.0, max_gradient_norm=None)
+CONFIG = make_config(layers=(8,), rollout_steps=5, learning_rate=0.0, max_gradient_norm=None)
 
 
 def compute_gradients(task, rollout):
@@ -70,8 +70,8 @@ def test_acting_and_exploiting_agents_are_kept_apart():
 
 
 def test_a_rollout_becomes_one_version_with_its_steps_and_episodes():
-    with serve_a2c(make_config(layers=(8,))) as server:
-        processor = make_processor(make_config(layers=(8,)), server)
+    with serve_a2c(make_config(layers=(8,), rollout_steps=5)) as server:
+        processor = make_processor(make_config(layers=(8,), rollout_steps=5), server)
         processor.start()
         done = threading.Event()
         processor.submit(make_rollout(3, 0), [Episode(7.0, 4)], done.set)
@@ -84,8 +84,8 @@ def test_a_rollout_becomes_one_version_with_its_steps_and_episodes():
 
 
 def test_rollouts_that_wait_together_become_one_gradient():
-    with serve_a2c(make_config(layers=(8,))) as server:
-        processor = make_processor(make_config(layers=(8,)), server)
+    with serve_a2c(make_config(layers=(8,), rollout_steps=5)) as server:
+        processor = make_processor(make_config(layers=(8,), rollout_steps=5), server)
         done = [threading.Event() for _ in range(4)]
         for seed, event in enumerate(done):
             processor.submit(make_rollout(2, seed), (), event.set)
@@ -96,8 +96,8 @@ def test_rollouts_that_wait_together_become_one_gradient():
 
 
 def test_reports_that_wait_together_are_told_in_one_call():
-    with serve_a2c(make_config(layers=(8,))) as server:
-        processor = make_processor(make_config(layers=(8,)), server)
+    with serve_a2c(make_config(layers=(8,), rollout_steps=5)) as server:
+        processor = make_processor(make_config(layers=(8,), rollout_steps=5), server)
         for steps in range(5):
             processor.report([Episode(1.0, 2)], steps)
         done = threading.Event()
@@ -110,9 +110,9 @@ def test_reports_that_wait_together_are_told_in_one_call():
 
 
 def test_a_poisoned_rollout_is_dropped_and_learning_goes_on():
-    config = make_config(layers=(8,))
+    config = make_config(layers=(8,), rollout_steps=5)
     with serve_a2c(config) as server:
-        processor = make_processor(config, server, max_packed=1)
+        processor = make_processor(config, server)
         processor.start()
         bad = make_rollout(1, 0)
         bad.rewards[0] = np.nan
@@ -125,7 +125,7 @@ def test_a_poisoned_rollout_is_dropped_and_learning_goes_on():
 
 
 def test_refresh_fetches_what_others_have_pushed():
-    config = make_config(layers=(8,))
+    config = make_config(layers=(8,), rollout_steps=5)
     with serve_a2c(config) as server:
         processor, other = make_processor(config, server), make_processor(config, server)
         processor.start()

@@ -128,6 +128,25 @@ def test_a_rollout_that_is_the_batch_goes_out_as_it_came() -> None:
     assert data.rollout is rollout
 
 
+def test_a_batch_of_open_size_has_whole_rollouts_up_to_a_limit() -> None:
+    # covers F26
+    collector = Collector(STEPS, 4, capacity=100, max_columns=12)
+    assert collector.columns == 4
+    for first in range(0, 30, 3):
+        collector.add(numbered(first, 3))
+    # Two rollouts have four columns; twice as many are twelve, and eight would be too many.
+    assert first_columns(collector.get_training_data()) == list(range(12))
+    assert first_columns(collector.get_training_data()) == list(range(12, 24))
+    assert collector.num_taken == 24
+    collector.add(numbered(30, 20))
+    # Four do not fit any more, since the last one is large.
+    assert first_columns(collector.get_training_data()) == list(range(24, 30))
+    # An agent that sends more at once is not cut.
+    assert first_columns(collector.get_training_data()) == list(range(30, 50))
+    collector.add(numbered(50, 3))
+    assert collector.get_training_data() is None
+
+
 def test_a_batch_that_is_part_of_one_rollout_is_not_copied() -> None:
     collector = Collector(STEPS, 2, capacity=4)
     rollout = numbered(0, 4)

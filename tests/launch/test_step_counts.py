@@ -57,10 +57,12 @@ def make_ppo(folder: Path) -> str:
 # Name of a road -> its learner, and its algorithm.
 ROADS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "agent": ("placement: agent", make_a2c),
+    "agent, iterations": ("placement: agent", make_ppo),
     "server": ("placement: server", make_ppo),
 }
 TRAIN_ROADS = {
     **ROADS,
+    "server, open size": ("placement: server", make_a2c),
     "workers": ("placement: server, workers: 2", make_ppo),
 }
 
@@ -135,13 +137,14 @@ def test_in_one_process(
 def test_a_stopped_run_keeps_what_it_has_not_counted_for_the_next_start(
     road: str, tmp_path: Path, steps_file: Path
 ) -> None:
-    learner, make_algorithm = ROADS[road]
-    file = write_experiment(tmp_path, learner, make_algorithm(tmp_path))
+    placement, make_algorithm = ROADS[road]
+    file = write_experiment(tmp_path, placement, make_algorithm(tmp_path))
     assert train(file, stop_after=37) == STOPPED
     state = read_document(tmp_path / "run" / "serial.npz")["state"]["agents"]
     (helper,) = state["agents"]["agent"]["helpers"]
     kept = 3 * len(helper["buffer"].get("rewards", ())) + helper["uncounted"]
-    kept += state["tasks"]["RL"]["learner"].get("env_steps", 0)
+    learner = state["tasks"]["RL"]["learner"]
+    kept += learner.get("loop", learner)["env_steps"]
     assert read_global_t(tmp_path) + kept == count_steps(steps_file)
     budget = count_steps(steps_file) + 100
     assert train(file, f"algorithm.max_global_step={budget}") == 0
@@ -183,7 +186,7 @@ def test_after_kills(road: str, tmp_path: Path, steps_file: Path) -> None:
         ps, rlx = cluster.start_both_servers()
         played = 0
         victims = ["rlx server", "parameter server"]
-        if road == "agent":
+        if road.startswith("agent"):
             victims.append("learner")
         for victim in victims:
             stop = threading.Event()

@@ -16,6 +16,7 @@ from support.threads import WAIT_SEC, Caller, wait_until
 
 from relaax_like.algorithm import Losses
 from relaax_like.bridge.in_process import InProcessClient
+from relaax_like.config.plan import OnPolicy
 from relaax_like.core.records import LearnerUpdate, LearnRequest, Push, Reply
 from relaax_like.learn import gradient_learner
 from relaax_like.learn.gradient_learner import GradientLearner
@@ -36,11 +37,11 @@ class GatedTask(GradientTask):
         self.slots: list[int] = []
         self.begun, self.gate = threading.Event(), threading.Event()
 
-    def compute_phases(self, **batch: Any) -> Any:
+    def compute_epochs(self, **batch: Any) -> Any:
         self.begun.set()
         assert self.gate.wait(WAIT_SEC)
         self.slots.append(batch["rewards"]["reward"].shape[1])
-        yield from super().compute_phases(**batch)
+        yield from super().compute_epochs(**batch)
 
 
 class Client(InProcessClient):
@@ -65,7 +66,9 @@ class Run:
         self.server = server
         self.client = Client(server)
         self.events: list[ConfigError | LearnerUpdate] = []
-        self.learner = GradientLearner(task, self.client, on_failure=self.events.append)
+        plan = OnPolicy(rollout_steps=STEPS)
+        self.task = task
+        self.learner = GradientLearner(task, plan, self.client, on_failure=self.events.append)
         self.learner.start(self._take)
 
     def _take(self, update: LearnerUpdate) -> None:
@@ -83,9 +86,7 @@ class Run:
 
     def make_worth_compiling(self) -> None:
         """Makes the next rollout of a known size the one for which a gradient is compiled."""
-        state = self.learner.take_state()
-        seen = [[key, 1_000_000] for key, _ in state["seen"]]
-        self.learner.set_state({**state, "seen": seen})
+        self.task.set_seen([[key, 1_000_000] for key, _ in self.task.get_seen()])
 
     def learn(self, number: int, reward: float = 0.0) -> LearnerUpdate:
         self.submit(number, reward=reward)
@@ -109,7 +110,7 @@ def running(
 # Order.
 
 
-def test_rollouts_behind_one_of_another_size_keep_their_place_and_are_learned_before_a_stop(
+def test_rollouts_that_wait_are_learned_from_together_before_a_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gradient_learner, "_STOP_SEC", WAIT_SEC)
@@ -131,8 +132,8 @@ def test_rollouts_behind_one_of_another_size_keep_their_place_and_are_learned_be
         wait_until(lambda: run.learner._queue.waiting == 6, "the end marker")
         tasks[0].gate.set()
         stopping.get()
-        assert run.answered() == [1, 2, 3, 4, 5, 6]
-        assert tasks[0].slots == [SLOTS, 8, SLOTS, 2 * SLOTS]
+        assert run.answered() == [1, 4, 2, 3, 5, 6]  # 4 has nothing to learn from
+        assert tasks[0].slots == [SLOTS, 8 + 3 * SLOTS]
 
 
 # Errors that end it.
@@ -240,7 +241,7 @@ def test_a_rollout_that_is_not_finite_is_skipped(caplog: pytest.LogCaptureFixtur
     with running() as run:
         assert run.learn(1, reward=np.nan).values is None
         assert run.learn(2).version == 1
-        assert "could not learn from a rollout (1 so far)" in caplog.text
+        assert "could not learn from an iteration (1 so far)" in caplog.text
         assert run.server.global_t == 2 * SLOTS * STEPS  # the steps were taken all the same
 
 

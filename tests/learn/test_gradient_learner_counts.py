@@ -11,6 +11,7 @@ from support.threads import WAIT_SEC, wait_until
 
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.base_learner import NO_HOOKS
+from relaax_like.config.plan import OnPolicy
 from relaax_like.core.records import Episode, LearnerUpdate, LearnRequest
 from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.rollout import Rollout
@@ -18,6 +19,8 @@ from relaax_like.learn.base_learner import BaseLearner
 from relaax_like.learn.computation_task import Gradient
 from relaax_like.learn.gradient_learner import GradientLearner
 from relaax_like.learn.hooks import POSITIONS, LearnerHook
+
+PLAN = OnPolicy(rollout_steps=STEPS)
 
 
 class Task:
@@ -34,9 +37,9 @@ class Task:
         self._shapes = [value.shape for value in values]
 
     def make_arguments(self, rollout: Rollout, next_alive: np.ndarray) -> dict[str, np.ndarray]:
-        return {"rewards": rollout.rewards}
+        return {"rewards": rollout.rewards, "next_alive": {"alive": next_alive}}
 
-    def compute_phases(self, *, rewards: np.ndarray, **_: object) -> Iterator[Gradient]:
+    def compute_epochs(self, *, rewards: np.ndarray, **_: object) -> Iterator[Gradient]:
         self.begun.set()
         assert self.gate.wait(WAIT_SEC)
         self.calls += 1
@@ -51,26 +54,31 @@ class Task:
 
 
 @pytest.mark.parametrize("reward", [1.0, 2.0])
-def test_a_request_that_fails_alone_or_with_others_is_counted_once(reward: float) -> None:
+def test_an_iteration_that_fails_is_skipped_and_its_steps_are_counted_once(reward: float) -> None:
     task, answers = Task(), list[LearnerUpdate]()
     with make_backend() as backend:
-        learner = GradientLearner(task, InProcessClient(backend))  # type: ignore[arg-type]
+        learner = GradientLearner(task, PLAN, InProcessClient(backend))  # type: ignore[arg-type]
         learner.start(answers.append)
-        # The first by itself, as it is being learned from; then four together, which fail as such.
-        for number, one in enumerate([reward, 0.0, reward, 0.0, 0.0], 1):
+        # The first by itself, as it is being learned from; then four together, and the last one.
+        for number, one in enumerate([reward, 0.0, reward, 0.0, 0.0, 0.0], 1):
             rollout = make_rewarded(1, one)
+            if number == 6:
+                task.gate.set()
+                wait_until(lambda: sum(len(one.numbers) for one in answers) == 5, "the answers")
+                assert backend.version == 0
             learner.submit(LearnRequest(number, rollout, (), rollout.env_steps))
-        task.gate.set()
-        wait_until(lambda: sum(len(one.numbers) for one in answers) == 5, "all answers")
+            assert task.begun.wait(WAIT_SEC)
+        wait_until(lambda: sum(len(one.numbers) for one in answers) == 6, "all answers")
         learner.stop()
-        assert backend.version == 3
-        assert backend.global_t == 5 * STEPS
+        assert task.calls == 3
+        assert backend.version == 1
+        assert backend.global_t == 6 * STEPS
 
 
-def test_episodes_of_a_request_are_counted_although_another_one_fails() -> None:
+def test_episodes_of_an_iteration_whose_gradient_is_refused_are_counted_once() -> None:
     task, answers = Task(), list[LearnerUpdate]()
     with make_backend() as backend:
-        learner = GradientLearner(task, InProcessClient(backend))  # type: ignore[arg-type]
+        learner = GradientLearner(task, PLAN, InProcessClient(backend))  # type: ignore[arg-type]
         learner.start(answers.append)
         # The first by itself; then two together, whose push is refused.
         for number, reward in enumerate([0.0, 0.0, 2.0], 1):
@@ -80,18 +88,18 @@ def test_episodes_of_a_request_are_counted_although_another_one_fails() -> None:
         task.gate.set()
         wait_until(lambda: sum(len(one.numbers) for one in answers) == 3, "all answers")
         learner.stop()
-        assert (backend.version, backend.global_t) == (2, 3 * STEPS)
-        assert (backend.status().episodes, backend.status().mean_return) == (2, 1.5)
+        assert (backend.version, backend.global_t) == (1, 3 * STEPS)
+        assert (backend.status().episodes, backend.status().mean_return) == (3, 2.0)
 
 
 class TwoPhases(Task):
     """The second gradient fails at the reward 3, and is otherwise twice the values."""
 
-    def compute_phases(self, *, rewards: np.ndarray, **_: object) -> Iterator[Gradient]:
+    def compute_epochs(self, *, rewards: np.ndarray, **_: object) -> Iterator[Gradient]:
         self.begun.set()
         assert self.gate.wait(WAIT_SEC)
         ones = [np.ones(shape, np.float32) for shape in self._shapes]
-        yield Gradient((), ones, {"cost": 1.0}, {}, is_last=False)
+        yield Gradient((), ones, {"cost": 1.0}, {}, ends_update=False, is_last=False)
         self.calls += 1
         if (rewards == 3).any():
             raise ValueError("failed")
@@ -107,7 +115,7 @@ def test_a_phase_meets_the_values_that_the_one_before_has_led_to() -> None:
     task.gate.set()
     with make_backend(max_global_step=STEPS) as backend:
         before = backend.get_values()
-        learner = GradientLearner(task, InProcessClient(backend))  # type: ignore[arg-type]
+        learner = GradientLearner(task, PLAN, InProcessClient(backend))  # type: ignore[arg-type]
         learner.start(answers.append)
         rollout = make_rewarded(1, 0.0)
         learner.submit(LearnRequest(1, rollout, (), rollout.env_steps))
@@ -123,7 +131,7 @@ def test_a_phase_meets_the_values_that_the_one_before_has_led_to() -> None:
 def test_an_update_whose_second_phase_fails_is_not_made_again() -> None:
     task, answers = TwoPhases(), list[LearnerUpdate]()
     with make_backend() as backend:
-        learner = GradientLearner(task, InProcessClient(backend))  # type: ignore[arg-type]
+        learner = GradientLearner(task, PLAN, InProcessClient(backend))  # type: ignore[arg-type]
         learner.start(answers.append)
         for number, reward in enumerate([0.0, 3.0, 0.0], 1):  # the last two together
             rollout = make_rewarded(1, reward)
@@ -139,7 +147,7 @@ def test_after_the_end_requests_are_counted_without_a_gradient() -> None:
     task, answers = Task(), list[LearnerUpdate]()
     task.gate.set()
     with make_backend(max_global_step=STEPS) as backend:
-        learner = GradientLearner(task, InProcessClient(backend))  # type: ignore[arg-type]
+        learner = GradientLearner(task, PLAN, InProcessClient(backend))  # type: ignore[arg-type]
         learner.start(answers.append)
         for number in (1, 2):
             rollout = make_rewarded(1, 0.0)
@@ -166,7 +174,7 @@ def test_what_a_data_handler_makes_of_a_rollout_does_not_multiply_its_steps() ->
     task, handler, answers = Task(), FiveOfOne(), list[LearnerUpdate]()
     task.gate.set()
     with make_backend() as backend:
-        learner = GradientLearner(task, InProcessClient(backend), data_handler=handler)  # type: ignore[arg-type]
+        learner = GradientLearner(task, PLAN, InProcessClient(backend), data_handler=handler)  # type: ignore[arg-type]
         learner.start(answers.append)
         rollout = make_rewarded(2, 0.5)
         learner.submit(LearnRequest(7, rollout, (), rollout.env_steps))
@@ -175,7 +183,7 @@ def test_what_a_data_handler_makes_of_a_rollout_does_not_multiply_its_steps() ->
         assert (backend.version, backend.global_t) == (1, 2 * STEPS)
     ((data, results),) = handler.after
     assert data.rollout.slots == 10
-    assert data.keys.tolist() == [[7, column] for column in range(10)]
+    assert data.keys[:, 1].tolist() == list(range(10))
     np.testing.assert_array_equal(results["error"], 2 * data.rollout.rewards[..., 0])
     assert results["cost"] == 3.0
 
@@ -191,6 +199,7 @@ def test_a_data_handler_that_fails_ends_the_learning(method: str) -> None:
     with make_backend() as backend:
         learner = GradientLearner(
             task,  # type: ignore[arg-type]
+            PLAN,
             InProcessClient(backend),
             on_failure=failures.append,
             data_handler=handler,
@@ -223,7 +232,7 @@ def test_hooks_are_called_around_each_gradient() -> None:
     for position in POSITIONS:
         base.register_hook(NoteHook(notes, position))
     with make_backend() as backend:
-        learner = GradientLearner(task, InProcessClient(backend), learner=base)  # type: ignore[arg-type]
+        learner = GradientLearner(task, PLAN, InProcessClient(backend), learner=base)  # type: ignore[arg-type]
         learner.start(answers.append)
         for number in (1, 2):
             rollout = make_rewarded(1, 0.0)

@@ -58,7 +58,7 @@ def serve(algorithm: Algorithm) -> ParameterServer:
 
 
 def push_all(task: GradientTask, client: InProcessClient, batch: Any) -> Iterator[Any]:
-    for gradient in task.compute_phases(**batch):
+    for gradient in task.compute_epochs(**batch):
         task.set_values(client.push_pull(gradient.arrays, gradient.groups))
         yield gradient
 

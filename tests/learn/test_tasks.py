@@ -12,6 +12,7 @@ from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.algorithm.acting import make_actor
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.loader import load_experiment
+from relaax_like.config.plan import OnPolicy
 from relaax_like.core.manifest import STATISTIC
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.prediction import Request
@@ -78,7 +79,9 @@ def make_processors(algorithms, server):
         name: ComputationDataProcessor(
             make_actor(algorithm.model, 0),
             GradientLearner(
-                GradientTask(algorithm), tasks.make_client(name, InProcessClient(server, name))
+                GradientTask(algorithm),
+                OnPolicy(rollout_steps=5, update_norm=True),
+                tasks.make_client(name, InProcessClient(server, name)),
             ),
             NullMetrics(),
         )

@@ -47,6 +47,7 @@ def serve_a2c(config: Any, **options: Any) -> ParameterServer:
 def make_processor(config: Any, server: ParameterServer, xla: bool = True, **options: Any) -> Any:
     """Makes a processor on the server; not started."""
     client = InProcessClient(server, "processor")
-    learner = GradientLearner(GradientTask(make_algorithm(config, xla=xla)), client, **options)
+    task = GradientTask(make_algorithm(config, xla=xla))
+    learner = GradientLearner(task, config.plan, client, **options)
     actor = make_actor(make_algorithm(config).model, 0)
     return ComputationDataProcessor(actor, learner, client.metrics())

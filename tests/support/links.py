@@ -24,6 +24,7 @@ import psutil
 
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.in_process import InProcessClient
+from relaax_like.config.plan import OnPolicy
 from relaax_like.core.records import Experience, LearnerUpdate, LearnRequest
 from relaax_like.core.roles import Learner
 from relaax_like.experience.rollout import Rollout
@@ -398,9 +399,9 @@ class _RecordingTask:
         self._shapes = [value.shape for value in values]
 
     def make_arguments(self, rollout: Rollout, next_alive: np.ndarray) -> dict[str, np.ndarray]:
-        return {"rewards": rollout.rewards}
+        return {"rewards": rollout.rewards, "next_alive": {"alive": next_alive}}
 
-    def compute_phases(self, *, rewards: np.ndarray, **_: object) -> Iterator[Any]:
+    def compute_epochs(self, *, rewards: np.ndarray, **_: object) -> Iterator[Any]:
         from relaax_like.learn.computation_task import Gradient  # loads TensorFlow
 
         self.begun.set()
@@ -422,7 +423,8 @@ class ThreadCarrier(_LearnerCarrier):
         self._server = make_backend()
         self._task = _RecordingTask()
         client = InProcessClient(self._server)
-        self._learner = GradientLearner(self._task, client)  # type: ignore[arg-type]
+        plan = OnPolicy(rollout_steps=STEPS)
+        self._learner = GradientLearner(self._task, plan, client)  # type: ignore[arg-type]
 
     def start(self) -> None:
         self._start_learner()

@@ -16,7 +16,6 @@ from relaax_like.config import OptimizerConfig, make_adam
 
 
 class Config(AlgorithmConfig):
-    alone: bool = False
     factor: Tunable = 2.0
     epsilon: Schedule = Linear(1.0, 0.0, steps=256)
     learning_rate: float = 1e-2
@@ -32,8 +31,8 @@ class Config(AlgorithmConfig):
         return Episodes(episodes=4, rollout_steps=8)  # if episodes
         return OnPolicy(
             rollout_steps=8,
-            rollouts=None if self.alone else 4,
-            epochs=1 if self.alone else 3,
+            rollouts=4,
+            epochs=3,
             next_actions=True,  # if next actions
-            offline=not self.alone,
+            offline=True,
         )

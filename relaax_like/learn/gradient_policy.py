@@ -1,0 +1,108 @@
+"""GradientPolicy: what a BaseLearner trains beside its agents, by gradients for a server."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from relaax_like.config.plan import RolloutPlan
+from relaax_like.core.moments import Moments
+from relaax_like.learn.gradients import GradientTask, merge_numbers
+from relaax_like.learn.pushing import Pushing
+from relaax_like.learn.update_policy import UpdatePolicy
+from relaax_like.wire import tracing
+from relaax_like.wire.errors import ConfigError
+
+
+class GradientPolicy(UpdatePolicy[GradientTask]):
+    """A GradientTask with the plan of its iterations; the parameter server updates the values.
+
+    Each minibatch is a gradient (one for each phase of the algorithm) that is computed at the
+    values that the push of the last one has brought. They can contain gradients of other learners.
+
+    Attributes:
+      has_pushed: whether a gradient of the newest iteration was applied.
+
+    Args:
+      task: computes gradients.
+      plan: of an iteration.
+      seed: of the orders of minibatches.
+      sink: takes the gradients.
+    """
+
+    def __init__(self, task: GradientTask, plan: RolloutPlan, seed: int, sink: Pushing):
+        super().__init__(task, plan, seed)
+        self.has_pushed = False
+        self._sink = sink
+
+    @property
+    def global_t(self) -> int:
+        """Newest known environment steps of all clients."""
+        return self._sink.global_t
+
+    def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Computes and pushes the gradients of one iteration; returns means of costs and metrics.
+
+        Args:
+          arguments: of `data_preprocess`.
+
+        Raises:
+          ConfigError: the algorithm's code fails, as it would each time.
+          InvalidInputError: a gradient is not finite, or there are too few rows for a minibatch.
+          ServerUnavailableError: there is no parameter server.
+        """
+        self.has_pushed = False
+        if self._must_prenormalize():
+            self._feed_statistics(arguments)
+            self._sink.push_counts()
+            self.rows = {}
+            return {"updates": 0}
+        chosen = self._choose_minibatches(arguments)
+        gradients = self._task.compute_epochs(**chosen, **arguments)
+        sums: dict[str, list[float]] = {}
+        numbers: dict[str, float] = {}
+        updates = 0
+        while True:
+            with tracing.span("gradient"):
+                gradient = next(gradients)
+            numbers = merge_numbers(numbers, gradient.numbers, gradient.groups)
+            if gradient.is_last and self._plan.update_norm:
+                # Until then inputs are seen as they were when it was acted.
+                self._feed_statistics(arguments)
+            self._sink.push(gradient)
+            self.has_pushed = True
+            if gradient.ends_update:
+                updates += 1
+                for name, number in numbers.items():
+                    sums.setdefault(name, []).append(number)
+                numbers = {}
+            if gradient.is_last:
+                break
+            self._task.set_values(self._sink.values)
+        self._updates += updates
+        self.rows = {name: self._restore(rows) for name, rows in gradient.rows.items()}
+        return {**{name: sum(all_) / len(all_) for name, all_ in sums.items()}, "updates": updates}
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Returns the newest values by name; optimizers are the parameter server's."""
+        names = (variable.name for variable in self._task.get_variables())
+        return {f"value/{n}": v for n, v in zip(names, self._sink.values, strict=True)}
+
+    def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
+        """Refuses: the values are the parameter server's."""
+        raise ConfigError(
+            "a learner beside its agents takes its values from the parameter server; use "
+            "learner.previous"
+        )
+
+    def take_state(self) -> dict[str, Any]:
+        """Returns what the parameter server does not keep."""
+        return {"updates": self._updates, "reward_sums": self.get_sums()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `take_state` returned."""
+        self._updates = int(state["updates"])
+        self.set_sums(state["reward_sums"])
+
+    def _add_statistic(self, name: str, moments: Moments) -> None:
+        self._sink.add_statistics(name, moments)

@@ -1,0 +1,205 @@
+"""UpdatePolicy: what one iteration leads to, whoever takes the optimizer steps."""
+
+import abc
+from collections.abc import Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from relaax_like.config.plan import RETURN_STATISTIC, RolloutPlan
+from relaax_like.config.seeds import derive_seed
+from relaax_like.core.moments import Moments
+from relaax_like.experience.collector import TrainingData
+from relaax_like.experience.holes import Dense, cut_ends, make_dense
+from relaax_like.experience.rollout import Rollout, stack_history
+from relaax_like.learn.reward_scale import RewardScale, scale_rewards
+from relaax_like.wire.errors import InvalidInputError
+
+
+class Task(Protocol):
+    """What a policy needs of its task, besides updates or gradients; see `ComputationTask`."""
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the model's running statistics."""
+
+    def get_statistic(self, name: str) -> Moments:
+        """Returns one of them."""
+
+    def make_arguments(self, rollout: Rollout, next_alive: np.ndarray) -> dict[str, Any]:
+        """Returns the arguments of an update."""
+
+    def split_rewards(self, rewards: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the rewards of each name."""
+
+    def validate_one_reward(self, need: str) -> None:
+        """Raises ConfigError where there are several rewards."""
+
+
+TaskT = TypeVar("TaskT", bound=Task)
+
+
+class UpdatePolicy(abc.ABC, Generic[TaskT]):
+    """What a BaseLearner trains: an iteration, as the plan says, by the minibatches of a seed.
+
+    Which minibatches an update is made of depends on the seed and on the number of updates so far:
+    a run that goes on from a snapshot draws what it would have drawn.
+
+    Where the plan says so, the first iterations only feed the running statistics of the inputs
+    (`prenormalize_steps`), and each later one feeds them with its last update (`update_norm`): in
+    those the networks see inputs as they were seen when it was acted, and log-probabilities fit.
+    Statistics that a run starts from take the place of the former.
+
+    Attributes:
+      rows: results of each row of the newest iteration, name -> `[T, k]`; {} where there are none.
+
+    Args:
+      task: computes updates or gradients.
+      plan: of an iteration.
+      seed: of the orders of minibatches.
+    """
+
+    def __init__(self, task: TaskT, plan: RolloutPlan, seed: int):
+        self.rows: Mapping[str, np.ndarray] = {}
+        self._task = task
+        self._plan = plan
+        self._seed = seed
+        self._updates = 0
+        self._statistics = [name for name in task.statistics if name != RETURN_STATISTIC]
+        self._reward_scale = (
+            None if plan.reward_discount is None else RewardScale(plan.reward_discount)
+        )
+        if self._reward_scale is not None:
+            task.validate_one_reward("plan.reward_discount scales one reward")
+        self._prenormalizes = False
+        self._dense: Dense | None = None  # the iteration at hand
+
+    def data_preprocess(self, data: TrainingData) -> dict[str, Any]:
+        """Returns the arguments of an update; rewards are scaled where the plan says so.
+
+        Args:
+          data: an iteration.
+
+        Raises:
+          RelaaxError: nothing can be learned from it; nothing has changed.
+        """
+        self._dense = dense = make_dense(stack_history(data.rollout))
+        rollout = dense.rollout
+        arguments = self._task.make_arguments(rollout, cut_ends(rollout))
+        self._validate(arguments)
+        if self._reward_scale is None:
+            return arguments
+        keys = data.keys if dense.order is None else data.keys[dense.columns]
+        rewards = self._scale_rewards(rollout.rewards, rollout.next_alive, keys, rollout.valid)
+        return {**arguments, "rewards": self._task.split_rewards(rewards)}
+
+    @property
+    @abc.abstractmethod
+    def global_t(self) -> int:
+        """Environment steps, which schedules follow."""
+
+    def _validate(self, arguments: Mapping[str, Any]) -> None:
+        """Checks the arguments of an update."""
+
+    @abc.abstractmethod
+    def _add_statistic(self, name: str, moments: Moments) -> None:
+        """Adds to a running statistic."""
+
+    def get_sums(self) -> np.ndarray:
+        """Returns the discounted sums of rewards of the slots, `[slots]`; empty without scaling."""
+        return np.zeros(0) if self._reward_scale is None else self._reward_scale.sums.copy()
+
+    def set_sums(self, sums: np.ndarray) -> None:
+        """Goes on from what `get_sums` returned."""
+        if self._reward_scale is not None:
+            self._reward_scale.sums = sums.copy()
+
+    def _choose_minibatches(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns which minibatches an update is made of, as arguments of it.
+
+        Where the arguments have an extra `mask`, `[T, k]`, it is 1 at steps and 0 at padding;
+        columns of padding alone, or rows of one column, come last.
+
+        Raises:
+          InvalidInputError: there are too few rows for one minibatch.
+        """
+        plan, mask = self._plan, _find_mask(arguments)
+        alive = arguments["next_alive"]["alive"]
+        minibatch = plan.minibatch_size or alive.shape[1]  # all of the iteration is of rollouts
+        count = None if mask is None else self._count(mask, minibatch)
+        return {
+            "epochs": plan.epochs,
+            "minibatch": minibatch,
+            "minibatch_of": plan.minibatch_of,
+            "seed": derive_seed(self._seed, "minibatches", self._updates),
+            "global_t": self.global_t,
+            "count": count,
+        }
+
+    def _count(self, mask: np.ndarray, minibatch: int) -> int:
+        """Returns how many rows or columns minibatches are made of.
+
+        Of rows those that count; what is left behind the last whole minibatch is another part in
+        each epoch. Of columns as many more as fill the last minibatch, where there are so many:
+        none is left out, and none is of padding alone.
+
+        Raises:
+          InvalidInputError: there are too few for one minibatch.
+        """
+        count = int(mask.sum())
+        needed = minibatch if self._plan.minibatch_of == "steps" else 1
+        if count < needed:
+            raise InvalidInputError(
+                f"an iteration has {count} valid rows, but a minibatch needs {needed}; lower "
+                "the size of minibatches, or have the data handler leave more rows valid",
+                "valid",
+            )
+        if self._plan.minibatch_of == "steps":
+            return count
+        whole = -(-int(mask[0].sum()) // minibatch)
+        return min(whole, mask.shape[1] // minibatch) * minibatch
+
+    def _restore(self, rows: np.ndarray) -> np.ndarray:
+        """Puts results where the iteration's rows were before its holes were removed."""
+        return rows if self._dense is None else self._dense.restore(rows)
+
+    def _must_prenormalize(self) -> bool:
+        """Returns whether the next iteration only feeds the statistics."""
+        if not self._plan.prenormalize_steps or self._updates:
+            return False
+        seen = min(self._task.get_statistic(name).count for name in self._statistics)
+        # What is there before the first step has come with the policy that the run starts from.
+        return seen < self._plan.prenormalize_steps and (self.global_t > 0 or not seen)
+
+    def _feed_statistics(self, arguments: Mapping[str, Any]) -> None:
+        """Adds the iteration's inputs to their running statistics."""
+        inputs, mask = arguments["inputs"], _find_mask(arguments)
+        for name in self._statistics:
+            shape, rows = self._task.get_statistic(name).mean.shape, inputs[name]
+            rows = rows.reshape(-1, *shape) if mask is None else rows[mask > 0]
+            self._add_statistic(name, Moments.of(rows))
+
+    def _scale_rewards(
+        self,
+        rewards: np.ndarray,
+        next_alive: np.ndarray,
+        keys: np.ndarray,
+        valid: np.ndarray | None = None,
+    ) -> np.ndarray:
+        if self._reward_scale is None:
+            return rewards
+        sums = self._reward_scale.add(rewards[..., 0], next_alive, keys, valid)
+        moments = Moments.of(sums.ravel() if valid is None else sums[valid])
+        scale = self._task.get_statistic(RETURN_STATISTIC).merge(moments)
+        self._add_statistic(RETURN_STATISTIC, moments)
+        return scale_rewards(rewards, scale)
+
+
+def count_env_steps(arguments: Mapping[str, Any]) -> int:
+    """Returns the valid rows of the arguments of an update."""
+    mask = _find_mask(arguments)
+    return arguments["next_alive"]["alive"].size if mask is None else int(mask.sum())
+
+
+def _find_mask(arguments: Mapping[str, Any]) -> np.ndarray | None:
+    return arguments.get("extras", {}).get("mask")
