@@ -16,6 +16,8 @@ VARIANTS = {
     "one trunk": {"shared_network": True},
     "two lstms": {"layers": (8, {"lstm": 5})},
     "one gru": {"layers": ({"gru": 5}, 8), "shared_network": True},
+    "stacked": {"layers": ({"lstm": 5}, 6, {"gru": 3})},
+    "stacked in a trunk": {"layers": ({"lstm": 5}, {"lstm": 5}), "shared_network": True},
     "normalised": {"normalize_observations": True},
     "continuous": {"action_size": 2, "layers": ({"lstm": 4},)},
     "several choices": {"num_actions": (3, 1, 2)},

@@ -275,14 +275,18 @@ def test_it_learns_a_continuous_action_that_follows_the_state():
     assert np.mean(rewards[-300:]) > -0.1
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["two networks", "one trunk"])
-def test_a_recurrent_policy_recalls_what_it_saw_two_steps_ago(shared):
+@pytest.mark.parametrize(
+    ("layers", "shared"),
+    [(({"lstm": 16},), False), (({"lstm": 16},), True), (({"lstm": 12}, {"lstm": 12}), True)],
+    ids=["two networks", "one trunk", "stacked"],
+)
+def test_a_recurrent_policy_recalls_what_it_saw_two_steps_ago(layers, shared):
     """A cue, a blank, then the answer: chance 1/2 per episode without memory, best 1.
 
     16 slots, 900 episodes each of three steps, seed 0; mean of the last 100 episodes.
     """
     config = make_config(
-        layers=({"lstm": 16},),
+        layers=layers,
         shared_network=shared,
         rollout_steps=12,
         learning_rate=3e-3,
