@@ -13,6 +13,16 @@
 | `impala` | residual, 16, 32, 32 channels, dense 256: Espeholt et al. 2018, figure 3 |
 | `{lstm: 256}`, `{gru: 256}` | recurrent, of so many units; there can be several |
 
+| activation | y |
+|---|---|
+| `tanh`, `relu`, `sigmoid`, `linear` | tanh(x), max(x, 0), 1 / (1 + exp(-x)), x |
+| `leaky_relu` | x, and 0.01 x below 0: Maas et al. 2013 |
+| `elu` | x, and exp(x) - 1 below 0: Clevert et al. 2016 |
+| `selu` | 1.0507 x, and 1.7581 (exp(x) - 1) below 0: Klambauer et al. 2017 |
+| `gelu` | x (1 + tanh(0.7979 (x + 0.044715 x^3))) / 2: Hendrycks & Gimpel 2016, section 2 |
+| `silu`, also `swish` | x / (1 + exp(-x)): Elfwing et al. 2018; Ramachandran et al. 2017 |
+| `softplus` | log(1 + exp(x)) |
+
 Where `observations` names several inputs (`config/observations.py`), each goes through layers of
 its own first, and these layers see what comes out, joined.
 """
@@ -63,6 +73,19 @@ class RecurrentConfig:
     units: int
 
 
+Activation = Literal[
+    "tanh",
+    "relu",
+    "leaky_relu",
+    "elu",
+    "selu",
+    "gelu",
+    "silu",
+    "swish",
+    "sigmoid",
+    "softplus",
+    "linear",
+]
 LayerConfig = DenseConfig | ConvConfig | ConvStackConfig | RecurrentConfig
 
 
@@ -163,7 +186,7 @@ class NetworkConfig(Settings):
     layers: Layers = Field(default=(DenseConfig(64), DenseConfig(64)))
     """Layers from input to output: UNITS of a dense layer, a3c, nature, impala, {conv: {filters: F,
     kernel: K, stride: S}}, {lstm: UNITS} or {gru: UNITS}."""
-    activation: Literal["tanh", "relu"] = "tanh"
+    activation: Activation = "tanh"
     """Activation of dense and conv layers; a3c, nature and impala use relu, lstm and gru their
     own."""
 

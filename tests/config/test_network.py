@@ -157,8 +157,9 @@ _BAD = {
     ),
     "number for a list": ("{layers: 64}", "layers: expected a list, got 64"),
     "unknown activation": (
-        "{activation: sigmoid}",
-        "activation: expected 'tanh' or 'relu', got 'sigmoid'",
+        "{activation: sigmoit}",
+        "activation: expected 'tanh', 'relu', 'leaky_relu', 'elu', 'selu', 'gelu', 'silu', "
+        "'swish', 'sigmoid', 'softplus' or 'linear', got 'sigmoit'",
     ),
     "misspelt key": (
         "{layer: [64]}",
