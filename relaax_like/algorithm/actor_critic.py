@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relaax_like.algorithm.model import Model, Specs, Tensors
+from relaax_like.config.actions import LEARNED
 from relaax_like.config.actor_critic import ActorCriticConfig
 from relaax_like.nn.action_heads import (
     make_action_spec,
@@ -16,7 +17,7 @@ from relaax_like.nn.action_heads import (
     make_policy,
     num_parameters,
 )
-from relaax_like.nn.layers import Parameter, Values
+from relaax_like.nn.layers import Constant, Parameter, Values
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.networks import Branch, Network, make_network
 from relaax_like.nn.normalization import Normalizer
@@ -87,10 +88,7 @@ class ActorCritic(Model):
             network = network.model_copy(update={"layers": ()})
         self.actor = make_network(POLICY, network, shape, outputs, seed=seed, output_gain=0.01)
         self.critic = make_network(VALUE, network, shape, 1, seed=seed + 1000)
-        self.log_std: Parameter | None = None
-        if config.action_size is not None:
-            initial = np.full(config.action_size, config.log_std_init, np.float32)
-            self.log_std = Parameter("log_std", initial)
+        self.log_std = _make_log_std(config)
         named = {TRUNK: self.trunk, POLICY: self.actor, VALUE: self.critic}
         self._remembering = [n for n, part in named.items() if part and part.state_size]
         self._state_sizes = {n: named[n].state_size for n in self._remembering}  # type: ignore[union-attr]
@@ -218,6 +216,16 @@ def _get_inputs(config: ActorCriticConfig) -> tuple[int, ...] | dict[str, Branch
     if config.observations is None:
         return shapes[OBSERVATION]
     return {leaf: Branch(shapes[leaf], own.layers) for leaf, own in config.observations.items()}
+
+
+def _make_log_std(config: ActorCriticConfig) -> Parameter | Constant | None:
+    """Returns the logarithm of the standard deviation; None for discrete actions."""
+    if config.action_size is None:
+        return None
+    if config.std == LEARNED:
+        initial = np.full(config.action_size, config.log_std_init, np.float32)
+        return Parameter("log_std", initial)
+    return Constant(np.log(np.broadcast_to(config.std, config.action_size)))
 
 
 def _make_normalizers(config: ActorCriticConfig) -> dict[str, Normalizer]:

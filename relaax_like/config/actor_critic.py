@@ -11,6 +11,7 @@ from pydantic import (
     model_validator,
 )
 
+from relaax_like.config.actions import LEARNED, Std
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.network import NetworkConfig
 from relaax_like.config.observations import ObservationConfig
@@ -51,8 +52,12 @@ class ActorCriticConfig(AlgorithmConfig):
     """Layers of the policy, and of the value function."""
     shared_network: bool = False
     """Share all layers except the last between the policy and the value function."""
+    std: Std = LEARNED
+    """Continuous actions: standard deviation, the same in all states. learned: one per component,
+    which begins at exp(log_std_init); a number, or one per component: fixed. With bounded it is
+    that before tanh."""
     log_std_init: float = 0.0
-    """Continuous actions: initial logarithm of the standard deviation."""
+    """Continuous actions: initial logarithm of a learned standard deviation."""
     bounded: bool = False
     """Continuous actions: squash them into action_low .. action_high with tanh. Otherwise actions
     are unbounded, and are clipped before they reach the environment."""
@@ -84,6 +89,7 @@ class ActorCriticConfig(AlgorithmConfig):
                 "set exactly one of num_actions (discrete) and action_size (continuous)"
             )
         self._validate_bounds()
+        self._validate_std()
         if self.observations is not None:
             self._validate_observations(self.observations)
             return self
@@ -158,6 +164,25 @@ class ActorCriticConfig(AlgorithmConfig):
             raise ValueError(
                 f"action_low: {low.tolist()}, expected less than action_high {high.tolist()} "
                 "in every component"
+            )
+
+    def _validate_std(self) -> None:
+        if self.std == LEARNED:
+            return
+        if self.action_size is None:
+            raise ValueError(
+                f"std: {self.std} also needs action_size; only continuous actions have a standard "
+                "deviation"
+            )
+        if self.log_std_init:
+            raise ValueError(
+                f"log_std_init: {self.log_std_init:g} has no effect with std: {self.std}, which is "
+                "fixed; remove one of them"
+            )
+        if isinstance(self.std, tuple) and len(self.std) != self.action_size:
+            raise ValueError(
+                f"std: {len(self.std)} numbers, expected one number, or {self.action_size} (one "
+                "per component, action_size)"
             )
 
     def _get_bound(self, name: str) -> np.ndarray:

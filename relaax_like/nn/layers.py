@@ -226,3 +226,14 @@ class Parameter(Layer):
     def __call__(self, like: Values) -> Values:
         """Returns the value: an array when `like` is one, else the variable."""
         return self.arrays["variable"] if isinstance(like, np.ndarray) else self.variable
+
+
+class Constant:
+    """Numbers that depend on no input and are not learned; takes the place of a `Parameter`."""
+
+    def __init__(self, value: np.ndarray):
+        self._value = np.asarray(value, np.float32)
+
+    def __call__(self, like: Values) -> Values:
+        """Returns the numbers: an array when `like` is one, else a tensor."""
+        return self._value if isinstance(like, np.ndarray) else tf.constant(self._value)
