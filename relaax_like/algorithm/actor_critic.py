@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from relaax_like.algorithm.encoder import (
+    get_inputs,
+    make_input_specs,
+    make_normalizers,
+    read_observations,
+)
 from relaax_like.algorithm.model import Model, Specs, Tensors
 from relaax_like.config.actions import LEARNED
 from relaax_like.config.actor_critic import ActorCriticConfig
@@ -19,9 +25,8 @@ from relaax_like.nn.action_heads import (
 )
 from relaax_like.nn.layers import Constant, Parameter, Values
 from relaax_like.nn.lazy_tensorflow import tf
-from relaax_like.nn.networks import Branch, Network, make_network
-from relaax_like.nn.normalization import Normalizer
-from relaax_like.wire.spaces import OBSERVATION, MultiDiscrete
+from relaax_like.nn.networks import Network, make_network
+from relaax_like.wire.spaces import MultiDiscrete
 
 if TYPE_CHECKING:
     from relaax_like.algorithm.batch import Batch
@@ -75,11 +80,11 @@ class ActorCritic(Model):
         super().__init__(name="actor_critic")
         self._config = config
         self._space = config.action_space
-        shape = _get_inputs(config)
+        shape = get_inputs(config)
         self._bounded = config.bounded
         outputs = num_parameters(self._space, bounded=self._bounded, separate_log_std=True)
         self.xla = not config.images
-        self.normalizers = _make_normalizers(config)
+        self.normalizers = make_normalizers(config)
         self.trunk: Network | None = None
         network = config.network
         if config.shared_network:
@@ -95,11 +100,7 @@ class ActorCritic(Model):
 
     def get_input_specs(self) -> Specs:
         """One observation, leaf by leaf: flat, or an image."""
-        images = self._config.images
-        return [
-            (leaf, {"shape": shape, "dtype": "uint8" if leaf in images else "float32"})
-            for leaf, shape in self._config.input_shapes.items()
-        ]
+        return make_input_specs(self._config)
 
     def get_state_specs(self) -> Specs:
         """The memory of each recurrent network."""
@@ -196,26 +197,11 @@ class ActorCritic(Model):
         return x, {} if state is None else {TRUNK: state}
 
     def _read(self, inputs: Mapping[str, Values]) -> Values:
-        """Returns what the networks see, normalised; of several leaves by name."""
-        if self._config.observations is None:
-            return self._normalize(OBSERVATION, inputs)
-        return {leaf: self._normalize(leaf, inputs) for leaf in self._config.observations}
-
-    def _normalize(self, leaf: str, inputs: Mapping[str, Values]) -> Values:
-        normalizer = self.normalizers.get(leaf)
-        return inputs[leaf] if normalizer is None else normalizer(inputs[leaf])
+        return read_observations(self._config, self.normalizers, inputs)
 
     def _make_distribution(self, parameters: Values) -> Any:
         log_std = None if self.log_std is None else self.log_std(parameters)
         return make_policy(self._space, parameters, log_std, bounded=self._bounded)
-
-
-def _get_inputs(config: ActorCriticConfig) -> tuple[int, ...] | dict[str, Branch]:
-    """Returns what `make_network` is to know of the observations."""
-    shapes = config.input_shapes
-    if config.observations is None:
-        return shapes[OBSERVATION]
-    return {leaf: Branch(shapes[leaf], own.layers) for leaf, own in config.observations.items()}
 
 
 def _make_log_std(config: ActorCriticConfig) -> Parameter | Constant | None:
@@ -226,11 +212,3 @@ def _make_log_std(config: ActorCriticConfig) -> Parameter | Constant | None:
         initial = np.full(config.action_size, config.log_std_init, np.float32)
         return Parameter("log_std", initial)
     return Constant(np.log(np.broadcast_to(config.std, config.action_size)))
-
-
-def _make_normalizers(config: ActorCriticConfig) -> dict[str, Normalizer]:
-    """Returns those of the leaves that are normalised; images are not."""
-    if not config.has_normalizer:
-        return {}
-    vectors = config.input_shapes.keys() - set(config.images)
-    return {leaf: Normalizer(leaf, config.input_shapes[leaf]) for leaf in sorted(vectors)}
