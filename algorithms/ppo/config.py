@@ -116,6 +116,11 @@ class Config(ActorCriticConfig):
             raise ValueError(
                 "mirror_observation: images cannot be mirrored; only vector observations can"
             )
+        if self.actions is not None and any(given):
+            raise ValueError(
+                "mirror_action: actions with several leaves cannot be mirrored; set num_actions or "
+                "action_size instead of actions, or remove the mirror keys"
+            )
         if self.observations is not None and any(given):
             raise ValueError(
                 "mirror_observation: observations with several leaves cannot be mirrored; set "

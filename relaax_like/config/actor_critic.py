@@ -1,33 +1,36 @@
 """Settings that all actor-critic algorithms share: spaces and networks."""
 
-from typing import Any, Self
+from typing import Self
 
-import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from relaax_like.config.actions import LEARNED, Std
+from relaax_like.config.actions import LEARNED, ActionConfig, Bound, Choices, Std
 from relaax_like.config.encoder import EncoderConfig
 from relaax_like.config.network import NetworkConfig
-from relaax_like.config.problems import describe_value
 from relaax_like.config.spaces import (
+    validate_action_leaves,
     validate_bounds,
     validate_continuous,
     validate_discrete,
     validate_multi_discrete,
 )
-from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete, Space, Spaces
+from relaax_like.wire.spaces import ACTION, Box, Discrete, MultiDiscrete, Space, Spaces
 
-Bound = float | tuple[float, ...]
+# Of what agents store beside the actions; see `core.prediction.LOG_PROB`.
+_TAKEN_NAME = "log_prob"
 
 
 class ActorCriticConfig(EncoderConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
-    num_actions: int | tuple[int, ...] | None = None
+    num_actions: Choices = None
     """Number of discrete actions; a list for several choices at once, with the number of actions of
-    each (MultiDiscrete). Set exactly one of num_actions and action_size."""
+    each (MultiDiscrete). Set exactly one of num_actions, action_size and actions."""
     action_size: int | None = Field(default=None, ge=1)
     """Number of components of a continuous action."""
+    actions: dict[str, ActionConfig] | None = Field(default=None, min_length=1)
+    """For actions with several leaves, such as a Dict space: maps each leaf to its kind and size
+    (config/actions.py). It must name every leaf of the environment."""
     network: NetworkConfig = NetworkConfig()
     """Layers of the policy, and of the value function."""
     shared_network: bool = False
@@ -46,104 +49,71 @@ class ActorCriticConfig(EncoderConfig):
     action_high: Bound | None = None
     """With bounded: highest action of the environment, as one number or one per component."""
 
-    @field_validator("num_actions", mode="before")
-    @classmethod
-    def _validate_num_actions(cls, value: Any) -> Any:
-        several = isinstance(value, list | tuple)
-        sizes, least = (list(value), 1) if several else ([value], 2)
-        whole = all(isinstance(size, int) and not isinstance(size, bool) for size in sizes)
-        if value is None or (sizes and whole and min(sizes) >= least):
-            return tuple(value) if several else value
-        raise ValueError(
-            "expected a number of 2 or more, or a list of numbers of 1 or more (one per "
-            f"choice), got {value if several else describe_value(value)}"
-        )
-
     @model_validator(mode="after")
     def _validate_actions(self) -> Self:
-        if (self.num_actions is None) == (self.action_size is None):
+        kinds = (self.num_actions, self.action_size, self.actions)
+        if sum(kind is not None for kind in kinds) != 1:
             raise ValueError(
-                "set exactly one of num_actions (discrete) and action_size (continuous)"
+                "set exactly one of num_actions (discrete), action_size (continuous) and actions "
+                "(several leaves)"
             )
-        self._validate_bounds()
-        self._validate_std()
+        if self.actions is None:
+            self._get_only_action().validate_keys("action_")
+            return self
+        for key in ("std", "log_std_init", "bounded", "action_low", "action_high"):
+            if getattr(self, key) != ActorCriticConfig.model_fields[key].default:
+                raise ValueError(
+                    f"actions and {key} are both set; set {key.removeprefix('action_')} of the "
+                    "leaf instead"
+                )
+        if _TAKEN_NAME in self.actions:
+            raise ValueError(
+                f"actions: a leaf cannot be named {_TAKEN_NAME!r}, because the log-probability of "
+                "the actions has the same name; rename the leaf in the environment"
+            )
         return self
 
-    def _validate_bounds(self) -> None:
-        given = [name for name in ("action_low", "action_high") if getattr(self, name) is not None]
-        if not self.bounded:
-            if given:
-                raise ValueError(
-                    f"{given[0]} has no effect without bounded: true; set bounded, or remove "
-                    f"{given[0]}"
-                )
-            return
-        if self.action_size is None or len(given) < 2:
-            raise ValueError(
-                "bounded: true also needs action_size, action_low and action_high (continuous "
-                "actions and their bounds)"
-            )
-        low, high = self._get_bound("action_low"), self._get_bound("action_high")
-        if not (low < high).all():
-            raise ValueError(
-                f"action_low: {low.tolist()}, expected less than action_high {high.tolist()} "
-                "in every component"
-            )
+    def _get_only_action(self) -> ActionConfig:
+        return ActionConfig.model_construct(
+            num=self.num_actions,
+            size=self.action_size,
+            std=self.std,
+            log_std_init=self.log_std_init,
+            bounded=self.bounded,
+            low=self.action_low,
+            high=self.action_high,
+        )
 
-    def _validate_std(self) -> None:
-        if self.std == LEARNED:
-            return
-        if self.action_size is None:
-            raise ValueError(
-                f"std: {self.std} also needs action_size; only continuous actions have a standard "
-                "deviation"
-            )
-        if self.log_std_init:
-            raise ValueError(
-                f"log_std_init: {self.log_std_init:g} has no effect with std: {self.std}, which is "
-                "fixed; remove one of them"
-            )
-        if isinstance(self.std, tuple) and len(self.std) != self.action_size:
-            raise ValueError(
-                f"std: {len(self.std)} numbers, expected one number, or {self.action_size} (one "
-                "per component, action_size)"
-            )
+    @property
+    def action_leaves(self) -> dict[str, ActionConfig]:
+        """The settings of each leaf of the action space, in the order of their names."""
+        if self.actions is None:
+            return {ACTION: self._get_only_action()}
+        return dict(sorted(self.actions.items()))
 
-    def _get_bound(self, name: str) -> np.ndarray:
-        """Returns one number per component, `[action_size] float32`."""
-        assert self.action_size is not None
-        bound = np.asarray(getattr(self, name), np.float32)
-        if bound.shape not in ((), (self.action_size,)):
-            raise ValueError(
-                f"{name}: {len(bound)} numbers, expected one number, or {self.action_size} "
-                "(one per component, action_size)"
-            )
-        return np.broadcast_to(bound, (self.action_size,)).copy()
+    @property
+    def action_spaces(self) -> dict[str, Space]:
+        """The leaves that the network's outputs describe, in the order of their names."""
+        return {leaf: own.space for leaf, own in self.action_leaves.items()}
 
     @property
     def action_space(self) -> Space:
-        """The leaf that the network's outputs describe."""
-        if isinstance(self.num_actions, int):
-            return Discrete(n=self.num_actions)
-        if self.num_actions is not None:
-            return MultiDiscrete(n=self.num_actions, shape=(len(self.num_actions),))
-        assert self.action_size is not None
-        shape = (self.action_size,)
-        if not self.bounded:
-            return Box(dtype="float32", shape=shape)
-        low, high = self._get_bound("action_low"), self._get_bound("action_high")
-        return Box(dtype="float32", shape=shape, low=low, high=high)
+        """The only leaf, unless there are `actions`."""
+        return self._get_only_action().space
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
         """Refuses environments that this network does not fit."""
         super().validate_spaces(observation_spaces, action_spaces)
-        if isinstance(self.num_actions, int):
-            validate_discrete(action_spaces, self.num_actions)
-        elif self.num_actions is not None:
-            validate_multi_discrete(action_spaces, self.num_actions)
+        if self.actions is not None:
+            validate_action_leaves(action_spaces, self.action_spaces)
+            return
+        space = self.action_space
+        if isinstance(space, Discrete):
+            validate_discrete(action_spaces, space.n)
+        elif isinstance(space, MultiDiscrete):
+            validate_multi_discrete(action_spaces, space.n)
         else:
-            assert self.action_size is not None
-            validate_continuous(action_spaces, self.action_size)
+            assert isinstance(space, Box)
+            validate_continuous(action_spaces, space.shape[0])
             if self.bounded:
-                low, high = self._get_bound("action_low"), self._get_bound("action_high")
-                validate_bounds(action_spaces, low, high)
+                validate_bounds(action_spaces, space.low, space.high)

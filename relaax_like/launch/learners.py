@@ -33,7 +33,7 @@ from relaax_like.experience.trajectory_files import (
 from relaax_like.launch.algorithm_code import naming_place
 from relaax_like.launch.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.spaces import ACTION, Space
+from relaax_like.wire.spaces import Space
 
 if TYPE_CHECKING:  # Most of them import TensorFlow.
     from relaax_like.learn.base_learner import BaseLearner
@@ -470,8 +470,7 @@ def _refuse_own_predict(algorithm: Any) -> None:
 
 def _find_action_spaces(experiment: Experiment) -> Mapping[str, Space]:
     """Not all algorithms know their actions' range; those with networks of ours do."""
-    space = getattr(experiment.algorithm, "action_space", None)
-    return {} if space is None else {ACTION: space}
+    return getattr(experiment.algorithm, "action_spaces", {})
 
 
 def _make_data_handler(experiment: Experiment) -> DataHandler | None:

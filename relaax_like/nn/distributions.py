@@ -8,8 +8,10 @@ Actions count from zero and are flat: `action_heads` converts them from and to w
 """
 
 import abc
+import functools
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -87,6 +89,36 @@ class Deterministic(Distribution):
     def kl(self, other: Self) -> tf.Tensor:
         """Returns 0 where both have the same action and infinity elsewhere."""
         return -other.log_prob(self.mean)
+
+
+class Joint(Distribution):
+    """Several actions at once, independent of each other given the parameters.
+
+    Actions are by name, as `parts` are: log-probabilities, entropies and KLs add up.
+    """
+
+    def __init__(self, parts: Mapping[str, Distribution]):
+        self.parts = dict(parts)
+
+    def sample(self, generator: tf.random.Generator) -> dict[str, tf.Tensor]:
+        """Draws one action per row and name."""
+        return {name: part.sample(generator) for name, part in self.parts.items()}
+
+    def mode(self) -> dict[str, tf.Tensor]:
+        """Returns the action of each name to take when nothing is to be explored."""
+        return {name: part.mode() for name, part in self.parts.items()}
+
+    def log_prob(self, actions: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the sum of the log-probabilities of all actions; others by name are ignored."""
+        return _add([part.log_prob(actions[name]) for name, part in self.parts.items()])
+
+    def entropy(self) -> tf.Tensor:
+        """Returns the sum of the entropies."""
+        return _add([part.entropy() for part in self.parts.values()])
+
+    def kl(self, other: Self) -> tf.Tensor:
+        """Returns the sum of the KL divergences."""
+        return _add([part.kl(other.parts[name]) for name, part in self.parts.items()])
 
 
 class Categorical(Distribution):
@@ -332,6 +364,10 @@ class TanhGaussian(Distribution):
         actions = 0.5 * (self._low + self._high) + 0.5 * self._width * tf.tanh(u)
         # Rounding may leave the box.
         return tf.clip_by_value(actions, self._low, self._high)
+
+
+def _add(terms: Sequence[tf.Tensor]) -> tf.Tensor:
+    return functools.reduce(operator.add, terms)
 
 
 def _zero_where_impossible(log_probs: tf.Tensor, probs: tf.Tensor) -> tf.Tensor:

@@ -243,7 +243,7 @@ def test_a_fixed_deviation_survives_dumping(tmp_path):
 @pytest.mark.parametrize("explore", [False, True])
 def test_bounded_actions_stay_within_their_bounds(explore):
     model = make_model(action_size=2, bounded=True, action_low=-2.0, action_high=(1.0, 3.0))
-    model.log_std.variable.assign([3.0, 3.0])
+    model.heads["action"].log_std.variable.assign([3.0, 3.0])
     actor = make_actor(model, seed=0)
     actor.set_values([v.numpy() for v in order_variables(model)], 0)
     inputs = {"observation": 100 * np.random.default_rng(0).standard_normal((200, 4), np.float32)}
