@@ -31,7 +31,7 @@ class A2C(Algorithm):
         log_prob = seen.log_prob(batch.actions)
         targets = compute_vtrace(
             log_prob - batch.log_prob,
-            config.reward_scale * batch.returns,
+            config.reward_scale * self.model.compute_returns(batch),
             seen.values,
             next_values,
             batch.discount,

@@ -38,7 +38,7 @@ class PPO(Algorithm):
         config, seen = self.config, self.model.evaluate(batch)
         next_values = self.model.value(batch.next_inputs, seen.memory)
         advantages = compute_gae(
-            batch.returns,
+            self.model.compute_returns(batch),
             seen.values,
             next_values,
             batch.discount,

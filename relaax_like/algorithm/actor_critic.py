@@ -120,6 +120,13 @@ class ActorCritic(Model):
         """One action, or one for each leaf."""
         return [(leaf, make_action_spec(head.space)) for leaf, head in self.heads.items()]
 
+    def get_reward_specs(self) -> Specs:
+        """One number named `reward`, or one for each name of `rewards` in the settings."""
+        rewards = self._config.rewards
+        if rewards is None:
+            return super().get_reward_specs()
+        return [(name, {"shape": [1]}) for name in rewards]
+
     def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Any], Tensors]:
         """Returns the distribution of each action; in NumPy for arrays."""
         x, next_states = self._look(inputs, states)
@@ -156,6 +163,13 @@ class ActorCritic(Model):
         """Computes policy and values of all rows of a batch."""
         parameters, values, memory = self._compute(batch.inputs, batch.memory, batch.begins)
         return Evaluation(self.make_distribution(parameters), parameters, values, memory)
+
+    def compute_returns(self, batch: Batch) -> tf.Tensor:
+        """Returns `batch.returns`, or the weighted sum where there are several rewards, `[...]`."""
+        rewards = self._config.rewards
+        if rewards is None:
+            return batch.returns
+        return tf.add_n([weight * batch.rewards[name][..., 0] for name, weight in rewards.items()])
 
     def make_distribution(self, parameters: tf.Tensor) -> Distribution:
         """Returns the policy from the parameters of an `Evaluation`; see `Evaluation.policy`."""

@@ -31,6 +31,9 @@ class ActorCriticConfig(EncoderConfig):
     actions: dict[str, ActionConfig] | None = Field(default=None, min_length=1)
     """For actions with several leaves, such as a Dict space: maps each leaf to its kind and size
     (config/actions.py). It must name every leaf of the environment."""
+    rewards: dict[str, float] | None = Field(default=None, min_length=1)
+    """For environments with several rewards: maps each, in the order in which the environment sends
+    them, to its weight. Learning uses the weighted sum; null: there is one reward."""
     network: NetworkConfig = NetworkConfig()
     """Layers of the policy, and of the value function."""
     shared_network: bool = False
