@@ -148,6 +148,7 @@ FRESH = {
     "relaax_like.launch.parameter_server": "tensorflow gymnasium",
     "relaax_like.launch.rlx_server": "tensorflow gymnasium",
     "relaax_like.launch.worker_main": "tensorflow gymnasium",
+    "relaax_like.launch.policy": "tensorflow gymnasium",
     "relaax_like.config.loader": "tensorflow grpc numba gymnasium",
     "relaax_like.cli.main": "tensorflow grpc numba gymnasium",
     "relaax_like.algorithm.actor_critic": "tensorflow grpc numba gymnasium",

@@ -194,6 +194,18 @@ class ActorCriticConfig(AlgorithmConfig):
         return () if self.image is None else (OBSERVATION,)
 
     @property
+    def observation_spaces(self) -> Spaces:
+        """The leaves that the environment sends: flat vectors, and images."""
+        images, length = self.images, self.observation_history
+        return {
+            leaf: Box(
+                dtype="uint8" if leaf in images else "float32",
+                shape=(*shape[:-1], shape[-1] // length),
+            )
+            for leaf, shape in self.input_shapes.items()
+        }
+
+    @property
     def action_space(self) -> Space:
         """The leaf that the network's outputs describe."""
         if isinstance(self.num_actions, int):

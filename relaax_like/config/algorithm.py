@@ -7,7 +7,7 @@ from pydantic import Field, PrivateAttr
 from relaax_like.config.aliases import LEARNING_RATE
 from relaax_like.config.base import Settings
 from relaax_like.config.optimizer import OptimizerConfig
-from relaax_like.wire.spaces import Spaces
+from relaax_like.wire.spaces import Space, Spaces
 
 
 class AlgorithmConfig(Settings):
@@ -48,6 +48,19 @@ class AlgorithmConfig(Settings):
         copy = self.model_copy()
         copy._seed = seed
         return copy
+
+    @property
+    def observation_spaces(self) -> Spaces:
+        """What one observation is made of, leaf by leaf; {} where the settings do not say it.
+
+        Programs that use a trained policy (`relaax_like.load`) need it, and `action_space`.
+        """
+        return {}
+
+    @property
+    def action_space(self) -> Space | None:
+        """The action; None where the settings do not say it."""
+        return None
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
         """Refuses a client whose spaces the algorithm cannot use; by default it accepts all.
