@@ -1,4 +1,4 @@
-"""`relaax`: run, train, resume, eval, serve, examples, keys, gym, plot, compare, ..."""
+"""`relaax`: run, train, resume, eval, serve, export, examples, keys, gym, plot, compare, ..."""
 
 import os
 import sys
@@ -235,6 +235,30 @@ def serve(
 
         flags = to_overrides("relaax-rlx-server", {"bind": bind}, allow_insecure(insecure, sets))
         return serve_run(run, version, flags)
+
+    run_main(start)
+
+
+@app.command()
+def export(
+    run: RunArgument,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to write to; default: RUN/export/VERSION."),
+    ] = None,
+    version: VersionOption = "latest",
+    sets: SetOption = [],  # noqa: B006 - typer wants a list
+) -> None:
+    """Write a run's greedy policy as ONNX and as a TensorFlow SavedModel, and compare them with it.
+
+    The files run without relaax_like. Observations are normalised in them; the memory of a
+    recurrent policy is an input and an output.
+    """
+
+    def start() -> int:
+        from relaax_like.cli.export import export_run
+
+        return export_run(run, version, to, sets)
 
     run_main(start)
 

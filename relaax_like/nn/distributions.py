@@ -55,6 +55,10 @@ class Distribution(abc.ABC):
     def kl(self, other: Self) -> tf.Tensor:
         """Returns KL(self || other) = E_self[log_prob(a) - other.log_prob(a)], `[B] float32`."""
 
+    def get_parameters(self) -> dict[str, tf.Tensor]:
+        """Returns what `mode` is computed from, by name, such as `logits: [B, n]`; {}: unknown."""
+        return {}
+
     def sample_with_log_prob(self, generator: tf.random.Generator) -> tuple[tf.Tensor, tf.Tensor]:
         """Draws one action per row and returns its log-probability beside it."""
         actions = self.sample(generator)
@@ -66,6 +70,10 @@ class Deterministic(Distribution):
 
     def __init__(self, mean: tf.Tensor):
         self.mean = mean
+
+    def get_parameters(self) -> dict[str, tf.Tensor]:
+        """See `Distribution`."""
+        return {"mean": self.mean}
 
     def sample(self, generator: tf.random.Generator) -> tf.Tensor:
         """Returns the mean."""
@@ -98,6 +106,10 @@ class Categorical(Distribution):
 
     def __init__(self, logits: tf.Tensor):
         self.logits = logits
+
+    def get_parameters(self) -> dict[str, tf.Tensor]:
+        """See `Distribution`."""
+        return {"logits": self.logits}
 
     def sample(self, generator: tf.random.Generator) -> tf.Tensor:
         """Draws by the Gumbel maximum: argmax(logits - log(-log(u))) (Gumbel 1954)."""
@@ -144,6 +156,10 @@ class EpsilonGreedy(Categorical):
         # Values that are NaN are the best of none, but their log-probabilities are NaN.
         super().__init__(tf.math.log(epsilon / actions + (1.0 - epsilon) * best) + 0.0 * values)
 
+    def get_parameters(self) -> dict[str, tf.Tensor]:
+        """See `Distribution`."""
+        return {"values": self.values}
+
     def mode(self) -> tf.Tensor:
         """Returns the action of the largest value."""
         return tf.argmax(self.values, axis=-1)
@@ -158,6 +174,7 @@ class MultiCategorical(Distribution):
     """
 
     def __init__(self, logits: tf.Tensor, n: Sequence[int]):
+        self.logits = logits
         # One Categorical [B, m, max(n)]: what a component does not have cannot be taken.
         batch = [[0, 0]] * (len(logits.shape) - 1)
         padded = [
@@ -165,6 +182,10 @@ class MultiCategorical(Distribution):
             for part, size in zip(tf.split(logits, list(n), axis=-1), n, strict=True)
         ]
         self._components = Categorical(tf.stack(padded, axis=-2))
+
+    def get_parameters(self) -> dict[str, tf.Tensor]:
+        """See `Distribution`."""
+        return {"logits": self.logits}
 
     def sample(self, generator: tf.random.Generator) -> tf.Tensor:
         """Draws each component, `[B, m] int64`."""
@@ -195,6 +216,10 @@ class Bernoulli(Distribution):
 
     def __init__(self, logits: tf.Tensor):
         self.logits = logits
+
+    def get_parameters(self) -> dict[str, tf.Tensor]:
+        """See `Distribution`."""
+        return {"logits": self.logits}
 
     def sample(self, generator: tf.random.Generator) -> tf.Tensor:
         """Draws each switch: on where a uniform draw is below sigmoid(logit)."""
@@ -235,6 +260,10 @@ class DiagonalGaussian(Distribution):
     def __init__(self, mean: tf.Tensor, log_std: tf.Tensor):
         self.mean = mean
         self.log_std = tf.broadcast_to(log_std, tf.shape(mean))
+
+    def get_parameters(self) -> dict[str, tf.Tensor]:
+        """See `Distribution`."""
+        return {"mean": self.mean}
 
     def sample(self, generator: tf.random.Generator) -> tf.Tensor:
         """Draws mean + std * standard normal, `[B, d] float32`, differentiable in both."""
@@ -288,6 +317,10 @@ class TanhGaussian(Distribution):
         self._low = np.asarray(low, np.float32)
         self._high = np.asarray(high, np.float32)
         self._width = self._high - self._low
+
+    def get_parameters(self) -> dict[str, tf.Tensor]:
+        """See `Distribution`."""
+        return {"mean": self._base.mean}
 
     def sample(self, generator: tf.random.Generator) -> tf.Tensor:
         """Draws u and squashes it, `[B, d] float32`, differentiable in mean and log_std."""

@@ -30,11 +30,17 @@ from relaax_like.rlx_server.episodes import SlotEpisode
 from relaax_like.wire.spaces import Box, Discrete
 
 STEPS, SLOTS = 5, 2
-LARGE = "a2c, impala"  # takes seconds; test_export.py has it
+# One of each kind of agent and of network; tests/test_load.py has all.
+SERVED = (
+    "a2c, lstm, several choices",
+    "a2c, images, history",
+    "a2c, several leaves",
+    "policy_gradient",
+)
 OBSERVATION, ACTION = Box(dtype="float32", shape=(4,)), Discrete(n=3)
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != LARGE])
+@pytest.mark.parametrize("name", SERVED)
 def test_a_training_client_gets_what_the_run_s_own_agents_do(name: str, tmp_path: Path) -> None:
     experiment = write_case(tmp_path / "run", name)
     observations, ends = draw_observations(experiment, STEPS, SLOTS), draw_ends(STEPS, SLOTS)
