@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.certificates import ENVIRONMENT, write_tokens
 from support.cluster import TRACE, Processes, Program, accepts, find_command
 from support.rlx import ServerThread
 from support.saved_runs import (
@@ -27,6 +28,7 @@ from relaax_like.launch.saved_policy import SavedPolicy
 from relaax_like.launch.serving import PlayedEpisodes
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.rlx_server.episodes import SlotEpisode
+from relaax_like.wire.errors import NotAllowedError
 from relaax_like.wire.spaces import Box, Discrete
 
 STEPS, SLOTS = 5, 2
@@ -147,3 +149,15 @@ def test_a_port_that_is_taken_is_named_with_the_flag(processes: Processes, run: 
     assert second.wait() == 1
     second.wait_for(rf"error: cannot bind localhost:{port}: .*--bind")
     assert len(second.lines) == 1
+
+
+def test_clients_need_the_token_that_training_would_ask_for(
+    processes: Processes, run: Path, tmp_path: Path
+) -> None:
+    tokens = write_tokens(tmp_path / "tokens")
+    sets = ("--set", f"security.tokens_file={tokens}", "--bind", "localhost:0")
+    address = f"localhost:{wait_for_port(serve(processes, run, *sets))}"
+    with pytest.raises(NotAllowedError, match="no token was sent"):
+        RlxClient(address, OBSERVATION, ACTION)
+    with RlxClient(address, OBSERVATION, ACTION, token=ENVIRONMENT) as client:
+        assert client.act(np.zeros(4, np.float32)) in range(3)
