@@ -3,9 +3,10 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # It needs the servers' libraries; the base install has none of them.
+    from relaax_like.launch.policy import Policy
     from relaax_like.launch.training import TrainingResult
 
 __version__ = "0.1.0"
@@ -39,3 +40,43 @@ def train(
     from relaax_like.launch.training import train as train_here
 
     return train_here(Path(path), overrides, force)
+
+
+def load(
+    run: str | os.PathLike[str],
+    version: str | int = "latest",
+    *,
+    observation_space: Any = None,
+    action_space: Any = None,
+) -> "Policy":
+    """Loads the policy of a run, to act in this process.
+
+        policy = relaax_like.load("runs/cartpole")
+        action = policy.act(observation)
+        policy.reset()  # where an episode has ended
+
+    The run can be training: its folder is read, and nothing is written there. Later snapshots have
+    no effect on the policy.
+
+    Args:
+      run: the run's folder, or the config.yaml in it.
+      version: "latest"; "best", the kept snapshot with the best mean return; or the number of a
+        version of which there is a snapshot.
+      observation_space: of the environment: a leaf of `relaax_like.wire`, a dict name -> leaf, or a
+        Gymnasium space; None: as the run's settings say, where vectors are flat.
+      action_space: the same for actions. The run's settings say which actions there are, but not
+        the bounds of continuous ones, unless they have `bounded: true`: pass the environment's
+        space for actions that are clipped to it and have its shape.
+
+    Returns:
+      The policy; see `act` and `reset` of `Policy`.
+
+    Raises:
+      ConfigError: no such run, its algorithm cannot be loaded, or its settings do not say which
+        spaces the environment has.
+      InvalidInputError: the algorithm cannot use a space that was passed.
+      SnapshotError: there is no such snapshot, or it cannot be used; lists those that there are.
+    """
+    from relaax_like.launch.policy import load_policy
+
+    return load_policy(Path(run), str(version), observation_space, action_space)

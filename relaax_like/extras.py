@@ -10,6 +10,7 @@ _MODULES = {
     "mirror": "fsspec s3fs",
     "plot": "imageio imageio_ffmpeg matplotlib",
     "wandb": "wandb",
+    "export": "onnx onnxruntime tf2onnx",
 }
 
 

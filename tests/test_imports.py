@@ -20,7 +20,7 @@ CODE = [
 GENERATED = re.compile(r"_pb2(_grpc)?\.py$")
 # Where TensorFlow may be imported: Model, Algorithm, the layers, and the border to NumPy.
 TENSORFLOW = (
-    r"relaax_like/algorithm/(algorithm|acting|actor_critic|batch|flare|model|parts|random|tracing)\.py",
+    r"relaax_like/algorithm/(algorithm|acting|actor_critic|batch|flare|greedy|model|parts|random|tracing)\.py",
     r"relaax_like/learn/(computation_task|updates)\.py",
     r"relaax_like/nn/.*\.py",
     r"algorithms/[^/]+/(model|algorithm)\.py",
@@ -148,6 +148,7 @@ FRESH = {
     "relaax_like.launch.parameter_server": "tensorflow gymnasium",
     "relaax_like.launch.rlx_server": "tensorflow gymnasium",
     "relaax_like.launch.worker_main": "tensorflow gymnasium",
+    "relaax_like.launch.policy": "tensorflow gymnasium",
     "relaax_like.config.loader": "tensorflow grpc numba gymnasium",
     "relaax_like.cli.main": "tensorflow grpc numba gymnasium",
     "relaax_like.algorithm.actor_critic": "tensorflow grpc numba gymnasium",

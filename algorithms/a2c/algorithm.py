@@ -28,10 +28,10 @@ class A2C(Algorithm):
         """
         config, seen = self.config, self.model.evaluate(batch)
         next_values = self.model.value(batch.next_inputs, seen.memory)
-        log_prob = seen.policy.log_prob(batch.actions["action"])
+        log_prob = seen.log_prob(batch.actions)
         targets = compute_vtrace(
             log_prob - batch.log_prob,
-            config.reward_scale * batch.returns,
+            config.reward_scale * self.model.compute_returns(batch),
             seen.values,
             next_values,
             batch.discount,

@@ -20,11 +20,11 @@ class BC(Algorithm):
 
     def learn(self, batch: Batch) -> Losses:
         """Returns the cost: -mean(log pi(a_t | x_t)), x_t and a_t being what was recorded."""
-        policy = self.model.evaluate(batch).policy
-        cost = -batch.mean(policy.log_prob(batch.actions["action"]))
+        seen = self.model.evaluate(batch)
+        cost = -batch.mean(seen.log_prob(batch.actions))
         group = SHARED if self.config.shared_network else ACTOR
         return Losses(
-            {group: cost}, metrics={"cloning": cost, "entropy": batch.mean(policy.entropy())}
+            {group: cost}, metrics={"cloning": cost, "entropy": batch.mean(seen.policy.entropy())}
         )
 
 

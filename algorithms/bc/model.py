@@ -11,7 +11,7 @@ class BCModel(ActorCritic):
     def __init__(self, config: Config, seed: int = 0):
         super().__init__(config, seed)
         if not config.shared_network:
-            self.groups = {ACTOR: ("actor", "log_std"), CRITIC: ("critic",)}
+            self.groups = {ACTOR: ("actor", "heads"), CRITIC: ("critic",)}
 
 
 def make_model(config: Config, seed: int) -> BCModel:

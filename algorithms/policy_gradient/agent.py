@@ -11,7 +11,7 @@ from relaax_like.learn.computation_task import ComputationTask
 
 from .algorithm import PolicyGradient
 from .config import Config
-from .model import PolicyModel
+from .model import make_model
 
 
 class Agent(BaseAgent):
@@ -24,7 +24,7 @@ class Agent(BaseAgent):
         super().__init__(config, parameter_server)
         client_id = getattr(parameter_server, "client_id", "")
         seed = derive_seed(config.seed, "agent", client_id)
-        self.task = ComputationTask(PolicyGradient(PolicyModel(config), config, seed))
+        self.task = ComputationTask(PolicyGradient(make_model(config, 0), config, seed))
         self._clear()
         self.task.set_values(parameter_server.get_values())
 

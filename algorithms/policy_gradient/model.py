@@ -57,6 +57,11 @@ class PolicyModel(Model):
         return {"action": make_distribution(self._space, logits)}, states
 
 
+def make_model(config: Config, seed: int) -> PolicyModel:
+    """Builds the model with the weights that a run starts from."""
+    return PolicyModel(config, seed)
+
+
 def make_initial_values(config: Config, seed: int) -> list[Variable]:
     """Returns the weights that a run starts from."""
-    return get_variables(PolicyModel(config, seed))
+    return get_variables(make_model(config, seed))

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from relaax_like.config import AlgorithmConfig, hyper, validate_discrete, validate_vector
-from relaax_like.wire import Spaces
+from relaax_like.wire import ACTION, OBSERVATION, Box, Discrete, Spaces
 
 
 class Config(AlgorithmConfig):
@@ -24,6 +24,16 @@ class Config(AlgorithmConfig):
     def GAMMA(self) -> float:
         """The tutorial's name for gamma."""
         return self.gamma
+
+    @property
+    def observation_spaces(self) -> Spaces:
+        """One flat vector."""
+        return {OBSERVATION: Box(dtype="float32", shape=(self.state_size,))}
+
+    @property
+    def action_spaces(self) -> Spaces:
+        """One discrete action."""
+        return {ACTION: Discrete(n=2)}
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
         """Refuses environments that this network does not fit."""

@@ -38,7 +38,7 @@ class PPO(Algorithm):
         config, seen = self.config, self.model.evaluate(batch)
         next_values = self.model.value(batch.next_inputs, seen.memory)
         advantages = compute_gae(
-            batch.returns,
+            self.model.compute_returns(batch),
             seen.values,
             next_values,
             batch.discount,
@@ -63,7 +63,7 @@ class PPO(Algorithm):
         m_a are the mirrors of observations and actions.
         """
         config, seen, clip = self.config, self.model.evaluate(batch), self._compute_clip()
-        ratios = tf.exp(seen.policy.log_prob(batch.actions["action"]) - batch.log_prob)
+        ratios = tf.exp(seen.log_prob(batch.actions) - batch.log_prob)
         advantages = batch.extras["advantages"]
         if config.normalize_advantage == "minibatch":
             advantages = batch.normalize(advantages)

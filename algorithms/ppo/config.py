@@ -103,6 +103,15 @@ class Config(ActorCriticConfig):
         return self
 
     @model_validator(mode="after")
+    def _validate_rewards(self) -> Self:
+        if self.rewards is not None and self.normalize_rewards:
+            raise ValueError(
+                "normalize_rewards: supports one reward, but rewards names several; turn it off, "
+                "and scale the weights of rewards instead"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _validate_mirror(self) -> Self:
         given = [self.mirror_observation is not None, self.mirror_action is not None]
         if any(given) and not all(given):
@@ -115,6 +124,11 @@ class Config(ActorCriticConfig):
         if self.image is not None and any(given):
             raise ValueError(
                 "mirror_observation: images cannot be mirrored; only vector observations can"
+            )
+        if self.actions is not None and any(given):
+            raise ValueError(
+                "mirror_action: actions with several leaves cannot be mirrored; set num_actions or "
+                "action_size instead of actions, or remove the mirror keys"
             )
         if self.observations is not None and any(given):
             raise ValueError(

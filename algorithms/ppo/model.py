@@ -13,7 +13,7 @@ class PPOModel(ActorCritic):
     def __init__(self, config: Config, seed: int = 0):
         super().__init__(config, seed)
         if not config.shared_network:
-            self.groups = {ACTOR: ("actor", "log_std"), CRITIC: ("critic",)}
+            self.groups = {ACTOR: ("actor", "heads"), CRITIC: ("critic",)}
         # Applied to no input: the learner scales rewards by it, and it travels with the values.
         self.returns = Normalizer(RETURN_STATISTIC, ()) if config.normalize_rewards else None
 

@@ -57,7 +57,7 @@ class PPO(Algorithm):
     def learn(self, batch: Batch) -> Losses:
         """Returns -min(r A, clip(r) A) and the squared error of the values."""
         seen, clip = self.model.evaluate(batch), self.config.clip
-        log_ratios = seen.policy.log_prob(batch.actions["action"]) - batch.log_prob
+        log_ratios = seen.log_prob(batch.actions) - batch.log_prob
         ratios = tf.exp(log_ratios)
         advantages = batch.normalize(batch.extras["advantages"])
         clipped = tf.clip_by_value(ratios, 1.0 - clip, 1.0 + clip)

@@ -102,6 +102,11 @@ class BatchAgent(abc.ABC):
         return False
 
     @property
+    def has_memory(self) -> bool:
+        """Whether something is remembered from one step of an episode to the next."""
+        return any(self._init_states.values())
+
+    @property
     def discarded_rollouts(self) -> int:
         """Whole rollouts that were thrown away, as nobody learned from them in time."""
         return sum(helper.discarded_rollouts for helper in self._storing)

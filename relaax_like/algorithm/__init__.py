@@ -6,6 +6,7 @@ Nothing here imports TensorFlow before it is used.
 from relaax_like.algorithm.actor_critic import ActorCritic, Evaluation
 from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.batch import Batch, Losses, Tensors
+from relaax_like.algorithm.encoder import Encoder
 from relaax_like.algorithm.flare import FlareAlgorithm
 from relaax_like.algorithm.model import Model, Specs, get_variables
 from relaax_like.algorithm.phases import Phase
@@ -22,6 +23,7 @@ __all__ = [
     "AlgorithmConfig",
     "Batch",
     "Constant",
+    "Encoder",
     "Episodes",
     "Evaluation",
     "Exponential",

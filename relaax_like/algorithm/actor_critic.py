@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relaax_like.algorithm.model import Model, Specs, Tensors
-from relaax_like.config.actor_critic import ActorCriticConfig
-from relaax_like.nn.action_heads import (
-    make_action_spec,
-    make_distribution,
-    make_policy,
-    num_parameters,
+from relaax_like.algorithm.encoder import (
+    get_inputs,
+    make_input_specs,
+    make_normalizers,
+    read_observations,
 )
-from relaax_like.nn.layers import Parameter, Values
+from relaax_like.algorithm.model import Model, Specs, Tensors
+from relaax_like.config.actions import ActionConfig
+from relaax_like.config.actor_critic import ActorCriticConfig
+from relaax_like.nn.action_heads import make_action_spec
+from relaax_like.nn.layers import Constant, Parameter, Values
 from relaax_like.nn.lazy_tensorflow import tf
-from relaax_like.nn.networks import Branch, Network, make_network
-from relaax_like.nn.normalization import Normalizer
-from relaax_like.wire.spaces import OBSERVATION, MultiDiscrete
+from relaax_like.nn.networks import Network, make_network
+from relaax_like.nn.policy_head import PolicyHead
+from relaax_like.wire.spaces import ACTION
 
 if TYPE_CHECKING:
     from relaax_like.algorithm.batch import Batch
@@ -34,7 +36,7 @@ class Unrolled:
     """What an actor-critic makes of a rollout `[T, k, ...]`.
 
     Attributes:
-      distribution: of `action`, over the T * k rows.
+      distribution: of `action`, over the T * k rows; with `actions` in the settings of all actions.
       parameters: of the distribution, as `make_distribution` takes them, `[T, k, n] float32`.
       values: V, `[T, k] float32`.
       states: the memory after each step, name -> `[T, k, size]`.
@@ -51,7 +53,7 @@ class Evaluation:
     """What an actor-critic computes for a batch, whose leading axes `[...]` it has.
 
     Attributes:
-      policy: the distribution of `action`.
+      policy: the distribution of `action`; with `actions` in the settings a `Joint` of all actions.
       parameters: of the distribution, as `make_distribution` takes them, `[..., n] float32`.
       values: V, `[...] float32`.
       memory: after each step, name -> `[..., size]`; {} without one.
@@ -62,64 +64,83 @@ class Evaluation:
     values: tf.Tensor
     memory: Tensors
 
+    def log_prob(self, actions: Tensors) -> tf.Tensor:
+        """Returns the log-probability of all actions of each row together, `[...] float32`.
+
+        Args:
+          actions: by name, as `batch.actions`.
+        """
+        from relaax_like.nn.distributions import Joint
+
+        return self.policy.log_prob(actions if isinstance(self.policy, Joint) else actions[ACTION])
+
 
 class ActorCritic(Model):
     """A policy and a value function: two networks, or two linear heads on one trunk.
 
     Made of our layers alone, so that it acts in NumPy, unless it has convolutions. Where layers are
-    recurrent, each network remembers for itself.
+    recurrent, each network remembers for itself. Each leaf of the action space has its own columns
+    of the policy's outputs, in the order of the leaves' names.
     """
 
     def __init__(self, config: ActorCriticConfig, seed: int = 0):
         super().__init__(name="actor_critic")
         self._config = config
-        self._space = config.action_space
-        shape = _get_inputs(config)
-        self._bounded = config.bounded
-        outputs = num_parameters(self._space, bounded=self._bounded, separate_log_std=True)
+        shape = get_inputs(config)
+        self.heads = {
+            leaf: _make_head(config, leaf, own) for leaf, own in config.action_leaves.items()
+        }
+        outputs = [head.outputs for head in self.heads.values()]
+        # Of the outputs, and of the distribution's parameters, by leaf; {} for one action.
+        self._columns = _make_columns(config, outputs)
+        self._parameters = _make_columns(config, [head.size for head in self.heads.values()])
         self.xla = not config.images
-        self.normalizers = _make_normalizers(config)
+        self.normalizers = make_normalizers(config)
         self.trunk: Network | None = None
         network = config.network
         if config.shared_network:
             self.trunk = make_network(TRUNK, network, shape, None, seed=seed)
             shape = (self.trunk.features,)
             network = network.model_copy(update={"layers": ()})
-        self.actor = make_network(POLICY, network, shape, outputs, seed=seed, output_gain=0.01)
+        self.actor = make_network(POLICY, network, shape, sum(outputs), seed=seed, output_gain=0.01)
         self.critic = make_network(VALUE, network, shape, 1, seed=seed + 1000)
-        self.log_std: Parameter | None = None
-        if config.action_size is not None:
-            initial = np.full(config.action_size, config.log_std_init, np.float32)
-            self.log_std = Parameter("log_std", initial)
         named = {TRUNK: self.trunk, POLICY: self.actor, VALUE: self.critic}
         self._remembering = [n for n, part in named.items() if part and part.state_size]
         self._state_sizes = {n: named[n].state_size for n in self._remembering}  # type: ignore[union-attr]
 
     def get_input_specs(self) -> Specs:
         """One observation, leaf by leaf: flat, or an image."""
-        images = self._config.images
-        return [
-            (leaf, {"shape": shape, "dtype": "uint8" if leaf in images else "float32"})
-            for leaf, shape in self._config.input_shapes.items()
-        ]
+        return make_input_specs(self._config)
 
     def get_state_specs(self) -> Specs:
         """The memory of each recurrent network."""
         return [(name, {"shape": [size]}) for name, size in self._state_sizes.items()]
 
     def get_action_specs(self) -> Specs:
-        """One action."""
-        return [("action", make_action_spec(self._space))]
+        """One action, or one for each leaf."""
+        return [(leaf, make_action_spec(head.space)) for leaf, head in self.heads.items()]
+
+    def get_reward_specs(self) -> Specs:
+        """One number named `reward`, or one for each name of `rewards` in the settings."""
+        rewards = self._config.rewards
+        if rewards is None:
+            return super().get_reward_specs()
+        return [(name, {"shape": [1]}) for name in rewards]
 
     def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Any], Tensors]:
-        """Returns the distribution of `action`; in NumPy for arrays."""
+        """Returns the distribution of each action; in NumPy for arrays."""
         x, next_states = self._look(inputs, states)
-        parameters, state = self.actor(x, states.get(POLICY))
+        outputs, state = self.actor(x, states.get(POLICY))
         if state is not None:
             next_states[POLICY] = state
         if VALUE in self._state_sizes:  # remembers on its own, also while nothing is learned
             next_states[VALUE] = self.critic(x, states[VALUE])[1]
-        return {"action": self._make_distribution(parameters)}, next_states
+        if not self._columns:
+            return {ACTION: self.heads[ACTION](outputs)}, next_states
+        policies = {
+            leaf: self.heads[leaf](outputs[..., columns]) for leaf, columns in self._columns.items()
+        }
+        return policies, next_states
 
     def value(self, inputs: Tensors, states: Tensors) -> tf.Tensor:
         """Returns V(observation), `[B] float32`; states are the memory before it."""
@@ -134,43 +155,34 @@ class ActorCritic(Model):
           states: the memory before the first step, name -> `[k, size]`.
           begins: whether an episode begins at t, `[T, k] bool`.
         """
-        all_states: dict[str, tf.Tensor | None] = {}
-        x = self._read(inputs)
-        if self.trunk is not None:
-            x, all_states[TRUNK] = self.trunk(x, states.get(TRUNK), begins)
-        parameters, all_states[POLICY] = self.actor(x, states.get(POLICY), begins)
-        values, all_states[VALUE] = self.critic(x, states.get(VALUE), begins)
-        if self.log_std is not None:
-            log_std = tf.broadcast_to(self.log_std(parameters), tf.shape(parameters))
-            parameters = tf.concat([parameters, log_std], -1)
-        return Unrolled(
-            self.make_distribution(tf.reshape(parameters, [-1, parameters.shape[-1]])),
-            parameters,
-            values[..., 0],
-            {name: state for name, state in all_states.items() if state is not None},
-        )
+        parameters, values, memory = self._compute(inputs, states, begins)
+        distribution = self.make_distribution(tf.reshape(parameters, [-1, parameters.shape[-1]]))
+        return Unrolled(distribution, parameters, values, memory)
 
     def evaluate(self, batch: Batch) -> Evaluation:
         """Computes policy and values of all rows of a batch."""
-        memory: dict[str, tf.Tensor | None] = {}
-        x, begins = self._read(batch.inputs), batch.begins
-        if self.trunk is not None:
-            x, memory[TRUNK] = self.trunk(x, batch.memory.get(TRUNK), begins)
-        parameters, memory[POLICY] = self.actor(x, batch.memory.get(POLICY), begins)
-        values, memory[VALUE] = self.critic(x, batch.memory.get(VALUE), begins)
-        if self.log_std is not None:
-            log_std = tf.broadcast_to(self.log_std(parameters), tf.shape(parameters))
-            parameters = tf.concat([parameters, log_std], -1)
-        return Evaluation(
-            self.make_distribution(parameters),
-            parameters,
-            values[..., 0],
-            {name: state for name, state in memory.items() if state is not None},
-        )
+        parameters, values, memory = self._compute(batch.inputs, batch.memory, batch.begins)
+        return Evaluation(self.make_distribution(parameters), parameters, values, memory)
+
+    def compute_returns(self, batch: Batch) -> tf.Tensor:
+        """Returns `batch.returns`, or the weighted sum where there are several rewards, `[...]`."""
+        rewards = self._config.rewards
+        if rewards is None:
+            return batch.returns
+        return tf.add_n([weight * batch.rewards[name][..., 0] for name, weight in rewards.items()])
 
     def make_distribution(self, parameters: tf.Tensor) -> Distribution:
-        """Returns the distribution of `action` from the parameters of an `Evaluation`."""
-        return make_distribution(self._space, parameters, bounded=self._bounded)
+        """Returns the policy from the parameters of an `Evaluation`; see `Evaluation.policy`."""
+        if not self._parameters:
+            return self.heads[ACTION].make_distribution(parameters)
+        from relaax_like.nn.distributions import Joint
+
+        return Joint(
+            {
+                leaf: self.heads[leaf].make_distribution(parameters[..., columns])
+                for leaf, columns in self._parameters.items()
+            }
+        )
 
     def compute_means(self, parameters: tf.Tensor) -> tf.Tensor:
         """Returns what the policy does on average, from the parameters of an `Unrolled`.
@@ -179,50 +191,66 @@ class ActorCritic(Model):
           parameters: `[..., n]`.
 
         Returns:
-          A continuous action's mean `[..., d]`, in its bounds if it has some; of discrete actions
-          the probability of each, choice by choice, `[..., n]`.
+          `[..., m]`: what `PolicyHead.compute_means` returns, of one leaf after the other.
         """
-        if self.log_std is not None:
-            return self.make_distribution(parameters).mode()
-        sizes = self._space.n if isinstance(self._space, MultiDiscrete) else [parameters.shape[-1]]
-        parts = tf.split(parameters, sizes, axis=-1)
-        return tf.concat([tf.nn.softmax(part) for part in parts], axis=-1)
+        if not self._parameters:
+            return self.heads[ACTION].compute_means(parameters)
+        parts = [
+            self.heads[leaf].compute_means(parameters[..., columns])
+            for leaf, columns in self._parameters.items()
+        ]
+        return tf.concat(parts, -1)
+
+    def _compute(
+        self, inputs: Tensors, states: Tensors, begins: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
+        """Returns the policy's parameters, the values, and the memory after each step."""
+        memory: dict[str, tf.Tensor | None] = {}
+        x = read_observations(self._config, self.normalizers, inputs)
+        if self.trunk is not None:
+            x, memory[TRUNK] = self.trunk(x, states.get(TRUNK), begins)
+        outputs, memory[POLICY] = self.actor(x, states.get(POLICY), begins)
+        values, memory[VALUE] = self.critic(x, states.get(VALUE), begins)
+        known = {name: state for name, state in memory.items() if state is not None}
+        return self._complete(outputs), values[..., 0], known
+
+    def _complete(self, outputs: tf.Tensor) -> tf.Tensor:
+        if not self._columns:
+            return self.heads[ACTION].complete(outputs)
+        parts = [
+            self.heads[leaf].complete(outputs[..., columns])
+            for leaf, columns in self._columns.items()
+        ]
+        return tf.concat(parts, -1)
 
     def _look(
         self, inputs: Mapping[str, Values], states: Mapping[str, Values]
     ) -> tuple[Values, dict[str, Values]]:
-        x = self._read(inputs)
+        x = read_observations(self._config, self.normalizers, inputs)
         if self.trunk is None:
             return x, {}
         x, state = self.trunk(x, states.get(TRUNK))
         return x, {} if state is None else {TRUNK: state}
 
-    def _read(self, inputs: Mapping[str, Values]) -> Values:
-        """Returns what the networks see, normalised; of several leaves by name."""
-        if self._config.observations is None:
-            return self._normalize(OBSERVATION, inputs)
-        return {leaf: self._normalize(leaf, inputs) for leaf in self._config.observations}
 
-    def _normalize(self, leaf: str, inputs: Mapping[str, Values]) -> Values:
-        normalizer = self.normalizers.get(leaf)
-        return inputs[leaf] if normalizer is None else normalizer(inputs[leaf])
-
-    def _make_distribution(self, parameters: Values) -> Any:
-        log_std = None if self.log_std is None else self.log_std(parameters)
-        return make_policy(self._space, parameters, log_std, bounded=self._bounded)
+def _make_head(config: ActorCriticConfig, leaf: str, own: ActionConfig) -> PolicyHead:
+    log_std: Parameter | Constant | None = None
+    if own.size is not None:
+        fixed = own.fixed_log_std
+        if fixed is None:
+            name = "log_std" if config.actions is None else f"log_std.{leaf}"
+            log_std = Parameter(name, np.full(own.size, own.log_std_init, np.float32))
+        else:
+            log_std = Constant(fixed)
+    return PolicyHead(own.space, bounded=own.bounded, log_std=log_std)
 
 
-def _get_inputs(config: ActorCriticConfig) -> tuple[int, ...] | dict[str, Branch]:
-    """Returns what `make_network` is to know of the observations."""
-    shapes = config.input_shapes
-    if config.observations is None:
-        return shapes[OBSERVATION]
-    return {leaf: Branch(shapes[leaf], own.layers) for leaf, own in config.observations.items()}
-
-
-def _make_normalizers(config: ActorCriticConfig) -> dict[str, Normalizer]:
-    """Returns those of the leaves that are normalised; images are not."""
-    if not config.has_normalizer:
+def _make_columns(config: ActorCriticConfig, sizes: list[int]) -> dict[str, slice]:
+    """Returns the places of each leaf's numbers, which stand side by side; {} for one action."""
+    if config.actions is None:
         return {}
-    vectors = config.input_shapes.keys() - set(config.images)
-    return {leaf: Normalizer(leaf, config.input_shapes[leaf]) for leaf in sorted(vectors)}
+    columns, start = {}, 0
+    for leaf, size in zip(config.action_leaves, sizes, strict=True):
+        columns[leaf] = slice(start, start + size)
+        start += size
+    return columns

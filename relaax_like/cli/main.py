@@ -1,4 +1,4 @@
-"""`relaax`: run, train, resume, eval, examples, keys, gym, plot, compare, status, save, ..."""
+"""`relaax`: run, train, resume, eval, serve, export, examples, keys, gym, plot, compare, ..."""
 
 import os
 import sys
@@ -21,6 +21,7 @@ from relaax_like.cli.options import (
     allow_insecure,
     make_app,
     make_security,
+    to_overrides,
 )
 from relaax_like.config.algorithm_folder import find_environment
 from relaax_like.config.flags import flags_to_overrides
@@ -49,6 +50,13 @@ RunArgument = Annotated[
 RunsArgument = Annotated[
     list[Path],
     typer.Argument(metavar="RUN...", help="Folders of runs, or the config.yaml in each."),
+]
+VersionOption = Annotated[
+    str,
+    typer.Option(
+        metavar="latest|best|N",
+        help="Snapshot: the newest; the one with the highest mean return; or that of version N.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ForceOption = Annotated[
@@ -168,22 +176,89 @@ def evaluate(
     video_episodes: Annotated[
         int, typer.Option(min=1, help="Number of episodes in the video.")
     ] = 1,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=0.001,
+            help="Without a section environment: seconds to wait while no client says anything.",
+        ),
+    ] = 60.0,
+    bind: Annotated[
+        str | None,
+        typer.Option(help="Without a section environment: HOST:PORT that clients connect to."),
+    ] = None,
+    insecure: InsecureOption = False,
     as_json: JsonOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
-    """Play greedily with a snapshot, and print the mean return and its confidence interval."""
+    """Play greedily with a snapshot, and print the mean return and its confidence interval.
+
+    A run without a section environment is played by clients: start them as for training.
+    """
 
     def start() -> int:
         from relaax_like.launch.runs import find_experiment
 
         file, folders = find_experiment(config)
-        experiment = load_experiment(file, [*folders, *sets])
-        setup_logging("WARNING", sys.stderr if as_json else None)
+        flags = to_overrides("relaax-rlx-server", {"bind": bind}, allow_insecure(insecure, sets))
+        experiment = load_experiment(file, [*folders, *flags])
+        level = "WARNING" if experiment.environment else experiment.rlx_server.log_level
+        setup_logging(level, sys.stderr if as_json else None)
         from relaax_like.cli.evaluation import show_evaluation
         from relaax_like.launch.evaluation import Video
 
         wish = None if video is None else Video(path=video, episodes=video_episodes)
-        return show_evaluation(experiment, episodes, best, wish, as_json)
+        return show_evaluation(experiment, episodes, best, wish, timeout, as_json)
+
+    run_main(start)
+
+
+@app.command()
+def serve(
+    run: RunArgument,
+    version: VersionOption = "latest",
+    bind: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT to listen on; default: that of the run's rlx server."),
+    ] = None,
+    insecure: InsecureOption = False,
+    sets: SetOption = [],  # noqa: B006 - typer wants a list
+) -> None:
+    """Answer clients with the best actions of a run's policy, without training.
+
+    The run's folder is only read, so this also works beside a running training, on another port:
+    --bind localhost:7011. Ctrl-C ends it.
+    """
+
+    def start() -> int:
+        from relaax_like.cli.serving import serve_run
+
+        flags = to_overrides("relaax-rlx-server", {"bind": bind}, allow_insecure(insecure, sets))
+        return serve_run(run, version, flags)
+
+    run_main(start)
+
+
+@app.command()
+def export(
+    run: RunArgument,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to write to; default: RUN/export/VERSION."),
+    ] = None,
+    version: VersionOption = "latest",
+    sets: SetOption = [],  # noqa: B006 - typer wants a list
+) -> None:
+    """Write a run's greedy policy as ONNX and as a TensorFlow SavedModel, and compare them with it.
+
+    The files run without relaax_like. Observations are normalised in them; the memory of a
+    recurrent policy is an input and an output.
+    """
+
+    def start() -> int:
+        from relaax_like.cli.export import export_run
+
+        return export_run(run, version, to, sets)
 
     run_main(start)
 

@@ -139,6 +139,10 @@ class GymValues(SpaceValues):
         leaves = {name: value[None] for name, value in row.items()} if not self.bare else row[None]
         return super().to_leaves(leaves, 1, field)
 
+    def count_slots(self, values: Any, field: str) -> int | None:
+        """See `SpaceValues`; takes nested values."""
+        return super().count_slots(self._flatten(values, field), field)
+
     def from_leaves(self, leaves: Mapping[str, np.ndarray]) -> Any:
         """See `SpaceValues`; returns a nested batch."""
         return self._codec.unpack(super().from_leaves(leaves))

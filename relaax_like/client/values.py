@@ -77,6 +77,17 @@ class SpaceValues:
             return self.to_leaves(np.asarray(values)[None] if self.bare else values, 1, field)
         return self.to_leaves({name: np.asarray(v)[None] for name, v in values.items()}, 1, field)
 
+    def count_slots(self, values: Any, field: str) -> int | None:
+        """Returns k of values `[k, ...]`; None: they have no slot axis.
+
+        The axes of the first leaf decide. What does not fit the space at all has none.
+        """
+        name, space = next(iter(self.spaces.items()))
+        if not self.bare:
+            values = values.get(name) if isinstance(values, Mapping) else None
+        shape = np.shape(values)
+        return shape[0] if len(shape) == len(space.shape) + 1 else None
+
     def from_leaves(self, leaves: Mapping[str, np.ndarray]) -> Values:
         """Returns writable `[k, ...]` arrays as the user holds them."""
         if self.bare:

@@ -2,6 +2,7 @@
 
 from relaax_like.config.actor_critic import ActorCriticConfig
 from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.encoder import EncoderConfig
 from relaax_like.config.mirror import Mirror, parse_mirror
 from relaax_like.config.network import NetworkConfig
 from relaax_like.config.optimizer import OptimizerConfig, make_adam
@@ -14,6 +15,7 @@ __all__ = [
     "ActorCriticConfig",
     "AlgorithmConfig",
     "Constant",
+    "EncoderConfig",
     "Episodes",
     "Exponential",
     "Linear",

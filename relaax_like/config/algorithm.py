@@ -49,6 +49,19 @@ class AlgorithmConfig(Settings):
         copy._seed = seed
         return copy
 
+    @property
+    def observation_spaces(self) -> Spaces:
+        """What one observation is made of, leaf by leaf; {} where the settings do not say it.
+
+        Programs that use a trained policy (`relaax_like.load`) need it, and `action_spaces`.
+        """
+        return {}
+
+    @property
+    def action_spaces(self) -> Spaces:
+        """What one action is made of, leaf by leaf; {} where the settings do not say it."""
+        return {}
+
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
         """Refuses a client whose spaces the algorithm cannot use; by default it accepts all.
 

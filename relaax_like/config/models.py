@@ -213,7 +213,7 @@ class LearnerConfig(Settings):
     waits until each rollout has been learned from, or is known not to complete an iteration; null:
     1 with placement agent for algorithms whose iterations have no fixed size, else 0."""
     max_lag: int | None = Field(default=None, ge=0)
-    """Placement agent: number of versions that the oldest step of an iteration may be behind the
+    """Placement agent: number of versions that the oldest step of an iteration can be behind the
     values that learn from it; older iterations are dropped, and counted. null: no limit."""
     target_return: float | None = None
     """Training ends when the mean return of the last target_episodes episodes reaches this

@@ -1,7 +1,7 @@
 """Settings of a network: its layers, as the YAML file lists them.
 
     network:
-      layers: [nature, 512, {lstm: 256}]
+      layers: [nature, 512, {lstm: 256}, {lstm: 256}]
       activation: tanh
 
 | layer | what it is |
@@ -11,7 +11,17 @@
 | `a3c` | 16 8x8/4, 32 4x4/2, dense 256: Mnih et al. 2016, section 8 |
 | `nature` | 32 8x8/4, 64 4x4/2, 64 3x3/1, dense 512: Mnih et al. 2015, Methods |
 | `impala` | residual, 16, 32, 32 channels, dense 256: Espeholt et al. 2018, figure 3 |
-| `{lstm: 256}`, `{gru: 256}` | recurrent, of so many units |
+| `{lstm: 256}`, `{gru: 256}` | recurrent, of so many units; there can be several |
+
+| activation | y |
+|---|---|
+| `tanh`, `relu`, `sigmoid`, `linear` | tanh(x), max(x, 0), 1 / (1 + exp(-x)), x |
+| `leaky_relu` | x, and 0.01 x below 0: Maas et al. 2013 |
+| `elu` | x, and exp(x) - 1 below 0: Clevert et al. 2016 |
+| `selu` | 1.0507 x, and 1.7581 (exp(x) - 1) below 0: Klambauer et al. 2017 |
+| `gelu` | x (1 + tanh(0.7979 (x + 0.044715 x^3))) / 2: Hendrycks & Gimpel 2016, section 2 |
+| `silu`, also `swish` | x / (1 + exp(-x)): Elfwing et al. 2018; Ramachandran et al. 2017 |
+| `softplus` | log(1 + exp(x)) |
 
 Where `observations` names several inputs (`config/observations.py`), each goes through layers of
 its own first, and these layers see what comes out, joined.
@@ -63,6 +73,19 @@ class RecurrentConfig:
     units: int
 
 
+Activation = Literal[
+    "tanh",
+    "relu",
+    "leaky_relu",
+    "elu",
+    "selu",
+    "gelu",
+    "silu",
+    "swish",
+    "sigmoid",
+    "softplus",
+    "linear",
+]
 LayerConfig = DenseConfig | ConvConfig | ConvStackConfig | RecurrentConfig
 
 
@@ -125,7 +148,6 @@ def _describe_layer(layer: LayerConfig) -> str:
 
 def _validate_order(layers: tuple[LayerConfig, ...]) -> tuple[LayerConfig, ...]:
     flat: str | None = None
-    recurrent: str | None = None
     for index, layer in enumerate(layers):
         here = f"layer {index} ({_describe_layer(layer)})"
         if flat is not None and isinstance(layer, ConvConfig | ConvStackConfig):
@@ -133,19 +155,12 @@ def _validate_order(layers: tuple[LayerConfig, ...]) -> tuple[LayerConfig, ...]:
                 f"{here} is a convolution after {flat}, whose output is not an image; put "
                 "convolutions first"
             )
-        if recurrent is not None and isinstance(layer, RecurrentConfig):
-            raise ValueError(
-                f"{here} is recurrent, but so is {recurrent}; at most one recurrent layer is "
-                "supported"
-            )
-        if isinstance(layer, RecurrentConfig):
-            recurrent = here
         if not isinstance(layer, ConvConfig):
             flat = here
     return layers
 
 
-# First the one next to the input; at most one is recurrent, and convolutions come first.
+# First the one next to the input; convolutions come first.
 Layers = Annotated[
     tuple[
         Annotated[LayerConfig, PlainValidator(_parse_layer), PlainSerializer(_layer_to_yaml)], ...
@@ -171,7 +186,7 @@ class NetworkConfig(Settings):
     layers: Layers = Field(default=(DenseConfig(64), DenseConfig(64)))
     """Layers from input to output: UNITS of a dense layer, a3c, nature, impala, {conv: {filters: F,
     kernel: K, stride: S}}, {lstm: UNITS} or {gru: UNITS}."""
-    activation: Literal["tanh", "relu"] = "tanh"
+    activation: Activation = "tanh"
     """Activation of dense and conv layers; a3c, nature and impala use relu, lstm and gru their
     own."""
 

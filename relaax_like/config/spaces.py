@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from relaax_like.wire.errors import InvalidInputError
-from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, Discrete, MultiDiscrete, Spaces
+from relaax_like.wire.spaces import (
+    ACTION,
+    OBSERVATION,
+    Box,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    Spaces,
+)
 
 
 def validate_vector(spaces: Spaces, size: int) -> None:
@@ -170,7 +179,46 @@ def validate_bounds(spaces: Spaces, low: np.ndarray, high: np.ndarray) -> None:
     Raises:
       InvalidInputError: the environment has others.
     """
-    space = spaces[ACTION]
+    _validate_bounds(spaces[ACTION], low, high, "algorithm.action_")
+
+
+def validate_action_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
+    """Checks that actions have these leaves and no others.
+
+    Args:
+      spaces: of the actions.
+      leaves: leaf -> as the settings have it; the shape and the dtype can differ, and where
+        discrete actions start.
+
+    Raises:
+      InvalidInputError: a leaf is missing, or not named, or does not fit; says which.
+    """
+    field = "action_spaces"
+    if missing := sorted(leaves.keys() - spaces.keys()):
+        raise InvalidInputError(
+            f"{field}: algorithm.actions names {_join_names(missing)}, but the environment only "
+            f"has {_describe(spaces)}; correct the names",
+            field,
+        )
+    if unread := sorted(spaces.keys() - leaves.keys()):
+        raise InvalidInputError(
+            f"{field}: leaf {_join_names(unread)} is not listed in algorithm.actions, which has "
+            f"{_join_names(sorted(leaves))}; list all leaves there",
+            field,
+        )
+    for leaf, want in leaves.items():
+        key = f"algorithm.actions.{leaf}"
+        if _describe_action(spaces[leaf]) != _describe_action(want):
+            raise InvalidInputError(
+                f"{field}: leaf {leaf!r} is a {_describe_action(spaces[leaf])}, but {key} says "
+                f"{_describe_action(want)}; change the setting",
+                field,
+            )
+        if isinstance(want, Box) and want.low is not None:
+            _validate_bounds(spaces[leaf], want.low, want.high, f"{key}.")
+
+
+def _validate_bounds(space: Space, low: np.ndarray, high: np.ndarray, prefix: str) -> None:
     assert isinstance(space, Box)
     for name, bound, own in (("low", low, space.low), ("high", high, space.high)):
         if own is None:
@@ -178,7 +226,7 @@ def validate_bounds(spaces: Spaces, low: np.ndarray, high: np.ndarray) -> None:
         flat = own.reshape(-1).astype(np.float32)
         if (np.isfinite(flat) & (flat != bound)).any():
             raise InvalidInputError(
-                f"action_spaces: {name} is {flat.tolist()}, but algorithm.action_{name} is "
+                f"action_spaces: {name} is {flat.tolist()}, but {prefix}{name} is "
                 f"{bound.tolist()}; set it to the environment's bound, or set bounded: false",
                 "action_spaces",
             )
@@ -194,6 +242,18 @@ def _name_wrapper(spaces: Spaces) -> str:
 def _join_names(names: Sequence[str]) -> str:
     """Lists names, the first few."""
     return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
+
+
+def _describe_action(space: Space) -> str:
+    """Says which actions a leaf has, without its dtype and its shape."""
+    if isinstance(space, Discrete):
+        return f"Discrete of {space.n} actions"
+    if isinstance(space, MultiDiscrete):
+        return f"MultiDiscrete of {list(space.n)} actions"
+    number = math.prod(space.shape)
+    if isinstance(space, MultiBinary):
+        return f"MultiBinary of {number} switch(es)"
+    return f"Box of {number} component(s)"
 
 
 def _describe(spaces: Spaces) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.config.plan import Episodes, OnPolicy
 from relaax_like.experience.collector import (
     Collector,
     DataHandler,
@@ -403,28 +402,4 @@ def join_columns(rollouts: Sequence[Rollout], length: int) -> Rollout:
         starts=join_starts(rollouts),
         extras=pad_all("extras"),
         history={key: np.concatenate([h[key] for h in histories], 1) for key in histories[0]},
-    )
-
-
-def make_collector(
-    plan: OnPolicy | Episodes, capacity: int, data_handler: DataHandler | None = None
-) -> Collector:
-    """Makes what collects the iterations of a plan.
-
-    Args:
-      plan: of an iteration.
-      capacity: columns that may wait; see `Collector`.
-      data_handler: a user's changes; None: none.
-    """
-    steps, columns = plan.rollout_steps, plan.columns
-    if isinstance(plan, OnPolicy):
-        return Collector(
-            steps,
-            columns,
-            capacity=capacity,
-            max_columns=plan.max_columns,
-            data_handler=data_handler,
-        )
-    return EpisodeCollector(
-        steps, columns, capacity=capacity, max_steps=plan.max_steps, data_handler=data_handler
     )

@@ -2,9 +2,11 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
 from relaax_like.agent.data_processor import ComputationDataProcessor
@@ -34,7 +36,7 @@ from relaax_like.learn.fixed_values import FixedValues
 from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.learn.remote_learners import RemoteLearners
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
-from relaax_like.wire.errors import ConfigError, RelaaxError
+from relaax_like.wire.errors import ConfigError, RelaaxError, SnapshotError
 
 if TYPE_CHECKING:  # They import TensorFlow.
     from relaax_like.algorithm.acting import Actor
@@ -140,6 +142,7 @@ def make_agent_host(
     client_id = client_id or make_client_id("rlx")
     if fixed is not None and load_model_module(experiment) is not None:
         actor = _make_actors(experiment, client_id, agent_class)[TASK]
+        validate_values(experiment, actor.model, fixed.values)
         processor = ComputationDataProcessor(actor, fixed, NullMetrics(), client_id)
         return BatchHost(config, lambda: {TASK: processor}, agent_class)
     if beside is None:
@@ -187,6 +190,32 @@ def make_agent_host(
         for task, actor in actors.items()
     }
     return BatchHost(config, lambda: beside_processors, agent_class, beside.ahead)
+
+
+def validate_values(experiment: Experiment, model: Any, values: Sequence[np.ndarray]) -> None:
+    """Compares a snapshot's values with the model that is to act by them.
+
+    Raises:
+      SnapshotError: they are of another model.
+    """
+    wanted = [(variable.name, variable.value.shape) for variable in get_variables(model)]
+    found = [value.shape for value in values]
+    what = f"{len(found)} variables, but the model has {len(wanted)}"
+    if len(found) == len(wanted):
+        pairs = zip(wanted, found, strict=True)
+        what = next(
+            (
+                f"shape {list(shape)} for variable {name}, but the model has {list(own)}"
+                for (name, own), shape in pairs
+                if own != shape
+            ),
+            "",
+        )
+    if what:
+        raise SnapshotError(
+            f"{experiment.parameter_server.checkpoint_dir}: the snapshot has {what}; use the "
+            "settings and the algorithm's code of its run"
+        )
 
 
 def can_play_fixed(experiment: Experiment) -> bool:

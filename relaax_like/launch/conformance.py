@@ -20,6 +20,7 @@ import numpy as np
 
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.client.interactor import Interactor, Transition
+from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment, LearnerConfig
@@ -37,7 +38,14 @@ from relaax_like.learn.tally import Tally
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import ConfigError, RelaaxError
-from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, Discrete, MultiDiscrete, Space
+from relaax_like.wire.spaces import (
+    ACTION,
+    OBSERVATION,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+)
 
 if TYPE_CHECKING:  # They import TensorFlow.
     from relaax_like.algorithm.acting import Actor
@@ -128,6 +136,7 @@ def check_algorithm(experiment: Experiment, learn_sec: float = LEARN_SEC) -> Ite
         ("resume", _check_resume),
         ("placements agree", _check_placements),
         ("declarations", _check_declarations),
+        ("export", _check_export),
         ("learns", lambda subject: _check_learning(subject, learn_sec)),
     ):
         yield _try(name, check, subject)
@@ -454,6 +463,28 @@ def _check_declarations(subject: _Subject) -> None:
             raise _Failed(f"{place}: the variable group {group!r} {what}")
 
 
+def _check_export(subject: _Subject) -> None:
+    """The exported policy computes what agents compute."""
+    from relaax_like.launch.export import import_libraries, write_compared
+
+    model = subject.make_model()
+    try:
+        with without_native_stderr():
+            import_libraries()
+    except ModuleNotFoundError as error:
+        raise _NotApplicable(f"{error.name} is not installed (extra export)") from None
+    from relaax_like.algorithm.greedy import GreedyPolicy
+
+    values = [variable.value for variable in _get_variables(model)]
+    actor = subject.make_actor(model)
+    actor.set_values(values, 0)
+    policy = GreedyPolicy(model, values, subject.config)
+    inputs = policy.make_random_inputs(100, 12)
+    with tempfile.TemporaryDirectory() as folder, without_native_stderr():
+        wanted = policy.run_actor(actor, inputs)
+        write_compared(policy, Path(folder) / "export", {}, inputs, wanted)
+
+
 def _check_learning(subject: _Subject, learn_sec: float) -> None:
     """It learns a contextual bandit with its own spaces and settings, or the task of check.yaml."""
     experiment = subject.experiment
@@ -469,7 +500,7 @@ def _check_learning(subject: _Subject, learn_sec: float) -> None:
             )
         learner = experiment.learner
     else:
-        observations, actions = _find_spaces(subject)
+        observations, actions = _find_spaces(subject.config)
         make_slots = lambda: BanditSlots(observations, actions, _BANDIT_SLOTS, 0)  # noqa: E731
         learner = LearnerConfig(
             placement=experiment.learner.placement,
@@ -606,9 +637,13 @@ class BanditSlots:
             sizes = np.asarray(space.n)
             wanted = np.where(self._contexts[:, None], sizes - 1, 0)
             return (actions == wanted).mean(axis=1)
-        wanted = np.where(self._contexts, 0.5, -0.5).reshape(-1, *[1] * (actions.ndim - 1))
-        distance = np.abs(np.clip(actions, -1.5, 1.5) - wanted)
-        return 1.0 - distance.reshape(self.slots, -1).mean(axis=1) / 2.0
+        contexts = self._contexts.reshape(-1, *[1] * (actions.ndim - 1))
+        if isinstance(space, MultiBinary):
+            return (actions == contexts).reshape(self.slots, -1).mean(axis=1)
+        low, high = (-1.0, 1.0) if space.low is None else (space.low, space.high)
+        places = (actions - low) / (high - low)  # 0 and 1 are the ends of the range
+        distances = np.abs(np.clip(places, -0.25, 1.25) - np.where(contexts, 0.75, 0.25))
+        return 1.0 - distances.reshape(self.slots, -1).mean(axis=1)
 
 
 def _map_spaces(space: Any, function: Callable[[Any], Any]) -> Any:
@@ -624,36 +659,20 @@ def _show(space: Any, contexts: np.ndarray) -> np.ndarray:
     return np.broadcast_to(numbers, (len(contexts), *space.shape)).astype(space.dtype)
 
 
-def _find_spaces(subject: _Subject) -> tuple[Any, Any]:
-    """Returns spaces of observations and actions that the folder's settings accept."""
-    model, config = subject.make_model(), subject.config
-    history = getattr(config, "observation_history", 1)
-    leaves: dict[str, Space] = {}
-    for name, properties in model.get_input_specs():
-        shape = tuple(properties["shape"])
-        if history > 1:  # what the model sees is joined along the last axis
-            shape = (*shape[:-1], shape[-1] // history)
-        dtype = properties.get("dtype", "float32")
-        leaves[name] = Box(dtype=dtype, shape=shape)
-    observations: Any = leaves
-    if set(leaves) == {OBSERVATION}:
-        observations = leaves[OBSERVATION]
-    actions: Any = getattr(config, "action_space", None)
-    if actions is None:
-        raise _NotApplicable(
-            f"its Config has no action_space, so the spaces are not known; name a task in "
-            f"{TASK_NAME}"
-        )
-    named: dict[str, Space] = {ACTION: actions}
-    if isinstance(actions, Mapping):
-        named = dict(actions)
-    try:
-        config.validate_spaces(leaves, named)
-    except (RelaaxError, ValueError) as error:
-        raise _NotApplicable(
-            f"its spaces cannot be found from its specs ({error}); name a task in {TASK_NAME}"
-        ) from None
-    return observations, actions
+def _find_spaces(config: AlgorithmConfig) -> tuple[Any, Any]:
+    """Returns the spaces of observations and actions that the folder's settings name."""
+    found: list[Any] = []
+    for name, spaces in (
+        (OBSERVATION, config.observation_spaces),
+        (ACTION, config.action_spaces),
+    ):
+        if not spaces:
+            raise _NotApplicable(
+                f"its Config has no {name}_spaces, so the environment is not known; define it, or "
+                f"name a task in {TASK_NAME}"
+            )
+        found.append(spaces[name] if spaces.keys() == {name} else spaces)
+    return found[0], found[1]
 
 
 # Helpers.

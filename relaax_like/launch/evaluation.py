@@ -11,15 +11,12 @@ import numpy as np
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.client.interactor import EnvironmentSlots, Interactor, SlotEpisode
 from relaax_like.config.models import Experiment
-from relaax_like.core.metrics import NullMetrics
 from relaax_like.launch.local import LocalAgents, make_local_agents, open_slots
+from relaax_like.launch.saved_policy import BEST, LATEST, open_server, read_snapshot
 from relaax_like.launch.video import FilmedSlots, draw_without_screen, validate_video
 from relaax_like.learn.fixed_values import FixedValues
 from relaax_like.nn.compiling import use_compile_cache
 from relaax_like.parameter_server.parameter_server import ParameterServer
-from relaax_like.parameter_server.snapshots import read_best, read_latest
-from relaax_like.parameter_server.store import Store
-from relaax_like.wire.errors import SnapshotError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,20 +72,9 @@ def evaluate_snapshot(
     use_compile_cache(experiment.compile_cache)
     if video is not None:
         validate_video(video.path)
-    directory = experiment.parameter_server.checkpoint_dir
-    state = read_best(directory) if best else read_latest(directory)
-    if state is None and best:
-        raise SnapshotError(
-            f"{directory}: no snapshot has a score yet; a score needs an evaluation "
-            "(learner.eval_freq) or, without them, a full window of episodes "
-            "(learner.target_episodes)"
-        )
-    if state is None:
-        raise SnapshotError(f"{directory}: no snapshot to evaluate; train the run first")
-    store = Store(state.manifest, state.values, experiment.optimizers)
-    store.import_state(state)
+    state = read_snapshot(experiment, BEST if best else LATEST)
     filmed = ""
-    with ParameterServer(store, metrics=NullMetrics()) as server:
+    with open_server(experiment, state) as server:
         if video is not None:
             filmed = _film(experiment, server, video)
         with open_slots(experiment, "eval") as slots:

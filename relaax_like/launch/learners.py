@@ -27,7 +27,6 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import TASK
 from relaax_like.core.roles import ParameterServerClient, Publisher
 from relaax_like.experience.collector import Collector, DataHandler
-from relaax_like.experience.episodes import make_collector
 from relaax_like.experience.trajectory_files import (
     TRAJECTORY_FOLDER,
     TrajectoryGatherer,
@@ -35,8 +34,8 @@ from relaax_like.experience.trajectory_files import (
 )
 from relaax_like.launch.algorithm_code import naming_place
 from relaax_like.launch.process import without_native_stderr
+from relaax_like.learn.collected import make_collector
 from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.spaces import ACTION, Space
 
 if TYPE_CHECKING:  # Most of them import TensorFlow.
     from relaax_like.learn.base_learner import BaseLearner
@@ -196,7 +195,7 @@ def _make_collecting_loop(
     from relaax_like.learn.tally import Tally
 
     collector = _make_collector(experiment, plan)
-    layout = RolloutLayout(model, plan.rollout_steps, _find_action_spaces(experiment))
+    layout = RolloutLayout(model, plan.rollout_steps, experiment.algorithm.action_spaces)
     tally = Tally()
     source = Collected(collector, tally, layout, _make_trajectory_writer(experiment))
     return _make_publishing_loop(experiment, source, policy, publisher, tally, task)
@@ -280,7 +279,7 @@ def make_offline_learner(
     policy, model = _make_policy(experiment, plan)
     seed = derive_seed(experiment.algorithm.seed, "learn")
     tally = Tally()
-    source = RecordedFiles(files, tally, model, _find_action_spaces(experiment), seed)
+    source = RecordedFiles(files, tally, model, experiment.algorithm.action_spaces, seed)
     return _make_publishing_loop(experiment, source, policy, publisher, tally)
 
 
@@ -333,7 +332,7 @@ def validate_recordings(experiment: Experiment, files: Sequence[Path]) -> None:
     size = sum(path.stat().st_size for path in files)
     logger.info("checking %d trajectory files, %.1f MB", len(files), size / 1e6)
     try:
-        validate_files(files, make_model(experiment), _find_action_spaces(experiment), plan)
+        validate_files(files, make_model(experiment), experiment.algorithm.action_spaces, plan)
     except InvalidInputError as error:
         raise ConfigError(f"learner.offline: {error}") from error
 
@@ -480,12 +479,6 @@ def _refuse_own_predict(algorithm: Any) -> None:
                 "agents act by Model.policy; explore there (policy(inputs, memory, explore)), or "
                 "write an agent.py with a ComputationTask of its own"
             )
-
-
-def _find_action_spaces(experiment: Experiment) -> Mapping[str, Space]:
-    """Not all algorithms know their actions' range; those with networks of ours do."""
-    space = getattr(experiment.algorithm, "action_space", None)
-    return {} if space is None else {ACTION: space}
 
 
 def _make_data_handler(experiment: Experiment) -> DataHandler | None:

@@ -54,8 +54,20 @@ def make_rlx_server(
     metrics: Metrics,
     security: ServerSecurity | None = None,
     reporter: Reporter | None = None,
+    exploit: bool = False,
+    on_session: Callable[[Session], None] = lambda session: None,
 ) -> RlxServer:
-    """Puts the server together; nothing is bound yet."""
+    """Puts the server together; nothing is bound yet.
+
+    Args:
+      settings: of the server.
+      host: makes the agents.
+      metrics: where latencies go.
+      security: what clients must show; None: nothing.
+      reporter: tells `relaax run` about clients; None: nobody is told.
+      exploit: see `Session`.
+      on_session: called with each new session, before its first message.
+    """
     security = security or ServerSecurity()
     report = (reporter or Reporter()).report
 
@@ -69,8 +81,10 @@ def make_rlx_server(
             score_lines=settings.score_lines,
             time_limit_sec=settings.session_timeout_sec,
             tokens=security.tokens,
+            exploit=exploit,
         )
         session.report = report
+        on_session(session)
         return session
 
     server = RlxServer(
@@ -120,16 +134,40 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
             if _announce_link(link, shutdown) and _wait_for_learner(host, learner, shutdown):
                 reporter.report(Event.READY)
 
-        loop = new_event_loop()
         try:
-            loop.run_until_complete(_serve(server, settings, shutdown, announce))
+            serve_until_stopped(server, settings, shutdown, announce)
         finally:
-            loop.close()
             host.close()
             learner.stop()
             if metrics is not link.metrics():
                 metrics.close()
-    if server.is_closing:  # Python's own end would wait for an agent that hangs
+    return end_server(server, shutdown)
+
+
+def serve_until_stopped(
+    server: RlxServer,
+    settings: RlxServerConfig,
+    shutdown: Shutdown,
+    announce: Callable[[], None] = lambda: None,
+) -> None:
+    """Serves until a shutdown is requested, and tells all clients to reconnect.
+
+    Args:
+      server: not started yet.
+      settings: say where it listens.
+      shutdown: ends it.
+      announce: called in a thread of its own once clients can connect.
+    """
+    loop = new_event_loop()
+    try:
+        loop.run_until_complete(_serve(server, settings, shutdown, announce))
+    finally:
+        loop.close()
+
+
+def end_server(server: RlxServer, shutdown: Shutdown) -> int:
+    """Returns the exit status of a server that was stopped; an agent that hangs is left behind."""
+    if server.is_closing:  # Python's own end would wait for it
         logger.warning("a client's agent does not finish; leaving it behind")
         end_now(shutdown.exit_status)
     return shutdown.exit_status

@@ -4,8 +4,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from relaax_like.config.plan import Episodes, OnPolicy
 from relaax_like.core.records import Episode, Origin, Received
-from relaax_like.experience.collector import Collector, TrainingData
+from relaax_like.experience.collector import Collector, DataHandler, TrainingData
+from relaax_like.experience.episodes import EpisodeCollector
 from relaax_like.experience.rollout import Rollout
 from relaax_like.experience.trajectory_files import TrajectoryWriter
 from relaax_like.learn.learner_loop import Source
@@ -173,3 +175,27 @@ class Collected(Source):
     def close(self) -> None:
         """Takes nothing more."""
         self._collector.close()
+
+
+def make_collector(
+    plan: OnPolicy | Episodes, capacity: int, data_handler: DataHandler | None = None
+) -> Collector:
+    """Makes what collects the iterations of a plan.
+
+    Args:
+      plan: of an iteration.
+      capacity: columns that may wait; see `Collector`.
+      data_handler: a user's changes; None: none.
+    """
+    steps, columns = plan.rollout_steps, plan.columns
+    if isinstance(plan, OnPolicy):
+        return Collector(
+            steps,
+            columns,
+            capacity=capacity,
+            max_columns=plan.max_columns,
+            data_handler=data_handler,
+        )
+    return EpisodeCollector(
+        steps, columns, capacity=capacity, max_steps=plan.max_steps, data_handler=data_handler
+    )

@@ -16,15 +16,27 @@ class FixedValues(Learner):
         values.set(newer_arrays, newer_version)
 
     Used by one thread.
+
+    Args:
+      values: of all variables, in manifest order.
+      version: of the values.
+      global_t: environment steps of the run, for schedules.
     """
 
-    def __init__(self, values: Sequence[np.ndarray], version: int):
-        self._newest = LearnerUpdate((), version, 0, "", values)
+    def __init__(self, values: Sequence[np.ndarray], version: int, global_t: int = 0):
+        self._global_t = global_t
+        self._newest = LearnerUpdate((), version, global_t, "", values)
         self._on_update: OnUpdate = lambda learned: None
+
+    @property
+    def values(self) -> Sequence[np.ndarray]:
+        """The newest values."""
+        assert self._newest.values is not None
+        return self._newest.values
 
     def set(self, values: Sequence[np.ndarray], version: int) -> None:
         """Has agents act with other values from now on; the arrays must not change later."""
-        self._newest = LearnerUpdate((), version, 0, "", values)
+        self._newest = LearnerUpdate((), version, self._global_t, "", values)
         self._on_update(self._newest)
 
     def start(self, on_update: OnUpdate) -> None:
@@ -34,8 +46,8 @@ class FixedValues(Learner):
 
     def submit(self, work: LearnRequest) -> None:
         """Answers at once."""
-        newest = self._newest
-        self._on_update(LearnerUpdate((work.number,), newest.version, 0, "", None))
+        version = self._newest.version
+        self._on_update(LearnerUpdate((work.number,), version, self._global_t, "", None))
 
     def stop(self) -> None:
         """Does nothing."""

@@ -13,9 +13,9 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import LearnerUpdate, LearnRequest
 from relaax_like.core.roles import Learner, OnUpdate, ParameterServerClient
 from relaax_like.experience.collector import DataHandler, TrainingData
-from relaax_like.experience.episodes import make_collector
 from relaax_like.experience.trajectory_files import TrajectoryGatherer
 from relaax_like.learn.base_learner import BaseLearner
+from relaax_like.learn.collected import make_collector
 from relaax_like.learn.gradient_policy import GradientPolicy
 from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.holding import Holding

@@ -8,8 +8,10 @@ Actions count from zero and are flat: `action_heads` converts them from and to w
 """
 
 import abc
+import functools
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -55,6 +57,10 @@ class Distribution(abc.ABC):
     def kl(self, other: Self) -> tf.Tensor:
         """Returns KL(self || other) = E_self[log_prob(a) - other.log_prob(a)], `[B] float32`."""
 
+    def get_parameters(self) -> dict[str, tf.Tensor]:
+        """Returns what `mode` is computed from, by name, such as `logits: [B, n]`; {}: unknown."""
+        return {}
+
     def sample_with_log_prob(self, generator: tf.random.Generator) -> tuple[tf.Tensor, tf.Tensor]:
         """Draws one action per row and returns its log-probability beside it."""
         actions = self.sample(generator)
@@ -66,6 +72,10 @@ class Deterministic(Distribution):
 
     def __init__(self, mean: tf.Tensor):
         self.mean = mean
+
+    def get_parameters(self) -> dict[str, tf.Tensor]:
+        """See `Distribution`."""
+        return {"mean": self.mean}
 
     def sample(self, generator: tf.random.Generator) -> tf.Tensor:
         """Returns the mean."""
@@ -89,6 +99,36 @@ class Deterministic(Distribution):
         return -other.log_prob(self.mean)
 
 
+class Joint(Distribution):
+    """Several actions at once, independent of each other given the parameters.
+
+    Actions are by name, as `parts` are: log-probabilities, entropies and KLs add up.
+    """
+
+    def __init__(self, parts: Mapping[str, Distribution]):
+        self.parts = dict(parts)
+
+    def sample(self, generator: tf.random.Generator) -> dict[str, tf.Tensor]:
+        """Draws one action per row and name."""
+        return {name: part.sample(generator) for name, part in self.parts.items()}
+
+    def mode(self) -> dict[str, tf.Tensor]:
+        """Returns the action of each name to take when nothing is to be explored."""
+        return {name: part.mode() for name, part in self.parts.items()}
+
+    def log_prob(self, actions: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the sum of the log-probabilities of all actions; others by name are ignored."""
+        return _add([part.log_prob(actions[name]) for name, part in self.parts.items()])
+
+    def entropy(self) -> tf.Tensor:
+        """Returns the sum of the entropies."""
+        return _add([part.entropy() for part in self.parts.values()])
+
+    def kl(self, other: Self) -> tf.Tensor:
+        """Returns the sum of the KL divergences."""
+        return _add([part.kl(other.parts[name]) for name, part in self.parts.items()])
+
+
 class Categorical(Distribution):
     """One of n actions; `logits: [B, n] float32`, not normalised. Actions are `[B] int64`.
 
@@ -98,6 +138,10 @@ class Categorical(Distribution):
 
     def __init__(self, logits: tf.Tensor):
         self.logits = logits
+
+    def get_parameters(self) -> dict[str, tf.Tensor]:
+        """See `Distribution`."""
+        return {"logits": self.logits}
 
     def sample(self, generator: tf.random.Generator) -> tf.Tensor:
         """Draws by the Gumbel maximum: argmax(logits - log(-log(u))) (Gumbel 1954)."""
@@ -144,6 +188,10 @@ class EpsilonGreedy(Categorical):
         # Values that are NaN are the best of none, but their log-probabilities are NaN.
         super().__init__(tf.math.log(epsilon / actions + (1.0 - epsilon) * best) + 0.0 * values)
 
+    def get_parameters(self) -> dict[str, tf.Tensor]:
+        """See `Distribution`."""
+        return {"values": self.values}
+
     def mode(self) -> tf.Tensor:
         """Returns the action of the largest value."""
         return tf.argmax(self.values, axis=-1)
@@ -158,6 +206,7 @@ class MultiCategorical(Distribution):
     """
 
     def __init__(self, logits: tf.Tensor, n: Sequence[int]):
+        self.logits = logits
         # One Categorical [B, m, max(n)]: what a component does not have cannot be taken.
         batch = [[0, 0]] * (len(logits.shape) - 1)
         padded = [
@@ -165,6 +214,10 @@ class MultiCategorical(Distribution):
             for part, size in zip(tf.split(logits, list(n), axis=-1), n, strict=True)
         ]
         self._components = Categorical(tf.stack(padded, axis=-2))
+
+    def get_parameters(self) -> dict[str, tf.Tensor]:
+        """See `Distribution`."""
+        return {"logits": self.logits}
 
     def sample(self, generator: tf.random.Generator) -> tf.Tensor:
         """Draws each component, `[B, m] int64`."""
@@ -195,6 +248,10 @@ class Bernoulli(Distribution):
 
     def __init__(self, logits: tf.Tensor):
         self.logits = logits
+
+    def get_parameters(self) -> dict[str, tf.Tensor]:
+        """See `Distribution`."""
+        return {"logits": self.logits}
 
     def sample(self, generator: tf.random.Generator) -> tf.Tensor:
         """Draws each switch: on where a uniform draw is below sigmoid(logit)."""
@@ -235,6 +292,10 @@ class DiagonalGaussian(Distribution):
     def __init__(self, mean: tf.Tensor, log_std: tf.Tensor):
         self.mean = mean
         self.log_std = tf.broadcast_to(log_std, tf.shape(mean))
+
+    def get_parameters(self) -> dict[str, tf.Tensor]:
+        """See `Distribution`."""
+        return {"mean": self.mean}
 
     def sample(self, generator: tf.random.Generator) -> tf.Tensor:
         """Draws mean + std * standard normal, `[B, d] float32`, differentiable in both."""
@@ -289,6 +350,10 @@ class TanhGaussian(Distribution):
         self._high = np.asarray(high, np.float32)
         self._width = self._high - self._low
 
+    def get_parameters(self) -> dict[str, tf.Tensor]:
+        """See `Distribution`."""
+        return {"mean": self._base.mean}
+
     def sample(self, generator: tf.random.Generator) -> tf.Tensor:
         """Draws u and squashes it, `[B, d] float32`, differentiable in mean and log_std."""
         return self._squash(self._base.sample(generator))
@@ -332,6 +397,10 @@ class TanhGaussian(Distribution):
         actions = 0.5 * (self._low + self._high) + 0.5 * self._width * tf.tanh(u)
         # Rounding may leave the box.
         return tf.clip_by_value(actions, self._low, self._high)
+
+
+def _add(terms: Sequence[tf.Tensor]) -> tf.Tensor:
+    return functools.reduce(operator.add, terms)
 
 
 def _zero_where_impossible(log_probs: tf.Tensor, probs: tf.Tensor) -> tf.Tensor:

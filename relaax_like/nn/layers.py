@@ -8,6 +8,7 @@ comes, and nobody asks for a tf.Variable, TensorFlow is not even imported.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,42 @@ def _relu(x: Values) -> Values:
     return np.maximum(x, 0) if isinstance(x, np.ndarray) else tf.nn.relu(x)
 
 
+def _leaky_relu(x: Values) -> Values:
+    return np.maximum(x, 0.01 * x) if isinstance(x, np.ndarray) else tf.nn.leaky_relu(x, 0.01)
+
+
+def _elu(x: Values) -> Values:
+    # Of large numbers, exp(x) would overflow.
+    in_numpy = isinstance(x, np.ndarray)
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0))) if in_numpy else tf.nn.elu(x)
+
+
+def _selu(x: Values) -> Values:
+    if not isinstance(x, np.ndarray):
+        return tf.nn.selu(x)
+    return _SELU_SCALE * np.where(x > 0, x, _SELU_ALPHA * np.expm1(np.minimum(x, 0)))
+
+
+def _gelu(x: Values) -> Values:
+    if not isinstance(x, np.ndarray):
+        return tf.nn.gelu(x, approximate=True)
+    return 0.5 * x * (1 + np.tanh(_GELU_SCALE * (x + 0.044715 * (x * x * x))))
+
+
+def _silu(x: Values) -> Values:
+    return x * _sigmoid(x) if isinstance(x, np.ndarray) else tf.nn.silu(x)
+
+
+def _sigmoid(x: Values) -> Values:
+    # Of numbers far below zero, exp(-x) would overflow.
+    return 0.5 + 0.5 * np.tanh(0.5 * x) if isinstance(x, np.ndarray) else tf.sigmoid(x)
+
+
+def _softplus(x: Values) -> Values:
+    in_numpy = isinstance(x, np.ndarray)
+    return np.logaddexp(x, np.float32(0)) if in_numpy else tf.nn.softplus(x)
+
+
 def _tanh(x: Values) -> Values:
     return np.tanh(x) if isinstance(x, np.ndarray) else tf.tanh(x)
 
@@ -33,9 +70,22 @@ def _identity(x: Values) -> Values:
     return x
 
 
+# Klambauer et al. 2017, https://arxiv.org/abs/1706.02515, equation 14.
+_SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
+_GELU_SCALE = math.sqrt(2 / math.pi)
+
+# The names of `config.network.Activation`.
 ACTIVATIONS: Mapping[str, Callable[[Values], Values]] = {
-    "relu": _relu,
     "tanh": _tanh,
+    "relu": _relu,
+    "leaky_relu": _leaky_relu,
+    "elu": _elu,
+    "selu": _selu,
+    "gelu": _gelu,
+    "silu": _silu,
+    "swish": _silu,
+    "sigmoid": _sigmoid,
+    "softplus": _softplus,
     "linear": _identity,
 }
 
@@ -176,3 +226,14 @@ class Parameter(Layer):
     def __call__(self, like: Values) -> Values:
         """Returns the value: an array when `like` is one, else the variable."""
         return self.arrays["variable"] if isinstance(like, np.ndarray) else self.variable
+
+
+class Constant:
+    """Numbers that depend on no input and are not learned; takes the place of a `Parameter`."""
+
+    def __init__(self, value: np.ndarray):
+        self._value = np.asarray(value, np.float32)
+
+    def __call__(self, like: Values) -> Values:
+        """Returns the numbers: an array when `like` is one, else a tensor."""
+        return self._value if isinstance(like, np.ndarray) else tf.constant(self._value)

@@ -43,12 +43,15 @@ class Branch(NamedTuple):
 
 
 class Network(Module):
-    """Layers one after another, of which one may be recurrent.
+    """Layers one after another, any of them recurrent.
 
         network = make_network("policy", config, (84, 84, 4), 6, seed=1)
         y, memory = network(x, memory)  # one step, x [B, 84, 84, 4]
         y, memories = network(x, memory, begins)  # for learning, x [T, B, 84, 84, 4]
         y = network(x)  # without a recurrent layer, x [..., 84, 84, 4]
+
+    The memory of several recurrent layers is one array: that of the first layer, then that of the
+    second, and so on.
 
     Build it with `make_network`.
 
@@ -63,7 +66,10 @@ class Network(Module):
         super().__init__(name=name)
         self.layers = tuple(layers)
         self.features = features
-        self.state_size = sum(layer.state_size for layer in layers if isinstance(layer, Recurrent))
+        # Numbers only: layers in a second attribute would change the order of the variables.
+        self._state_sizes = [layer.state_size for layer in layers if isinstance(layer, Recurrent)]
+        self._is_stacked = len(self._state_sizes) > 1
+        self.state_size = sum(self._state_sizes)
         self._input_axes = input_axes
 
     @overload
@@ -129,26 +135,49 @@ class Network(Module):
         return tf.reshape(y, tf.concat([leading, [y.shape[-1]]], 0)), after
 
     def _step(self, x: Values, memory: Values | None) -> tuple[Values, Values | None]:
+        if not self.state_size:
+            for layer in self.layers:
+                x = layer(x)
+            return x, None
+        if self._is_stacked:
+            return self._step_stacked(x, memory)
         for layer in self.layers:
             if isinstance(layer, Recurrent):
                 x, memory = layer(x, memory)
             else:
                 x = layer(x)
-        return x, memory if self.state_size else None
+        return x, memory
+
+    def _step_stacked(self, x: Values, memory: Values) -> tuple[Values, Values]:
+        """Takes one step with several recurrent layers, each with its part of the memory."""
+        start, after = 0, []
+        for layer in self.layers:
+            if isinstance(layer, Recurrent):
+                end = start + layer.state_size
+                x, state = layer(x, memory[:, start:end])
+                after.append(state)
+                start = end
+            else:
+                x = layer(x)
+        return x, concatenate(after)
 
     def _unroll(
         self, x: Values, memory: tf.Tensor | None, begins: tf.Tensor, leading: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Takes T steps; only recurrent layers go through them one by one."""
-        states: tf.Tensor | None = None
+        parts = iter(tf.split(memory, self._state_sizes, -1) if self._is_stacked else [memory])
+        states: list[tf.Tensor] = []
         for layer in self.layers:
             if isinstance(layer, Recurrent):
                 sequences = tf.reshape(x, tf.concat([leading, [x.shape[-1]]], 0))
-                y, states = layer.unroll(sequences, memory, begins)
+                y, after = layer.unroll(sequences, next(parts), begins)
+                states.append(after)
                 x = tf.reshape(y, [-1, layer.units])
             else:
                 x = layer(x)
-        return x, states
+        if self._is_stacked:
+            return x, tf.concat(states, -1)
+        return x, states[0] if states else None
 
     def _count_input_axes(self, x: Values) -> int:
         if isinstance(x, Mapping):
@@ -192,7 +221,8 @@ def make_network(
     Args:
       name: of the network. Variables are `NAME.LAYER.W` and so on; LAYER is the index of a dense or
         conv layer in `config.layers`, `nature.0` or `nature.dense` in a stack, `lstm`, `gru` (with
-        U beside W) or `out`. Those of a branch are `NAME.BRANCH.LAYER.W` and so on.
+        U beside W; `lstm.2` or `gru.2`, with the index, from the second recurrent layer on) or
+        `out`. Those of a branch are `NAME.BRANCH.LAYER.W` and so on.
       config: its layers.
       input_shape: of one observation. Where no convolution comes first it is flattened. Or the
         branches of several inputs, by name, which are joined before the layers of `config`.
@@ -235,6 +265,7 @@ class _Builder:
         self._input_axes = len(input_shape)
         self._seeds = seeds
         self._layers: list[Callable[..., Values]] = []
+        self._is_recurrent = False
 
     def add(self, layer: Callable[..., Values]) -> None:
         self._layers.append(layer)
@@ -256,7 +287,7 @@ class _Builder:
                         self.add_conv(f"{stack}.{number}", convolution, "relu")
                     self.add_dense(f"{stack}.dense", units, "relu")
                 case RecurrentConfig():
-                    self.add_recurrent(layer)
+                    self.add_recurrent(index, layer)
 
     def add_dense(self, part: str, units: int, activation: str) -> None:
         gain = 2**0.5
@@ -294,12 +325,15 @@ class _Builder:
         self._layers.append(ACTIVATIONS["relu"])
         self.add_dense("impala.dense", 256, "relu")
 
-    def add_recurrent(self, config: RecurrentConfig) -> None:
+    def add_recurrent(self, index: int, config: RecurrentConfig) -> None:
         self._flatten()
         make = {"lstm": LSTM, "gru": GRU}[config.cell]
         name = f"{self._name}.{config.cell}"
+        if self._is_recurrent:
+            name += f".{index}"
         self._layers.append(make(name, self._shape[0], config.units, seed=next(self._seeds)))
         self._shape = (config.units,)
+        self._is_recurrent = True
 
     def build(self, outputs: int | None, output_gain: float = 1.0) -> Network:
         self._flatten()

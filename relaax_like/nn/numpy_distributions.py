@@ -53,6 +53,10 @@ class Distribution(abc.ABC):
     def kl(self, other: Self) -> np.ndarray:
         """Returns KL(self || other) = E_self[log_prob(a) - other.log_prob(a)], `[B] float32`."""
 
+    def get_parameters(self) -> dict[str, np.ndarray]:
+        """Returns what `mode` is computed from, by name, such as `logits: [B, n]`; {}: unknown."""
+        return {}
+
     def sample_with_log_prob(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draws one action per row and returns its log-probability beside it.
 
@@ -67,6 +71,10 @@ class Deterministic(Distribution):
 
     def __init__(self, mean: np.ndarray):
         self.mean = mean
+
+    def get_parameters(self) -> dict[str, np.ndarray]:
+        """See `Distribution`."""
+        return {"mean": self.mean}
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
         """Returns the mean."""
@@ -99,6 +107,10 @@ class Categorical(Distribution):
 
     def __init__(self, logits: np.ndarray):
         self.logits = logits
+
+    def get_parameters(self) -> dict[str, np.ndarray]:
+        """See `Distribution`."""
+        return {"logits": self.logits}
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
         """Draws by the Gumbel maximum: argmax(logits - log(e)), e exponential (Gumbel 1954)."""
@@ -165,6 +177,10 @@ class EpsilonGreedy(Categorical):
         # Values that are NaN are the best of none, but their log-probabilities are NaN.
         super().__init__((logits + 0.0 * values).astype(np.float32))
 
+    def get_parameters(self) -> dict[str, np.ndarray]:
+        """See `Distribution`."""
+        return {"values": self.values}
+
     def mode(self) -> np.ndarray:
         """Returns the action of the largest value."""
         return self.values.argmax(axis=-1)
@@ -179,11 +195,16 @@ class MultiCategorical(Distribution):
     """
 
     def __init__(self, logits: np.ndarray, n: Sequence[int]):
+        self.logits = logits
         # One Categorical [B, m, max(n)]: what a component does not have cannot be taken.
         exists = _make_mask(tuple(n))
         padded = np.full((*logits.shape[:-1], *exists.shape), -np.inf, np.float32)
         padded[..., exists] = logits
         self._components = Categorical(padded)
+
+    def get_parameters(self) -> dict[str, np.ndarray]:
+        """See `Distribution`."""
+        return {"logits": self.logits}
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
         """Draws each component, `[B, m] int64`."""
@@ -214,6 +235,10 @@ class Bernoulli(Distribution):
 
     def __init__(self, logits: np.ndarray):
         self.logits = logits
+
+    def get_parameters(self) -> dict[str, np.ndarray]:
+        """See `Distribution`."""
+        return {"logits": self.logits}
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
         """Draws each switch: on where a uniform draw is below sigmoid(logit)."""
@@ -253,6 +278,10 @@ class DiagonalGaussian(Distribution):
     def __init__(self, mean: np.ndarray, log_std: np.ndarray):
         self.mean = mean
         self.log_std = log_std
+
+    def get_parameters(self) -> dict[str, np.ndarray]:
+        """See `Distribution`."""
+        return {"mean": self.mean}
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
         """Draws mean + std * standard normal, `[B, d] float32`."""
@@ -308,6 +337,10 @@ class TanhGaussian(Distribution):
         self._low = np.asarray(low, np.float32)
         self._high = np.asarray(high, np.float32)
         self._width = self._high - self._low
+
+    def get_parameters(self) -> dict[str, np.ndarray]:
+        """See `Distribution`."""
+        return {"mean": self._base.mean}
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
         """Draws u and squashes it, `[B, d] float32`."""

@@ -23,7 +23,7 @@ from relaax_like.nn.initializers import make_orthogonal
 from relaax_like.nn.layers import ACTIVATIONS, Layer, Values
 from relaax_like.nn.lazy_tensorflow import tf
 
-_tanh = ACTIVATIONS["tanh"]
+_tanh, _sigmoid = ACTIVATIONS["tanh"], ACTIVATIONS["sigmoid"]
 
 
 class Recurrent(Layer, abc.ABC):
@@ -297,11 +297,6 @@ def _make_array(steps: tf.Tensor, batch: int | None, width: int) -> tf.TensorArr
 
 def _to_rows(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(x, [-1, x.shape[-1]])
-
-
-def _sigmoid(x: Values) -> Values:
-    # Of numbers far below zero, exp(-x) would overflow.
-    return 0.5 + 0.5 * np.tanh(0.5 * x) if isinstance(x, np.ndarray) else tf.sigmoid(x)
 
 
 def _concat(parts: list[Values]) -> Values:

@@ -361,6 +361,32 @@ def read_best(directory: Path) -> State | None:
     return None
 
 
+def read_version(directory: Path, version: int) -> State:
+    """Reads the snapshot of a version, whatever its layout.
+
+    Takes no lock and writes nothing, as `read_latest`.
+
+    Raises:
+      SnapshotError: there is no such snapshot, and the error lists the versions that there are; or
+        it is damaged.
+    """
+    names = {_get_version(name): name for name in list_names(directory)}
+    if version not in names:
+        existing = ", ".join(map(str, sorted(names))) or "no version"
+        raise SnapshotError(
+            f"{directory}: no snapshot of version {version}; there are snapshots of {existing}"
+        )
+    path = directory / names[version]
+    try:
+        return read_files(path)
+    except DamagedError as error:
+        if not path.exists():  # a server has deleted it while it was read
+            return read_version(directory, version)
+        raise SnapshotError(
+            f"{path}: the snapshot is damaged ({error}); use another version"
+        ) from error
+
+
 def list_names(directory: Path) -> list[str]:
     """Returns the names of the snapshots in a folder, oldest first; [] without a folder."""
     if not directory.is_dir():
@@ -371,6 +397,11 @@ def list_names(directory: Path) -> list[str]:
 def is_snapshot_name(name: str) -> bool:
     """Tells whether a directory of this name is a snapshot."""
     return _NAME.match(name) is not None
+
+
+def _get_version(name: str) -> int:
+    """Returns the version in the name of a snapshot."""
+    return int(name.rpartition("-")[2])
 
 
 def _describe_difference(saved: Manifest, wanted: Manifest) -> str:

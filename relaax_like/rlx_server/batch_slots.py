@@ -57,6 +57,11 @@ class BatchSlots(BatchAgents):
         self._all_begin = False
 
     @property
+    def remembers(self) -> bool:
+        """Whether actions depend on earlier steps of an episode."""
+        return self._history is not None or self._agent.has_memory
+
+    @property
     def ready(self) -> bool:  # type: ignore[override]
         """Whether the pending step can be answered now."""
         return not self._agent.waiting
@@ -66,7 +71,7 @@ class BatchSlots(BatchAgents):
         self._goes_on = transition.observations is not None
         if transition.rewards is None:
             self._all_begin = True
-        elif transition.rewards.shape[1] != self._rewards:
+        elif transition.rewards.shape[1] != self._rewards and not self._exploit:
             raise InvalidInputError(
                 f"rewards: {transition.rewards.shape[1]} per slot, but the model has "
                 f"{self._rewards} ({', '.join(self._processor.reward_columns)})",

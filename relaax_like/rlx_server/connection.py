@@ -203,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.session.finished:
             self.session.log.write(
                 logging.INFO,
-                "%s: notified that training has finished",
+                "%s: notified of the end",
                 self.session.client_name,
             )
             self._close_soon()

@@ -159,6 +159,7 @@ class Session:
       score_lines: log one line per episode.
       time_limit_sec: after it the client is sent away at the next episode end; None: never.
       tokens: of which the hello must have one; None: it needs none.
+      exploit: all clients get the best actions, as if each had asked for EXPLOIT mode.
 
     Attributes:
       finished: whether the client was told that the training has ended.
@@ -169,6 +170,9 @@ class Session:
       points: of curves, of the newest message; the owner has them stored, by and by.
       report: called with an event and the client's name when it has joined, made its first step, or
         left.
+      on_episodes: called with the episodes that have ended with a step, before it is answered.
+      get_end: called with each answer; what it returns, unless "", ends the session as the end of
+        training does: the client gets no more actions, but this text.
 
     All methods that take part in answering raise ProtocolError: what the client did wrong, or that
     the server cannot go on with it. The session is over then; `error_to_bytes` makes the message
@@ -186,6 +190,7 @@ class Session:
         score_lines: bool = False,
         time_limit_sec: float | None = None,
         tokens: Tokens | None = None,
+        exploit: bool = False,
     ):
         self.name = name
         self.finished = False
@@ -194,6 +199,8 @@ class Session:
         self.log = ClientLog(logger)
         self.points = ClientPoints(metrics)
         self.report: Callable[[Event, str], None] = lambda event, client: None
+        self.on_episodes: Callable[[Sequence[SlotEpisode]], None] = lambda episodes: None
+        self.get_end: Callable[[], str] = lambda: ""
         self._has_stepped = False
         self._make_agents = make_agents
         self._metrics = metrics
@@ -201,6 +208,7 @@ class Session:
         self._message_bytes_limit = max_message_bytes
         self._score_lines = score_lines
         self._tokens = tokens
+        self._exploit = exploit
         self._deadline = None if time_limit_sec is None else time.monotonic() + time_limit_sec
         self._greeting: Greeting | None = None
         self._reader: StepReader | None = None
@@ -217,6 +225,11 @@ class Session:
         self._packed_names: frozenset[str] = frozenset()
         self._layout: Layout | None = None
         self._received_at = 0.0
+
+    @property
+    def slots(self) -> int:
+        """The client's slots; 0 before the hello has been accepted."""
+        return self._greeting.slots if self._greeting else 0
 
     @property
     def greeted(self) -> bool:
@@ -347,6 +360,7 @@ class Session:
         if self._greeting is not None:
             raise ProtocolError("a second hello", "OUT_OF_ORDER", "hello")
         greeting = Greeting(hello, self._max_slots)
+        greeting.exploit = greeting.exploit or self._exploit
         self.admit()
         agents = self._agents = self._make_agents(greeting)
         self._batch_agents = agents if isinstance(agents, BatchAgents) else None
@@ -401,6 +415,7 @@ class Session:
                 self.report(Event.STEPPED, greeting.client_name)
             episodes = self._meter.add(transition.rewards, transition.ended)
             if episodes:
+                self.on_episodes(episodes)
                 transition = transition._replace(episodes=episodes)
                 if transition.success is not None and not greeting.exploit:
                     self._note_success(episodes, transition.success)
@@ -413,6 +428,8 @@ class Session:
 
     def _answer(self, decision: Decision) -> bytes:
         assert self._transition is not None
+        if not decision.finished and (end := self.get_end()):
+            decision = decision._replace(actions=None, finished=end)
         self._running = decision.actions is not None
         self.finished = bool(decision.finished)
         if decision.actions and not decision.finished and not self._transition.episodes:

@@ -11,9 +11,19 @@ from relaax_like.wire.errors import (
     RelaaxError,
     ServerUnavailableError,
 )
-from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Spaces
+from relaax_like.wire.spaces import (
+    ACTION,
+    OBSERVATION,
+    Box,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Spaces,
+)
 
 __all__ = [
+    "ACTION",
+    "OBSERVATION",
     "Box",
     "ConfigError",
     "Discrete",

@@ -117,9 +117,9 @@ def test_a_poisoned_rollout_is_dropped_and_learning_goes_on():
         bad = make_rollout(1, 0)
         bad.rewards[0] = np.nan
         done = [threading.Event(), threading.Event()]
-        processor.submit(bad, (), done[0].set)
-        processor.submit(make_rollout(1, 1), (), done[1].set)
-        assert all(event.wait(30) for event in done)
+        for rollout, event in zip((bad, make_rollout(1, 1)), done, strict=True):
+            processor.submit(rollout, (), event.set)
+            assert event.wait(30)
         assert server.version == 1
         processor.stop()
 

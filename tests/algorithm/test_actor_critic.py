@@ -1,5 +1,7 @@
 """The actor-critic model: NumPy and TensorFlow, step by step, unrolled. covers F2, F4, F7"""
 
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,6 +9,7 @@ from support.batch import make_algorithm, make_config
 
 from relaax_like.algorithm.acting import CompiledActor, NumpyActor, make_actor
 from relaax_like.algorithm.model import get_variables, order_variables
+from relaax_like.config.loader import dump_experiment, load_experiment
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete
 
@@ -16,10 +19,17 @@ VARIANTS = {
     "one trunk": {"shared_network": True},
     "two lstms": {"layers": (8, {"lstm": 5})},
     "one gru": {"layers": ({"gru": 5}, 8), "shared_network": True},
+    "stacked": {"layers": ({"lstm": 5}, 6, {"gru": 3})},
+    "stacked in a trunk": {"layers": ({"lstm": 5}, {"lstm": 5}), "shared_network": True},
     "normalised": {"normalize_observations": True},
     "continuous": {"action_size": 2, "layers": ({"lstm": 4},)},
     "several choices": {"num_actions": (3, 1, 2)},
     "bounded": {"action_size": 2, "bounded": True, "action_low": -2.0, "action_high": (1.0, 3.0)},
+    "fixed deviation": {"action_size": 2, "std": 0.3, "shared_network": True},
+    "fixed deviations, bounded": {
+        **{"action_size": 2, "std": (0.2, 3), "layers": ({"gru": 3},)},
+        **{"bounded": True, "action_low": -2.0, "action_high": 2.0},
+    },
 }
 
 
@@ -137,6 +147,17 @@ def test_statistics_follow_the_parameters_and_are_none():
             {"action_size": 2, "bounded": True, "action_low": -1.0, "action_high": (1.0, -1.0)},
             "action_low: .* expected less than action_high",
         ),
+        ({"action_size": 2, "std": 0}, r"expected learned, a number above 0, or .*, got 0"),
+        ({"action_size": 2, "std": "fixed"}, r"expected learned, .*, got 'fixed'"),
+        ({"action_size": 2, "std": True}, r"expected learned, .*, got true"),
+        ({"action_size": 2, "std": (1.0, -1.0)}, r"expected learned, .*, got \(1\.0, -1\.0\)"),
+        ({"action_size": 2, "std": ()}, r"expected learned, .*, got \(\)"),
+        ({"action_size": 2, "std": (1, 1, 1)}, "std: 3 numbers, expected one number, or 2"),
+        ({"std": 0.5}, "std: 0.5 also needs action_size"),
+        (
+            {"action_size": 2, "std": 0.5, "log_std_init": -1.0},
+            "log_std_init: -1 has no effect with std: 0.5, which is fixed",
+        ),
         (
             {"action_size": 2, "bounded": True, "action_low": -1.0, "action_high": (1.0,) * 3},
             "action_high: 3 numbers, expected one number, or 2 \\(one per component",
@@ -186,10 +207,43 @@ def test_bounds_are_those_of_the_environment():
         config.validate_spaces(OBSERVATION, {"action": wider})
 
 
+def test_a_fixed_deviation_is_not_a_variable_and_is_the_same_wherever_the_policy_is():
+    """log N(a; mean, std), by hand."""
+    std = np.array([0.5, 2.0])
+    model = make_model(action_size=2, std=(0.5, 2))
+    assert all("log_std" not in variable.name for variable in get_variables(model))
+    assert len(get_variables(model)) == len(get_variables(make_model(action_size=2))) - 1
+    actor = make_actor(model, seed=0)
+    assert isinstance(actor, NumpyActor)
+    actor.set_values([v.numpy() for v in order_variables(model)], 0)
+    inputs = {"observation": np.tile(make_inputs()[0, :1], (2000, 1))}
+    means = actor.act(inputs, {}, exploit=True).actions["action"]
+    drawn = actor.act(inputs, {})
+    actions = drawn.actions["action"]
+    np.testing.assert_allclose((actions - means).std(axis=0), std, rtol=0.05)
+    each = -(((actions - means) / std) ** 2) / 2 - np.log(std) - math.log(2 * math.pi) / 2
+    np.testing.assert_allclose(drawn.log_prob, each.sum(-1), atol=1e-4)
+    compiled = CompiledActor(model, 0).act(inputs, {})
+    spread = (compiled.actions["action"] - means).std(axis=0)
+    np.testing.assert_allclose(spread, std, rtol=0.05)
+    seen = model.unroll({"observation": tf.constant(inputs["observation"][None])}, {}, None)
+    got = seen.distribution.log_prob(tf.constant(actions))
+    np.testing.assert_allclose(got, drawn.log_prob, atol=1e-4)
+
+
+def test_a_fixed_deviation_survives_dumping(tmp_path):
+    file = tmp_path / "experiment.yaml"
+    file.write_text("algorithm: {name: a2c, action_size: 2, std: [1, 0.5]}\n")
+    experiment = load_experiment(file)
+    assert experiment.algorithm.std == (1, 0.5)
+    (tmp_path / "config.yaml").write_text(dump_experiment(experiment))
+    assert load_experiment(tmp_path / "config.yaml").algorithm == experiment.algorithm
+
+
 @pytest.mark.parametrize("explore", [False, True])
 def test_bounded_actions_stay_within_their_bounds(explore):
     model = make_model(action_size=2, bounded=True, action_low=-2.0, action_high=(1.0, 3.0))
-    model.log_std.variable.assign([3.0, 3.0])
+    model.heads["action"].log_std.variable.assign([3.0, 3.0])
     actor = make_actor(model, seed=0)
     actor.set_values([v.numpy() for v in order_variables(model)], 0)
     inputs = {"observation": 100 * np.random.default_rng(0).standard_normal((200, 4), np.float32)}

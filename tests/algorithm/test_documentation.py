@@ -18,6 +18,7 @@ PAGES = "".join(
 )
 EXCERPTS = re.findall(r"```python\n# (docs/examples/\S+)\n(.*?)```", PAGES, re.DOTALL)
 MINIMAL = ROOT / "docs" / "examples" / "minimal"
+OWN_HEADS = ROOT / "docs" / "examples" / "own_heads"
 
 
 def test_the_pages_show_all_examples():
@@ -51,6 +52,14 @@ def test_the_minimal_algorithm_learns(tmp_path):
     assert result.global_t >= 60_000
     assert np.isfinite(result.mean_return)
     assert result.mean_return > 60
+
+
+def test_heads_of_ones_own_recall_what_the_encoder_has_seen(tmp_path):
+    """A cue, a blank, then the answer: without memory the best mean return is 0.5."""
+    sets = [f"run_dir={tmp_path}", "seed=1", "algorithm.max_global_step=12000"]
+    result = relaax_like.train(OWN_HEADS / "own_heads.yaml", sets)
+    assert result.global_t >= 12_000
+    assert result.mean_return > 0.8
 
 
 def load_example(name: str) -> ModuleType:

@@ -205,7 +205,7 @@ def test_it_learns_which_of_two_actions_the_state_asks_for():
     config = make_config(layers=(16,), rollout_steps=8, learning_rate=5e-3, gamma=0.5)
     chooser, random = Chooser(config, slots=8), np.random.default_rng(0)
     signs = random.choice([-1.0, 1.0], 8)
-    actions = chooser.step(signs[:, None] * np.ones((8, 4), np.float32))
+    actions = chooser.step((signs[:, None] * np.ones((8, 4))).astype(np.float32))
     hits = []
     for _ in range(1500):
         right = actions == (signs > 0)
@@ -275,14 +275,18 @@ def test_it_learns_a_continuous_action_that_follows_the_state():
     assert np.mean(rewards[-300:]) > -0.1
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["two networks", "one trunk"])
-def test_a_recurrent_policy_recalls_what_it_saw_two_steps_ago(shared):
+@pytest.mark.parametrize(
+    ("layers", "shared"),
+    [(({"lstm": 16},), False), (({"lstm": 16},), True), (({"lstm": 12}, {"lstm": 12}), True)],
+    ids=["two networks", "one trunk", "stacked"],
+)
+def test_a_recurrent_policy_recalls_what_it_saw_two_steps_ago(layers, shared):
     """A cue, a blank, then the answer: chance 1/2 per episode without memory, best 1.
 
     16 slots, 900 episodes each of three steps, seed 0; mean of the last 100 episodes.
     """
     config = make_config(
-        layers=({"lstm": 16},),
+        layers=layers,
         shared_network=shared,
         rollout_steps=12,
         learning_rate=3e-3,

@@ -210,7 +210,7 @@ def test_the_budget_ends_with_none(name):
         assert agent.reward_and_act(1.0, np.zeros(4)) is not None
         assert agent.reward_and_act(1.0, np.zeros(4)) is None
         assert agent.reward_and_reset(1.0) is None
-        assert server.version == 0  # the training has ended
+        assert server.finished == "budget of 3 env steps used up"
 
 
 @pytest.mark.parametrize("name", FOLDERS)

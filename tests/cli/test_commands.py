@@ -17,6 +17,8 @@ SUBCOMMANDS = (
     "train",
     "resume",
     "eval",
+    "serve",
+    "export",
     "plot",
     "compare",
     "status",
@@ -89,7 +91,7 @@ def test_help_of_subcommands_is_printed_without_loading_tensorflow(tmp_path: Pat
 RELAAX = find_command("relaax")
 READS_CONFIG = [
     *[[find_command(name), "--config"] for name in SERVERS],
-    *[[RELAAX, name] for name in ("run", "train", "eval")],
+    *[[RELAAX, name] for name in ("run", "train", "eval", "serve", "export")],
 ]
 
 

@@ -1,6 +1,6 @@
 """Section `network`: what it may say, what is refused and with which words, and dumping."""
 
-# covers F7
+# covers F7, P26
 
 import subprocess
 import sys
@@ -71,6 +71,15 @@ _GOOD = {
         ),
     ),
     "recurrent alone": ("[{gru: 5}]", (RecurrentConfig("gru", 5),)),
+    "several recurrent": (
+        "[{lstm: 64}, 8, {lstm: 64}, {gru: 3}]",
+        (
+            RecurrentConfig("lstm", 64),
+            DenseConfig(8),
+            RecurrentConfig("lstm", 64),
+            RecurrentConfig("gru", 3),
+        ),
+    ),
 }
 
 
@@ -131,11 +140,6 @@ _BAD = {
         "{layers: [{conv: {filters: 8, kernel: 3, stride: 0}}]}",
         "layers.0: conv.stride: expected an integer, 1 or more, got 0",
     ),
-    "two recurrent layers": (
-        "{layers: [{lstm: 3}, 8, {gru: 3}]}",
-        "layers: layer 2 (gru) is recurrent, but so is layer 0 (lstm); at most one recurrent "
-        "layer is supported",
-    ),
     "convolution after dense": (
         "{layers: [64, {conv: {filters: 8, kernel: 3, stride: 1}}]}",
         "layers: layer 1 (conv) is a convolution after layer 0 (64), whose output is not an "
@@ -153,8 +157,9 @@ _BAD = {
     ),
     "number for a list": ("{layers: 64}", "layers: expected a list, got 64"),
     "unknown activation": (
-        "{activation: sigmoid}",
-        "activation: expected 'tanh' or 'relu', got 'sigmoid'",
+        "{activation: sigmoit}",
+        "activation: expected 'tanh', 'relu', 'leaky_relu', 'elu', 'selu', 'gelu', 'silu', "
+        "'swish', 'sigmoid', 'softplus' or 'linear', got 'sigmoit'",
     ),
     "misspelt key": (
         "{layer: [64]}",

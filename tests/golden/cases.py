@@ -310,6 +310,8 @@ def _compute_gradients(experiment: Experiment, rollout: Rollout) -> Result:
     if load_model_module(experiment) is None:
         return {}
     module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
+    if not hasattr(module, "make_algorithm"):  # the agent makes it
+        return {}
     algorithm = module.make_algorithm(experiment.algorithm, make_model(experiment), 0)
     task = _find(*_TASK)(algorithm)
     gradients, costs = task.compute_gradients(

@@ -231,20 +231,8 @@ def test_beside_agents_the_parameter_server_tests_its_versions(tmp_path: Path) -
     assert min(copy.last_iter for copy in copies) >= 40
 
 
-MAKE_MODEL = """
-
-def make_model(config, seed):
-    return PolicyModel(config)
-"""
-
-
-@pytest.mark.parametrize("more", ["", MAKE_MODEL], ids=["without make_model", "with it"])
-def test_agents_that_cannot_play_with_values_at_hand_are_not_tested(
-    more: str, tmp_path: Path
-) -> None:
+def test_agents_that_cannot_play_with_values_at_hand_are_not_tested(tmp_path: Path) -> None:
     folder = shutil.copytree(ROOT / "algorithms" / "policy_gradient", tmp_path / "mine")
-    model = folder / "model.py"
-    model.write_text(model.read_text() + more)
     experiment = load_experiment(
         folder / "policy_gradient.yaml",
         ["algorithm.name=null", "algorithm.path=./", "learner.eval_freq=2"],

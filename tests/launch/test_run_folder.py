@@ -209,7 +209,7 @@ def test_processes_agree_on_the_folder_are_refused_and_resumed(cluster):
     assert roles >= {"parameter-server", "rlx-server", "environment"}
     assert read_command(run) == RUN
     log = (run / "log.txt").read_text()
-    assert log.count("finished: budget of 500 env steps used up") == 1
+    assert len(re.findall(r"\| \S+ finished: budget of 500 env steps used up", log)) == 1
     for process in ("ps", "rlx", "env"):
         assert re.search(rf"^\S+ \S+ {process}\S* +\| ", log, re.M)
     assert json.loads((run / "results.json").read_text())["global_t"] == read_steps(run)

@@ -94,10 +94,10 @@ def test_targets_phases_schedules_and_draws_go_on(tmp_path):
     assert read_run(tmp_path / "b" / "run")["steps"] == {"actor": 24, "critic": 48}
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_a_memory_goes_on(cell, tmp_path):
+@pytest.mark.parametrize("layers", ["{lstm: 8}", "{gru: 8}", "{lstm: 8}, {gru: 4}"])
+def test_a_memory_goes_on(layers, tmp_path):
     sets = (
-        *(f"algorithm.network={{layers: [{{{cell}: 8}}]}}", "algorithm.batch_size=4"),
+        *(f"algorithm.network={{layers: [{layers}]}}", "algorithm.batch_size=4"),
         *("environment.slots=3", "algorithm.max_global_step=768"),
     )
     straight, stopped = write_two(tmp_path, **make_uncompiled_ppo(tmp_path))

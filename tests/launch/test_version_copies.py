@@ -15,7 +15,7 @@ from relaax_like.learn.checkpoint import load_checkpoint
 
 
 def list_versions(folder: Path) -> list[int]:
-    names = [path.stem for path in (folder / "ckpt").glob("*.npz")]
+    names = [path.stem for path in (folder / "ckpt").glob("version_*.npz")]
     return sorted(int(name.removeprefix("version_")) for name in names)
 
 

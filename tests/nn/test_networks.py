@@ -1,6 +1,6 @@
 """Networks from their settings: shapes, names, seeds, and one number from every form of a pass."""
 
-# covers F7
+# covers F7, P26
 
 import numpy as np
 import pytest
@@ -21,6 +21,8 @@ DENSE_AND_RECURRENT = {
     "linear": [],
     "lstm": [16, {"lstm": 8}],
     "gru, then dense": [{"gru": 8}, 16],
+    "two lstms": [{"lstm": 8}, {"lstm": 6}],
+    "three, with dense between and behind": [{"gru": 8}, 16, {"lstm": 4}, {"gru": 3}, 5],
 }
 STEPS, BATCH = 6, 3
 BEGINS = np.zeros((STEPS, BATCH), bool)
@@ -83,6 +85,57 @@ def test_numpy_and_tensorflow_step_and_unroll_agree(layers):
         assert next_state is next_state_tf is states is want_states is None
 
 
+STACKED = [{"lstm": 8}, 5, {"gru": 4}, {"lstm": 3}]
+
+
+def test_stacked_layers_are_their_layers_one_after_another():
+    """Each by itself, with its own part of the memory: 16 numbers, then 4, then 6."""
+    network = make(STACKED)
+    assert network.state_size == 16 + 4 + 6
+    x, memory = (tf.constant(array) for array in make_arrays(network))
+    begins = tf.constant(BEGINS)
+    first, dense, gru, last, out = network.layers
+    y, one = first.unroll(x, memory[:, :16], begins)
+    y, two = gru.unroll(dense(y), memory[:, 16:20], begins)
+    y, three = last.unroll(y, memory[:, 20:], begins)
+    got, memories = network(x, memory, begins)
+    np.testing.assert_allclose(got, out(y), atol=1e-6)
+    np.testing.assert_allclose(memories, tf.concat([one, two, three], -1), atol=1e-6)
+
+
+def test_a_row_of_a_stacked_network_does_not_depend_on_the_others():
+    network = make(STACKED)
+    bind(network)
+    x, memory = make_arrays(network)
+    y, after = network(x[0], memory)
+    unrolled, memories = network(tf.constant(x), tf.constant(memory), tf.constant(BEGINS))
+    for row in range(BATCH):
+        own = slice(row, row + 1)
+        y_alone, after_alone = network(x[0, own], memory[own])
+        np.testing.assert_allclose(y[own], y_alone, atol=1e-6)
+        np.testing.assert_allclose(after[own], after_alone, atol=1e-6)
+        parts = (tf.constant(array) for array in (x[:, own], memory[own], BEGINS[:, own]))
+        alone, memories_alone = network(*parts)
+        np.testing.assert_allclose(unrolled[:, own], alone, atol=1e-6)
+        np.testing.assert_allclose(memories[:, own], memories_alone, atol=1e-6)
+
+
+def test_no_gradient_of_a_stacked_network_crosses_the_beginning_of_an_episode():
+    network = make(STACKED)
+    x, memory = (tf.constant(array) for array in make_arrays(network))
+    with tf.GradientTape() as tape:
+        tape.watch([x, memory])
+        y, _ = network(x, memory, tf.constant(BEGINS))
+        later = tf.reduce_sum(y[4:])
+    d_x, d_memory = tape.gradient(later, [x, memory])
+    # Row 0 begins an episode at step 4, row 1 at step 2, and row 2 at none.
+    assert not d_x[:4, 0].numpy().any()
+    assert not d_x[:2, 1].numpy().any()
+    assert not d_memory[:2].numpy().any()
+    assert d_x[:, 2].numpy().any(-1).all()
+    assert d_memory[2].numpy().all()
+
+
 def test_a_dense_network_by_hand():
     network = make([2], input_shape=(2, 1), outputs=1, activation="relu")
     for variable, value in {
@@ -106,6 +159,14 @@ NAMES = {
     "dense": ([8, 8], "0.W 0.b 1.W 1.b out.W out.b"),
     "lstm": ([8, {"lstm": 8}], "0.W 0.b lstm.U lstm.W lstm.b out.W out.b"),
     "gru": ([{"gru": 8}, 8], "1.W 1.b gru.U gru.W gru.b out.W out.b"),
+    "two lstms": (
+        [{"lstm": 8}, 8, {"lstm": 8}],
+        "1.W 1.b lstm.2.U lstm.2.W lstm.2.b lstm.U lstm.W lstm.b out.W out.b",
+    ),
+    "lstm and gru": (
+        [{"lstm": 8}, {"gru": 8}],
+        "gru.1.U gru.1.W gru.1.b lstm.U lstm.W lstm.b out.W out.b",
+    ),
     "conv": ([CONV, CONV, 8], "0.W 0.b 1.W 1.b 2.W 2.b out.W out.b"),
     "a3c": (["a3c"], "a3c.0.W a3c.0.b a3c.1.W a3c.1.b a3c.dense.W a3c.dense.b out.W out.b"),
 }
@@ -123,7 +184,11 @@ def test_names_of_variables_are_unique_in_the_largest_network():
     assert len(by_name(network)) == len(network.trainable_variables) == 41
 
 
-@pytest.mark.parametrize("layers", [[8, {"lstm": 8}], ["impala"]], ids=["lstm", "impala"])
+@pytest.mark.parametrize(
+    "layers",
+    [[8, {"lstm": 8}], [{"lstm": 8}, {"lstm": 8}], ["impala"]],
+    ids=["lstm", "two lstms", "impala"],
+)
 def test_initial_values_follow_the_seed(layers):
     one, same, other = (make(layers, (36, 36, 1), seed=seed) for seed in (3, 3, 4))
     for name, variable in by_name(one).items():
@@ -280,9 +345,10 @@ class Policy(Model):
         (([16], (2, 3)), NumpyActor),
         (([{"lstm": 8}], (4,)), NumpyActor),
         (([{"gru": 8}], (4,)), NumpyActor),
+        (([{"lstm": 8}, 8, {"gru": 8}], (4,)), NumpyActor),
         (([CONV, 8, {"lstm": 8}], (9, 9, 1), "uint8"), CompiledActor),
     ],
-    ids=["dense", "lstm", "gru", "conv"],
+    ids=["dense", "lstm", "gru", "stacked", "conv"],
 )
 def test_one_model_acts_in_the_form_that_its_layers_allow(arguments, form):
     model = Policy(*arguments)

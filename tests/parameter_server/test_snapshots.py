@@ -36,6 +36,7 @@ from relaax_like.parameter_server.snapshots import (
     read_best,
     read_latest,
     read_newest_manifest,
+    read_version,
     select_kept,
 )
 from relaax_like.wire.errors import ConfigError, SnapshotError
@@ -597,3 +598,17 @@ def test_keeping_none_is_refused(tmp_path: Path) -> None:
 def test_keeping_fewer_than_none_of_the_best_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="keep_best: -1"):
         Snapshots(tmp_path, keep_best=-1)
+
+
+def test_a_version_is_read_by_its_number_or_refused_with_those_that_exist(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError, match=r"no snapshot of version 2; there are .* no version$"):
+        read_version(tmp_path, 2)
+    with Snapshots(tmp_path) as snapshots:
+        for version in (3, 10):
+            snapshots.save(make_state(10 * version, version))
+        assert_same(read_version(tmp_path, 3), make_state(30, 3))
+        with pytest.raises(SnapshotError, match=r"no snapshot of version 2; .* snapshots of 3, 10"):
+            read_version(tmp_path, 2)
+        (snapshots.path_of(make_state(30, 3)) / "values.npy").write_bytes(b"")
+        with pytest.raises(SnapshotError, match=r"the snapshot is damaged .*use another version"):
+            read_version(tmp_path, 3)

@@ -18,11 +18,6 @@ def make_model(config, seed):
     model.xla = False
     return model
 """
-# Of an algorithm whose agent makes the model itself.
-UNCOMPILED_CLASS = """
-
-PolicyModel.xla = False
-"""
 
 
 def copy_uncompiled(name: str, folder: Path, more: str = "") -> Path:
@@ -35,9 +30,7 @@ def copy_uncompiled(name: str, folder: Path, more: str = "") -> Path:
     """
     copy = folder / name
     shutil.copytree(ROOT / "algorithms" / name, copy, ignore=shutil.ignore_patterns("__*"))
-    has_function = "def make_model(" in (copy / "model.py").read_text()
-    change = UNCOMPILED if has_function else UNCOMPILED_CLASS
-    for file, code in (("model.py", change), ("algorithm.py", more)):
+    for file, code in (("model.py", UNCOMPILED), ("algorithm.py", more)):
         path = copy / file
         path.write_text(path.read_text() + code)
     return copy

@@ -10,8 +10,8 @@ import numpy as np
 
 from relaax_like.client import Interactor, RlxClient
 from relaax_like.client.interactor import Transition
+from relaax_like.client.values import UserSpace
 from relaax_like.wire import Box, Discrete
-from relaax_like.wire.spaces import Space
 
 AGENTS, OBSERVATIONS, BRANCH = 4, 3, 2
 
@@ -65,8 +65,8 @@ class SceneSlots:
     """The scene as a vector of environments, one slot per agent of the behavior."""
 
     slots = AGENTS
-    observation_space: Space = Box(dtype="float32", shape=(OBSERVATIONS,))
-    action_space: Space = Discrete(n=BRANCH)
+    observation_space: UserSpace = Box(dtype="float32", shape=(OBSERVATIONS,))
+    action_space: UserSpace = Discrete(n=BRANCH)
 
     def __init__(self, scene: Scene):
         self._scene = scene

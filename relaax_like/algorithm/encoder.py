@@ -1,0 +1,131 @@
+"""Encoder: from observations, as the settings describe them, to features for heads of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from relaax_like.algorithm.model import Specs, Tensors
+from relaax_like.config.encoder import EncoderConfig
+from relaax_like.nn.layers import Values
+from relaax_like.nn.module import Module
+from relaax_like.nn.networks import Branch, make_network
+from relaax_like.nn.normalization import Normalizer
+from relaax_like.wire.spaces import OBSERVATION
+
+
+class Encoder(Module):
+    """Normalises the observations, joins those of several leaves, and computes the network.
+
+        class QModel(Model):
+            def __init__(self, config, seed):  # config: an EncoderConfig
+                super().__init__()
+                self.encoder = Encoder(config, seed=seed)
+                self.head = Dense("q", self.encoder.features, config.num_actions, seed=seed)
+
+            def get_input_specs(self):
+                return self.encoder.get_input_specs()
+
+            def get_state_specs(self):
+                return self.encoder.get_state_specs()
+
+            def policy(self, inputs, memory, explore):
+                features, memory = self.encoder(inputs, memory)
+                q = self.head(features)
+                return {"action": make_epsilon_greedy(q, explore["epsilon"])}, memory
+
+    Acts in NumPy, unless there are images. A `Target` of an encoder uses its running statistics.
+
+    Attributes:
+      features: width of what comes out.
+      normalizers: of the leaves that are normalised.
+
+    Args:
+      config: what is observed, and the layers.
+      seed: of the initial values.
+      name: first part of the variables' names, and name of its memory.
+      normalizers: those of another encoder of the model, which this one is to share; None: its own.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        *,
+        seed: int,
+        name: str = "encoder",
+        normalizers: Mapping[str, Normalizer] | None = None,
+    ):
+        super().__init__(name=name)
+        self._config = config
+        self.normalizers = dict(make_normalizers(config) if normalizers is None else normalizers)
+        self.network = make_network(name, config.network, get_inputs(config), None, seed=seed)
+        self.features = self.network.features
+
+    def get_input_specs(self) -> Specs:
+        """Returns `Model.get_input_specs`: one observation, leaf by leaf."""
+        return make_input_specs(self._config)
+
+    def get_state_specs(self) -> Specs:
+        """Returns `Model.get_state_specs`, or this encoder's part of it; [] without a memory."""
+        size = self.network.state_size
+        return [(self.name, {"shape": [size]})] if size else []
+
+    def __call__(
+        self, inputs: Tensors, memory: Tensors, begins: Values | None = None
+    ) -> tuple[Values, dict[str, Values]]:
+        """Computes one step for each row, or the steps of rollouts one after another.
+
+        In NumPy for arrays, in TensorFlow for tensors; see `Network`.
+
+        Args:
+          inputs: observations by name, `[..., *shape]`; others than its own are left alone.
+          memory: by name: before the step, `[..., size]`; with `begins` before the first step,
+            `[B, size]`. Others than its own are left alone.
+          begins: `batch.begins`, if the inputs are `[T, B, *shape]`; None: each row is a step by
+            itself.
+
+        Returns:
+          The features `[..., features]`, and its memory after each step, name -> `[..., size]`; {}
+          without a memory.
+        """
+        x = read_observations(self._config, self.normalizers, inputs)
+        before = memory[self.name] if self.network.state_size else None
+        features, after = self.network(x, before, begins)
+        return features, {} if after is None else {self.name: after}
+
+
+def make_input_specs(config: EncoderConfig) -> Specs:
+    """Returns the specs of one observation, leaf by leaf: flat, or an image."""
+    images = config.images
+    return [
+        (leaf, {"shape": shape, "dtype": "uint8" if leaf in images else "float32"})
+        for leaf, shape in config.input_shapes.items()
+    ]
+
+
+def get_inputs(config: EncoderConfig) -> tuple[int, ...] | dict[str, Branch]:
+    """Returns what `make_network` is to know of the observations."""
+    shapes = config.input_shapes
+    if config.observations is None:
+        return shapes[OBSERVATION]
+    return {leaf: Branch(shapes[leaf], own.layers) for leaf, own in config.observations.items()}
+
+
+def make_normalizers(config: EncoderConfig) -> dict[str, Normalizer]:
+    """Returns those of the leaves that are normalised; images are not."""
+    if not config.has_normalizer:
+        return {}
+    vectors = config.input_shapes.keys() - set(config.images)
+    return {leaf: Normalizer(leaf, config.input_shapes[leaf]) for leaf in sorted(vectors)}
+
+
+def read_observations(
+    config: EncoderConfig, normalizers: Mapping[str, Normalizer], inputs: Mapping[str, Values]
+) -> Values:
+    """Returns what the networks see, normalised; of several leaves by name."""
+    if config.observations is None:
+        x, normalizer = inputs[OBSERVATION], normalizers.get(OBSERVATION)
+        return x if normalizer is None else normalizer(x)
+    return {
+        leaf: normalizers[leaf](inputs[leaf]) if leaf in normalizers else inputs[leaf]
+        for leaf in config.observations
+    }

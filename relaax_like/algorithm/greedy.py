@@ -1,0 +1,251 @@
+"""A model's greedy policy as one TensorFlow function of named arrays: what is exported."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relaax_like.algorithm.acting import Actor, NumpyActor
+from relaax_like.algorithm.exploration import Exploration
+from relaax_like.algorithm.model import Model, Specs, get_normalizers, order_variables
+from relaax_like.nn.lazy_tensorflow import tf
+from relaax_like.wire.errors import ConfigError
+
+# What the names of memory begin with, before and after a step.
+MEMORY, NEXT_MEMORY = "memory/", "next_memory/"
+
+# Read by ONNX Runtime 1.12 and newer.
+OPSET = 17
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class GreedyPolicy:
+    """Computes what a model's policy does greedily, for B rows at once.
+
+        policy = GreedyPolicy(model, values, config)
+        policy.save(folder)  # a SavedModel
+        policy.save_onnx(file, {"version": "844"})
+
+    Inputs are the observations by leaf, and `memory/NAME` for each memory that actions depend on.
+    Outputs are the actions by name, `ACTION/logits` and the like, which they are computed from, and
+    `next_memory/NAME`. Actions are those of the distribution: integers count from 0, and numbers
+    are clipped to no bounds, except those of a policy that squashes its actions into them.
+
+    Attributes:
+      inputs: name -> `[None, ...]` tf.TensorSpec.
+      outputs: name -> `[None, ...]` symbolic tensor.
+      keys: name -> its name in the files, a Python identifier: `memory_policy` for `memory/policy`.
+
+    Args:
+      model: its variables are set.
+      values: of all variables, in manifest order.
+      config: with schedules that the policy explores by; None: without any.
+      global_t: environment steps of the run, for schedules.
+
+    Raises:
+      ConfigError: an observation has the name of an output.
+    """
+
+    def __init__(
+        self, model: Model, values: Sequence[np.ndarray], config: Any = None, global_t: int = 0
+    ):
+        for variable, value in zip(order_variables(model), values, strict=True):
+            variable.assign(value)
+        self._model = model
+        self._explore = {
+            name: float(array[0])
+            for name, array in Exploration(model, config).compute(global_t, 1).items()
+        }
+        self._trace([name for name, _ in model.get_state_specs()])
+        needed = self._find_memory()
+        if needed != self.memory:
+            self._trace(needed)
+
+    @property
+    def memory(self) -> list[str]:
+        """Names of the memory that actions depend on."""
+        return [name.removeprefix(MEMORY) for name in self.inputs if name.startswith(MEMORY)]
+
+    def save(self, folder: Path) -> None:
+        """Writes a SavedModel; its signature is `serving_default`."""
+        holder = tf.Module()
+        holder.captured = list(self._function.variables)  # what is not found in it is not saved
+        tf.saved_model.save(holder, str(folder), signatures={"serving_default": self._function})
+
+    def save_onnx(self, file: Path, metadata: Mapping[str, str]) -> None:
+        """Writes an ONNX model.
+
+        Operations that ONNX lacks are logged as errors; the file cannot be loaded then.
+
+        Args:
+          file: to write.
+          metadata: text by name, to be stored in the file.
+
+        Raises:
+          ModuleNotFoundError: onnx or tf2onnx is missing.
+        """
+        import onnx
+        import tf2onnx
+
+        # It traces functions by itself, but passes no arguments by name.
+        traced = types.SimpleNamespace(get_concrete_function=lambda: self._function)
+        model, _ = tf2onnx.convert.from_function(traced, (), opset=OPSET)
+        onnx.helper.set_model_props(model, dict(metadata))
+        file.write_bytes(model.SerializeToString())
+
+    def run_saved(self, folder: Path, inputs: Arrays) -> dict[str, np.ndarray]:
+        """Loads what `save` has written, and computes the outputs."""
+        signature = tf.saved_model.load(str(folder)).signatures["serving_default"]
+        found = signature(**{self.keys[n]: tf.constant(a) for n, a in inputs.items()})
+        return {name: found[self.keys[name]].numpy() for name in self.outputs}
+
+    def run_actor(self, actor: Actor, inputs: Arrays) -> dict[str, np.ndarray]:
+        """Computes the outputs as agents do.
+
+        Args:
+          actor: of the same model; it has the values.
+          inputs: by name.
+        """
+        rows = len(next(iter(inputs.values())))
+        observations = {name: inputs[name] for name, _ in self._model.get_input_specs()}
+        memory = {
+            name: inputs.get(MEMORY + name, np.zeros((rows, *p["shape"]), np.float32))
+            for name, p in self._model.get_state_specs()
+        }
+        prediction = actor.act(observations, memory, exploit=True)
+        explore = {name: np.full(rows, x, np.float32) for name, x in self._explore.items()}
+        arguments: list[Any] = [observations, memory, *([explore] if explore else [])]
+        if not isinstance(actor, NumpyActor):
+            arguments = [{k: tf.constant(a) for k, a in part.items()} for part in arguments]
+        distributions, _ = self._model.policy(*arguments)
+        found = {**prediction.actions, **_get_parameters(distributions)}
+        found.update((NEXT_MEMORY + name, prediction.next_states[name]) for name in self.memory)
+        return {name: np.asarray(array) for name, array in found.items()}
+
+    def make_random_inputs(self, rows: int, seed: int) -> dict[str, np.ndarray]:
+        """Draws inputs, `[rows, ...]`: of normalised observations such as the policy has seen."""
+        random = np.random.default_rng(seed)
+        moments = {n.statistic: n for n in get_normalizers(self._model)}
+        inputs: dict[str, np.ndarray] = {}
+        for name, spec in self.inputs.items():
+            shape = (rows, *spec.shape[1:])
+            dtype = spec.dtype.as_numpy_dtype
+            if np.dtype(dtype).kind != "f":
+                inputs[name] = random.integers(256 if dtype == np.uint8 else 2, size=shape)
+            elif name.startswith(MEMORY):
+                inputs[name] = random.uniform(-1, 1, shape)
+            else:
+                inputs[name] = random.standard_normal(shape)
+                if name in moments:
+                    normalizer = moments[name]
+                    count = max(float(normalizer.count.numpy()), 1.0)
+                    deviation = np.sqrt(normalizer.m2.numpy() / count)
+                    inputs[name] = normalizer.mean.numpy() + deviation * inputs[name]
+            inputs[name] = inputs[name].astype(dtype)
+        return inputs
+
+    def _trace(self, memory: Sequence[str]) -> None:
+        """Makes the function, with these memories alone."""
+        specs = _to_tensor_specs(self._model.get_input_specs())
+        kept = [(name, p) for name, p in self._model.get_state_specs() if name in memory]
+        specs.update(_to_tensor_specs([(MEMORY + name, p) for name, p in kept]))
+        keys = _make_identifiers(specs)
+        out_keys: dict[str, str] = {}
+
+        def act(**tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+            outputs = self._compute({name: tensors[keys[name]] for name in specs}, memory)
+            out_keys.update(_make_identifiers(outputs, keys.values()))
+            return {out_keys[name]: tensor for name, tensor in outputs.items()}
+
+        signature = {
+            keys[name]: tf.TensorSpec(spec.shape, spec.dtype, keys[name])
+            for name, spec in specs.items()
+        }
+        function = tf.function(act).get_concrete_function(**signature)
+        self._function, self.keys, self.inputs = function, {**keys, **out_keys}, specs
+        # The function's outputs are sorted by their keys.
+        by_key = dict(zip(sorted(out_keys.values()), function.outputs, strict=True))
+        self.outputs = {name: by_key[key] for name, key in out_keys.items()}
+        if twice := self.inputs.keys() & self.outputs.keys():
+            raise ConfigError(
+                f"export: {', '.join(sorted(twice))} is both an observation and an action; rename "
+                "the observation in the environment"
+            )
+
+    def _compute(self, tensors: Mapping[str, tf.Tensor], memory: Sequence[str]) -> dict[str, Any]:
+        model = self._model
+        observations = {name: tensors[name] for name, _ in model.get_input_specs()}
+        rows = tf.shape(next(iter(observations.values())))[0]
+        states = {
+            name: tensors[MEMORY + name] if name in memory else tf.zeros([rows, *p["shape"]])
+            for name, p in model.get_state_specs()
+        }
+        explore = {name: tf.fill([rows], value) for name, value in self._explore.items()}
+        distributions, after = model.policy(observations, states, *([explore] if explore else []))
+        outputs = {name: one.mode() for name, one in distributions.items()}
+        outputs.update(_get_parameters(distributions))
+        outputs.update((NEXT_MEMORY + name, after[name]) for name in memory)
+        return outputs
+
+    def _find_memory(self) -> list[str]:
+        """Returns the memory that the actions depend on, now or later."""
+        found: list[str] = []
+        while True:
+            wanted = [
+                tensor
+                for name, tensor in self.outputs.items()
+                if not name.startswith(NEXT_MEMORY) or name.removeprefix(NEXT_MEMORY) in found
+            ]
+            needed = _find_ancestors(wanted)
+            new = [name for name in self.memory if self.keys[MEMORY + name] in needed]
+            if new == found:
+                return found
+            found = new
+
+
+def _find_ancestors(tensors: Iterable[Any]) -> set[str]:
+    """Returns the names of all operations of a graph that tensors are computed from."""
+    found: set[str] = set()
+    waiting = [tensor.op for tensor in tensors]
+    while waiting:
+        op = waiting.pop()
+        if op.name not in found:
+            found.add(op.name)
+            waiting += [tensor.op for tensor in op.inputs]
+    return found
+
+
+def _get_parameters(distributions: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        f"{name}/{part}": value
+        for name, distribution in distributions.items()
+        for part, value in getattr(distribution, "get_parameters", dict)().items()
+    }
+
+
+def _to_tensor_specs(specs: Specs) -> dict[str, tf.TensorSpec]:
+    return {
+        name: tf.TensorSpec([None, *p["shape"]], p.get("dtype", "float32")) for name, p in specs
+    }
+
+
+def _make_identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
+    """Returns a different Python identifier for each name, and none that is taken."""
+    used = set(taken)
+    keys: dict[str, str] = {}
+    for name in names:
+        key = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        if not key.isidentifier() or keyword.iskeyword(key):
+            key = f"x_{key}"
+        while key in used:
+            key += "_"
+        keys[name] = key
+        used.add(key)
+    return keys

@@ -1,0 +1,18 @@
+"""`relaax serve`: a run's policy for clients, without training."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.process import setup_logging
+from relaax_like.launch.runs import find_experiment
+
+
+def serve_run(run: Path, version: str, overrides: Sequence[str]) -> int:
+    """Serves until a signal comes; returns the exit status."""
+    file, folders = find_experiment(run)
+    experiment = load_experiment(file, [*folders, *overrides])
+    setup_logging(experiment.rlx_server.log_level)
+    from relaax_like.launch.serving import run_policy_server
+
+    return run_policy_server(experiment, version)

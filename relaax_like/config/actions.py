@@ -1,0 +1,177 @@
+"""Settings of actions: one entry for each leaf of the environment's action space.
+
+    actions:
+      move: {num: 4}
+      arm/aim: {size: 2, bounded: true, low: -1, high: 1}
+      arm/grip: {binary: 3}
+
+Leaves are named by their path in a Dict or Tuple space; the only leaf of another space is `action`.
+Each has a distribution of its own. Given the observation, they are independent of each other: the
+probability of all actions together is the product of theirs.
+"""
+
+from typing import Annotated, Any, Final, Literal, Self
+
+import numpy as np
+from pydantic import BeforeValidator, Field, model_validator
+
+from relaax_like.config.base import Settings
+from relaax_like.config.problems import describe_value
+from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+
+LEARNED: Final = "learned"
+
+
+def _parse_choices(value: Any) -> Any:
+    several = isinstance(value, list | tuple)
+    sizes, least = (list(value), 1) if several else ([value], 2)
+    whole = all(isinstance(size, int) and not isinstance(size, bool) for size in sizes)
+    if value is None or (sizes and whole and min(sizes) >= least):
+        return tuple(value) if several else value
+    raise ValueError(
+        "expected a number of 2 or more, or a list of numbers of 1 or more (one per "
+        f"choice), got {value if several else describe_value(value)}"
+    )
+
+
+def _parse_std(value: Any) -> Any:
+    several = isinstance(value, list | tuple)
+    numbers = list(value) if several else [value]
+    if value == LEARNED or (numbers and all(map(_is_positive, numbers))):
+        return tuple(value) if several else value
+    raise ValueError(
+        "expected learned, a number above 0, or a list of such numbers (one per component), got "
+        f"{value if several else describe_value(value)}"
+    )
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+Bound = float | tuple[float, ...]
+Choices = Annotated[int | tuple[int, ...] | None, BeforeValidator(_parse_choices)]
+Std = Annotated[Literal["learned"] | float | tuple[float, ...], BeforeValidator(_parse_std)]
+
+
+class ActionConfig(Settings):
+    """One entry of the section `actions`; its key is the leaf's name."""
+
+    num: Choices = None
+    """Number of discrete actions; a list for several choices at once, with the number of actions of
+    each (MultiDiscrete). Set exactly one of num, size and binary."""
+    size: int | None = Field(default=None, ge=1)
+    """Number of components of a continuous action (a Box)."""
+    binary: int | None = Field(default=None, ge=1)
+    """Number of switches, each on or off (MultiBinary)."""
+    std: Std = LEARNED
+    """Continuous actions: standard deviation, learned, or fixed: a number, or one per component."""
+    log_std_init: float = 0.0
+    """Continuous actions: initial logarithm of a learned standard deviation."""
+    bounded: bool = False
+    """Continuous actions: squash them into low .. high with tanh."""
+    low: Bound | None = None
+    """With bounded: lowest action of the environment, as one number or one per component."""
+    high: Bound | None = None
+    """With bounded: highest action of the environment, as one number or one per component."""
+
+    @model_validator(mode="after")
+    def _validate_action(self) -> Self:
+        given = [own for own in (self.num, self.size, self.binary) if own is not None]
+        if len(given) != 1:
+            raise ValueError(
+                "set exactly one of num (discrete), size (continuous) and binary (switches)"
+            )
+        self.validate_keys()
+        return self
+
+    def validate_keys(self, prefix: str = "") -> None:
+        """Checks the keys of continuous actions.
+
+        Args:
+          prefix: what the keys size, low and high begin with in the file.
+
+        Raises:
+          ValueError: they contradict each other.
+        """
+        self._validate_bounds(prefix)
+        self._validate_std(f"{prefix}size")
+
+    @property
+    def space(self) -> Space:
+        """The leaf as the distribution's actions have it."""
+        if isinstance(self.num, int):
+            return Discrete(n=self.num)
+        if self.num is not None:
+            return MultiDiscrete(n=self.num, shape=(len(self.num),))
+        if self.binary is not None:
+            return MultiBinary(dtype="int64", shape=(self.binary,))
+        assert self.size is not None
+        shape = (self.size,)
+        if not self.bounded:
+            return Box(dtype="float32", shape=shape)
+        low, high = self._spread(self.low, "low"), self._spread(self.high, "high")
+        return Box(dtype="float32", shape=shape, low=low, high=high)
+
+    @property
+    def fixed_log_std(self) -> np.ndarray | None:
+        """Logarithm of the standard deviation, `[size] float32`; None: it is learned."""
+        if self.std == LEARNED:
+            return None
+        std = np.asarray(self.std, np.float64)
+        return np.log(np.broadcast_to(std, (self.size or 0,))).astype(np.float32)
+
+    def _validate_bounds(self, prefix: str) -> None:
+        low_key, high_key = f"{prefix}low", f"{prefix}high"
+        given = [
+            key for key, bound in ((low_key, self.low), (high_key, self.high)) if bound is not None
+        ]
+        if not self.bounded:
+            if given:
+                raise ValueError(
+                    f"{given[0]} has no effect without bounded: true; set bounded, or remove "
+                    f"{given[0]}"
+                )
+            return
+        if self.size is None or len(given) < 2:
+            raise ValueError(
+                f"bounded: true also needs {prefix}size, {low_key} and {high_key} (continuous "
+                "actions and their bounds)"
+            )
+        low = self._spread(self.low, low_key, f"{prefix}size")
+        high = self._spread(self.high, high_key, f"{prefix}size")
+        if not (low < high).all():
+            raise ValueError(
+                f"{low_key}: {low.tolist()}, expected less than {high_key} {high.tolist()} "
+                "in every component"
+            )
+
+    def _validate_std(self, size_key: str) -> None:
+        if self.std == LEARNED:
+            return
+        if self.size is None:
+            raise ValueError(
+                f"std: {self.std} also needs {size_key}; only continuous actions have a standard "
+                "deviation"
+            )
+        if self.log_std_init:
+            raise ValueError(
+                f"log_std_init: {self.log_std_init:g} has no effect with std: {self.std}, which is "
+                "fixed; remove one of them"
+            )
+        if isinstance(self.std, tuple) and len(self.std) != self.size:
+            raise ValueError(
+                f"std: {len(self.std)} numbers, expected one number, or {self.size} (one per "
+                f"component, {size_key})"
+            )
+
+    def _spread(self, bound: Bound | None, key: str, size_key: str = "size") -> np.ndarray:
+        """Returns one number per component, `[size] float32`."""
+        assert self.size is not None
+        array = np.asarray(bound, np.float32)
+        if array.shape not in ((), (self.size,)):
+            raise ValueError(
+                f"{key}: {len(array)} numbers, expected one number, or {self.size} "
+                f"(one per component, {size_key})"
+            )
+        return np.broadcast_to(array, (self.size,)).copy()

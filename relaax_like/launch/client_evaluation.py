@@ -1,0 +1,154 @@
+"""Greedy evaluation of a run whose environments are clients: they connect, and play here."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from relaax_like.config.models import Experiment
+from relaax_like.launch.evaluation import Evaluation
+from relaax_like.launch.process import EXIT_ERROR, Shutdown, Stopped
+from relaax_like.launch.rlx_server import end_server, serve_until_stopped
+from relaax_like.launch.serving import open_policy_server
+from relaax_like.rlx_server.episodes import SlotEpisode
+from relaax_like.rlx_server.session import Session
+from relaax_like.wire.errors import RelaaxError
+from relaax_like.wire.reports import Event
+
+logger = logging.getLogger(__name__)
+
+_POLL_SEC = 0.05
+# Longest wait for clients to be notified of the end.
+_FAREWELL_SEC = 3.0
+
+
+class ClientEpisodes:
+    """Collects episodes of clients that come and go, the same number from each slot. Thread-safe.
+
+    The first episodes to end, of all slots together, would be the short ones. So only complete
+    rounds count: in a round, each connected slot has ended one more episode. A slot whose client
+    has left counts with what it has played.
+
+    Args:
+      wanted: number of episodes.
+    """
+
+    def __init__(self, wanted: int):
+        self._wanted = wanted
+        self._lock = threading.Lock()  # guards all below
+        # Session -> episodes of each slot.
+        self._open: dict[str, list[list[SlotEpisode]]] = {}
+        self._left: list[list[SlotEpisode]] = []
+        self._taken: list[SlotEpisode] = []
+
+    def join(self, session: str, slots: int) -> None:
+        """Takes note of a client's slots."""
+        with self._lock:
+            self._open[session] = [[] for _ in range(slots)]
+
+    def leave(self, session: str) -> None:
+        """Takes note that a client has gone."""
+        with self._lock:
+            self._left += self._open.pop(session, [])
+            self._look()
+
+    def add(self, session: str, episodes: Sequence[SlotEpisode]) -> None:
+        """Adds episodes of a client that have ended."""
+        with self._lock:
+            for episode in episodes:
+                self._open[session][episode.slot].append(episode)
+            self._look()
+
+    @property
+    def taken(self) -> list[SlotEpisode]:
+        """The episodes to evaluate, round by round; [] until there are enough."""
+        return self._taken
+
+    @property
+    def count(self) -> int:
+        """Number of episodes that would count now."""
+        with self._lock:
+            return len(self._list_rounds())
+
+    def _look(self) -> None:
+        rounds = [] if self._taken else self._list_rounds()
+        if len(rounds) >= self._wanted:
+            self._taken = rounds[: self._wanted]
+
+    def _list_rounds(self) -> list[SlotEpisode]:
+        playing = [own for slots in self._open.values() for own in slots]
+        everybody = [*self._left, *playing]
+        rounds = min(map(len, playing), default=max(map(len, everybody), default=0))
+        return [own[number] for number in range(rounds) for own in everybody if number < len(own)]
+
+
+def evaluate_with_clients(
+    experiment: Experiment, episodes: int, version: str, timeout_sec: float
+) -> Evaluation:
+    """Waits for clients, and lets them play with a snapshot; ends when there are enough episodes.
+
+    The clients are notified as at a training's end. A running training is not disturbed.
+
+    Args:
+      experiment: of the run; its section `relaax-rlx-server` says where to listen.
+      episodes: to play; see `ClientEpisodes`.
+      version: see `read_snapshot`.
+      timeout_sec: longest time without a message of any client.
+
+    Raises:
+      RelaaxError: no client has said anything for that long; or as `run_policy_server`.
+      Stopped: a signal came.
+    """
+    shutdown = Shutdown()
+    played = ClientEpisodes(episodes)
+    done = f"the evaluation has its {episodes} episodes"
+
+    def watch_session(session: Session) -> None:
+        def report(event: Event, client: str) -> None:
+            if event == Event.JOINED:
+                played.join(session.name, session.slots)
+            elif event == Event.LEFT:
+                played.leave(session.name)
+
+        session.report = report
+        session.on_episodes = lambda ended: played.add(session.name, ended)
+        session.get_end = lambda: done if played.taken else ""
+
+    with open_policy_server(experiment, version, shutdown, watch_session) as (server, policy):
+
+        async def wait_for_episodes() -> None:
+            heard = time.monotonic()
+            while not played.taken:
+                greeted = [c.last_heard for c in server.connections if c.session.greeted]
+                heard = max([heard, *greeted])
+                if time.monotonic() - heard > timeout_sec:
+                    shutdown.request(EXIT_ERROR)
+                    return
+                await asyncio.sleep(_POLL_SEC)
+            deadline = time.monotonic() + _FAREWELL_SEC
+            while server.clients and time.monotonic() < deadline:
+                await asyncio.sleep(_POLL_SEC)
+            shutdown.request(0)
+
+        def start_waiting() -> None:
+            server.loop.call_soon_threadsafe(lambda: server.run(wait_for_episodes()))
+
+        serve_until_stopped(server, experiment.rlx_server, shutdown, start_waiting)
+    status = end_server(server, shutdown)
+    if status == EXIT_ERROR:
+        raise RelaaxError(
+            f"{played.count} of {episodes} episodes: no client has said anything for "
+            f"{timeout_sec:g} s; connect environments to {experiment.rlx_server.bind}, or raise "
+            "--timeout"
+        )
+    if not played.taken:
+        raise Stopped(status)
+    return Evaluation(
+        returns=np.array([episode.episode_return for episode in played.taken]),
+        lengths=np.array([episode.length for episode in played.taken]),
+        global_t=policy.global_t,
+        version=policy.version,
+    )

@@ -1,0 +1,234 @@
+"""`relaax export`: a run's greedy policy as ONNX and SavedModel, compared with the run's agents."""
+
+import importlib
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from relaax_like.config.models import Experiment
+from relaax_like.config.seeds import derive_seed
+from relaax_like.launch.agents import validate_values
+from relaax_like.launch.algorithm_code import naming_place
+from relaax_like.launch.learners import load_model_module, make_model
+from relaax_like.launch.process import without_native_stderr
+from relaax_like.launch.saved_policy import LATEST, read_snapshot
+from relaax_like.wire.errors import ConfigError, RelaaxError
+
+if TYPE_CHECKING:  # It imports TensorFlow.
+    from relaax_like.algorithm.greedy import GreedyPolicy
+
+ONNX_FILE, SAVED_MODEL = "policy.onnx", "saved_model"
+_ROWS = 1_000
+# Largest difference, as a part of the largest number of its row where that is above 1; and largest
+# share of other actions, as where two are equally good but for rounding.
+_TOLERANCE = 1e-5
+_OTHER_ACTIONS = 1e-3
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """What was exported.
+
+    Attributes:
+      global_t: environment steps of the exported weights.
+      version: of the weights.
+      files: what it is -> where it is.
+      inputs: name, shape and dtype of each; B rows.
+      outputs: the same.
+      compared: number of random inputs.
+      errors: name of the format -> largest difference from the run's own agents.
+    """
+
+    global_t: int
+    version: int
+    files: dict[str, Path]
+    inputs: list[str]
+    outputs: list[str]
+    compared: int
+    errors: dict[str, float]
+
+
+def export_policy(
+    experiment: Experiment, version: str = LATEST, folder: Path | None = None
+) -> Export:
+    """Writes the policy of a snapshot, and compares it with what the run's own agents compute.
+
+    The files are moved to their place only when they have been compared.
+
+    Args:
+      experiment: of the run.
+      version: see `read_snapshot`.
+      folder: to write to; None: `export/VERSION` in the run's folder.
+
+    Raises:
+      ConfigError: the algorithm's folder has no model to export, the package onnx is missing, the
+        folder is not empty, or the model uses what ONNX cannot express.
+      RelaaxError: the exported policy computes something else, or a file cannot be written.
+      SnapshotError: see `read_snapshot`; or the snapshot belongs to another model.
+    """
+    if load_model_module(experiment) is None:
+        raise ConfigError(
+            f"{experiment.algorithm_folder}: cannot be exported, because no make_model(config, "
+            "seed) in model.py returns the Model that acts; define it, or use relaax serve"
+        )
+    state = read_snapshot(experiment, version)
+    folder = folder or experiment.run_dir / "export" / str(state.version)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder}: not an empty folder; remove it, or name another with --to")
+    with without_native_stderr():
+        import_libraries()
+        from relaax_like.algorithm.acting import make_actor
+        from relaax_like.algorithm.greedy import GreedyPolicy
+
+        config = experiment.algorithm
+        model = make_model(experiment)
+        values = state.manifest.unpack(state.values)
+        validate_values(experiment, model, values)
+        actor = make_actor(model, config.seed, config)
+        actor.global_t = state.global_t
+        actor.set_values(values, state.version)
+        with naming_place(experiment.algorithm_folder):
+            policy = GreedyPolicy(model, values, config, state.global_t)
+        inputs = policy.make_random_inputs(_ROWS, derive_seed(experiment.seed, "export"))
+        wanted = policy.run_actor(actor, inputs)
+        origin = _describe_run(experiment, state.global_t, state.version)
+        try:
+            errors = write_compared(policy, folder, origin, inputs, wanted)
+        except OSError as error:
+            raise RelaaxError(f"{folder}: cannot be written: {error}") from error
+    return Export(
+        global_t=state.global_t,
+        version=state.version,
+        files={"ONNX": folder / ONNX_FILE, "TensorFlow SavedModel": folder / SAVED_MODEL},
+        inputs=_describe_arrays(inputs, policy.keys),
+        outputs=_describe_arrays(wanted, policy.keys),
+        compared=_ROWS,
+        errors=errors,
+    )
+
+
+def import_libraries() -> None:
+    """Loads what is needed, so that what is missing is reported before the work.
+
+    Raises:
+      ModuleNotFoundError: it is missing.
+    """
+    # Our settings of TensorFlow come before tf2onnx, which imports it.
+    for module in ("onnxruntime", "relaax_like.nn.runtime", "tf2onnx"):
+        importlib.import_module(module)
+
+
+def write_compared(
+    policy: "GreedyPolicy", folder: Path, origin: Mapping[str, str], inputs: Arrays, wanted: Arrays
+) -> dict[str, float]:
+    """Writes both files, and compares what they compute; leaves nothing behind if they differ.
+
+    Args:
+      policy: to write.
+      folder: to make.
+      origin: see `_describe_run`.
+      inputs: by name.
+      wanted: outputs of the run's own agents.
+
+    Returns:
+      Format -> largest difference.
+
+    Raises:
+      OSError: as the file system says.
+      RelaaxError: see `export_policy`.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary:
+        file, saved = Path(temporary) / ONNX_FILE, Path(temporary) / SAVED_MODEL
+        policy.save_onnx(file, origin)
+        policy.save(saved)
+        found = {
+            "ONNX": _run_onnx(file, policy, inputs),
+            "SavedModel": policy.run_saved(saved, inputs),
+        }
+        errors = {kind: _compare(kind, found[kind], wanted) for kind in found}
+        folder.mkdir(exist_ok=True)
+        for path in (file, saved):
+            shutil.move(path, folder / path.name)
+    return errors
+
+
+def _describe_run(experiment: Experiment, global_t: int, version: int) -> dict[str, str]:
+    """Returns what the ONNX file says of where it comes from, and of how to use it."""
+    return {
+        "run": experiment.run_dir.name,
+        "global_t": str(global_t),
+        "version": str(version),
+        "observation_history": str(experiment.algorithm.observation_history),
+    }
+
+
+def _describe_arrays(arrays: Arrays, keys: Mapping[str, str]) -> list[str]:
+    return [
+        f"{keys[name]} [{', '.join(['B', *map(str, array.shape[1:])])}] {array.dtype}"
+        for name, array in arrays.items()
+    ]
+
+
+def _run_onnx(file: Path, policy: "GreedyPolicy", inputs: Arrays) -> dict[str, np.ndarray]:
+    """Computes the outputs of an ONNX file.
+
+    Raises:
+      ConfigError: it has operations that ONNX lacks.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    try:
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # they have no common type
+        raise ConfigError(
+            "export: ONNX Runtime cannot load the policy, which uses an operation that ONNX does "
+            f"not have: {str(error).splitlines()[0]}"
+        ) from error
+    known = {one.name for one in session.get_inputs()}
+    keys = policy.keys
+    feeds = {keys[name]: array for name, array in inputs.items() if keys[name] in known}
+    found = session.run([keys[name] for name in policy.outputs], feeds)
+    return dict(zip(policy.outputs, found, strict=True))
+
+
+def _compare(kind: str, found: Arrays, wanted: Arrays) -> float:
+    """Returns the largest difference of two results.
+
+    Raises:
+      RelaaxError: they are not the same.
+    """
+    largest = 0.0
+    for name, own in wanted.items():
+        got = found[name]
+        if got.shape != own.shape or got.dtype != own.dtype:
+            what = f"{got.dtype} {list(got.shape)}, but it is {own.dtype} {list(own.shape)}"
+        elif own.dtype.kind == "f":
+            sizes = np.where(np.isfinite(own), np.abs(own), 0)
+            scale = sizes.max(axis=tuple(range(1, own.ndim)), keepdims=True, initial=1.0)
+            with np.errstate(invalid="ignore"):  # of infinities, which are equal or not
+                errors = np.where(got == own, 0, np.abs(got - own) / scale)
+            error = float(errors.max(initial=0.0))
+            if error <= _TOLERANCE:
+                largest = max(largest, error)
+                continue
+            what = f"another number, by {error:.1e}, expected at most {_TOLERANCE:g}"
+        else:
+            share = float((got != own).mean())
+            if share <= _OTHER_ACTIONS:
+                continue
+            what = f"another one for {share:.1%} of the inputs"
+        raise RelaaxError(
+            f"the exported policy ({kind}) is not that of the run: {name} is {what}; nothing was "
+            "written. Use relaax serve, and report this with the run's config.yaml"
+        )
+    return largest

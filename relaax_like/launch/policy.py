@@ -1,0 +1,252 @@
+"""A trained policy in a program of the user: observations in, actions out."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from relaax_like.client.values import SpaceValues, make_space_values
+from relaax_like.config.loader import load_experiment
+from relaax_like.config.models import Experiment
+from relaax_like.launch.runs import find_experiment
+from relaax_like.launch.saved_policy import SavedPolicy
+from relaax_like.rlx_server.batch_slots import BatchSlots
+from relaax_like.rlx_server.slot_agents import BatchAgents, Decision, SlotAgents
+from relaax_like.rlx_server.transition import Transition
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.spaces import ACTION, OBSERVATION
+
+_FIELD = "observation"
+
+
+class Policy:
+    """Acts as the agents of a run do, by the weights of one of its snapshots.
+
+        policy = relaax_like.load("runs/cartpole")
+        observation, _ = env.reset()
+        while True:
+            action = policy.act(observation)
+            observation, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                observation, _ = env.reset()
+                policy.reset()
+
+    Observations are passed as the environment returns them: the policy normalises them, joins them
+    with earlier ones (`observation_history`), and keeps the memory of recurrent networks. Nothing
+    is learned, and nothing is written. Not thread-safe. Make one with `relaax_like.load`.
+
+    Attributes:
+      version: of the weights.
+      global_t: environment steps of the run until then.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        version: str = "latest",
+        observation_space: Any = None,
+        action_space: Any = None,
+    ):
+        self._observations, self._actions = _find_spaces(
+            experiment, observation_space, action_space
+        )
+        experiment.algorithm.validate_spaces(self._observations.spaces, self._actions.spaces)
+        self._saved = SavedPolicy(experiment, version, "policy")
+        self.version, self.global_t = self._saved.version, self._saved.global_t
+        self._agents: SlotAgents | None = None
+        self._starts = True  # the agents have not acted yet
+        self._ended = np.ones(0, np.bool_)  # [B], rows that begin an episode with the next step
+
+    def act(self, observation: Any, greedy: bool = True) -> Any:
+        """Chooses an action for one observation, or for each of a batch.
+
+        It is a batch if its first leaf has one axis more than the observation space. The rows of a
+        batch are B episodes that advance together, each with its own memory.
+
+        Args:
+          observation: an array of the space's shape, `[...]`, or a batch `[B, ...]`. Several leaves
+            are a dict with their names as keys, or nested as the space is. Images are uint8.
+          greedy: take the best action, as `relaax eval` does; False: draw one, as in training.
+
+        Returns:
+          The action as the environment takes it, of the action space's dtype: for one observation
+          an int (Discrete) or an array `[...]`, for a batch an array `[B, ...]`.
+
+        Raises:
+          InvalidInputError: the observation does not fit the space; a batch of another size than
+            the one before, in the middle of its episodes; or `greedy` is False, and the
+            algorithm's agents do not support that.
+        """
+        values, slots, is_batch = self._read(observation)
+        agents = self._prepare(slots)
+        decision = self._decide(agents, self._make_transition(values), greedy)
+        self._starts = False
+        self._ended = np.zeros(slots, np.bool_)
+        assert decision.actions is not None, "agents that exploit never finish"
+        actions = self._actions.from_leaves(decision.actions)
+        return actions if is_batch else self._actions.first_row(actions)
+
+    def reset(self, ended: Any = None) -> None:
+        """Begins new episodes: memory and earlier observations are forgotten.
+
+        Args:
+          ended: `[B] bool`, the rows of the batch whose episodes have ended; None: all.
+
+        Raises:
+          InvalidInputError: another number of rows than the newest batch has.
+        """
+        if ended is None:
+            self._ended = np.ones_like(self._ended)
+            return
+        mask = np.asarray(ended, np.bool_)
+        if mask.shape != self._ended.shape:
+            raise InvalidInputError(
+                f"ended: shape {list(mask.shape)}, expected {list(self._ended.shape)}, a row for "
+                "each observation of the newest batch",
+                "ended",
+            )
+        self._ended = self._ended | mask
+
+    def close(self) -> None:
+        """Closes what the agents hold. Can be called twice; optional at a program's end."""
+        if self._agents is not None:
+            self._agents.close()
+            self._agents = None
+        self._saved.close()
+
+    def __enter__(self) -> "Policy":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _read(self, observation: Any) -> tuple[dict[str, np.ndarray], int, bool]:
+        """Returns leaf -> `[B, ...]`, B, and whether a batch was passed."""
+        spaces = self._observations
+        if type(spaces) is SpaceValues and not spaces.bare:
+            observation = _join_names(observation)
+        slots = spaces.count_slots(observation, _FIELD)
+        if slots is None:
+            return spaces.row_to_leaves(observation, _FIELD), 1, False
+        if not slots:
+            raise InvalidInputError("observation: an empty batch, expected 1 or more", _FIELD)
+        return spaces.to_leaves(observation, slots, _FIELD), slots, True
+
+    def _prepare(self, slots: int) -> SlotAgents:
+        """Returns the agents of a batch of this size."""
+        agents, before = self._agents, len(self._ended)
+        if agents is not None and slots == before:
+            return agents
+        if agents is not None:
+            # Plain agents may remember anything.
+            remembers = agents.remembers if isinstance(agents, BatchSlots) else True
+            if remembers and not self._ended.all():
+                raise InvalidInputError(
+                    f"observation: {slots} at once, but the episodes in progress are {before}; "
+                    "call reset() first",
+                    _FIELD,
+                )
+            agents.close()
+        self._agents = self._saved.host.make_slot_agents(
+            self._observations.spaces,
+            self._actions.spaces,
+            slots,
+            client_id="policy",
+            exploit=True,
+        )
+        self._starts = True
+        self._ended = np.zeros(slots, np.bool_)
+        return self._agents
+
+    def _make_transition(self, values: Mapping[str, np.ndarray]) -> Transition:
+        if self._starts:
+            return Transition(observations=values)
+        slots = len(self._ended)
+        return Transition(
+            observations=values,
+            rewards=np.zeros((slots, 1)),
+            terminated=self._ended,
+            truncated=np.zeros(slots, np.bool_),
+            ended=self._ended if self._ended.any() else None,
+        )
+
+    def _decide(self, agents: SlotAgents, transition: Transition, greedy: bool) -> Decision:
+        if not isinstance(agents, BatchAgents):
+            if not greedy:
+                raise InvalidInputError(
+                    "greedy: False, but the algorithm's Agent chooses by itself and takes the "
+                    "best actions; leave greedy out",
+                    "greedy",
+                )
+            return agents.step(transition)
+        agents.observe(transition)
+        decision = None
+        while decision is None:
+            request = agents.request()
+            assert request is not None, "an observation follows"
+            prediction = self._saved.host.predict([request._replace(exploit=greedy)])[0]
+            decision = agents.decide(prediction)
+        return decision
+
+
+def load_policy(
+    run: Path, version: str = "latest", observation_space: Any = None, action_space: Any = None
+) -> Policy:
+    """Loads a run's policy; see `relaax_like.load`."""
+    file, folders = find_experiment(run)
+    return Policy(load_experiment(file, folders), version, observation_space, action_space)
+
+
+def _find_spaces(
+    experiment: Experiment, observation_space: Any, action_space: Any
+) -> tuple[SpaceValues, SpaceValues]:
+    """Returns the spaces that were passed, or else those of the run's settings.
+
+    Raises:
+      ConfigError: the settings do not say which spaces the environment has.
+    """
+    algorithm, folder = experiment.algorithm, experiment.algorithm_folder
+    if observation_space is None:
+        spaces = algorithm.observation_spaces
+        observation_space = spaces.get(OBSERVATION, spaces) if len(spaces) == 1 else spaces
+    if action_space is None:
+        spaces = algorithm.action_spaces
+        action_space = spaces.get(ACTION, spaces) if len(spaces) == 1 else spaces
+    missing = [
+        name
+        for name, space in (
+            ("observation_space", observation_space),
+            ("action_space", action_space),
+        )
+        if space is None or space == {}
+    ]
+    if missing:
+        raise ConfigError(
+            f"{folder}: its Config does not say which {' and '.join(missing)} the environment "
+            f"has; pass {' and '.join(f'{name}=...' for name in missing)}"
+        )
+    return (
+        make_space_values(observation_space, OBSERVATION),
+        make_space_values(action_space, ACTION),
+    )
+
+
+def _join_names(values: Any, path: str = "") -> Any:
+    """Names the leaves of nested dicts and tuples by their paths, as clients do."""
+    if isinstance(values, Mapping):
+        pairs = [(str(key), value) for key, value in values.items()]
+    elif isinstance(values, tuple):
+        pairs = [(str(index), value) for index, value in enumerate(values)]
+    else:
+        return {path: values} if path else values
+    leaves: dict[str, Any] = {}
+    for key, value in pairs:
+        leaves.update(_join_names(value, f"{path}/{key}" if path else key))
+    return leaves

@@ -1,0 +1,116 @@
+"""A run's policy as a snapshot holds it: which snapshot, and agents that act by it alone."""
+
+import threading
+from types import TracebackType
+
+from relaax_like.bridge.in_process import InProcessClient
+from relaax_like.config.models import Experiment
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.roles import ParameterServerClient
+from relaax_like.launch.agents import make_agent_host
+from relaax_like.learn.fixed_values import FixedValues
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.parameter_server.snapshots import read_best, read_latest, read_version
+from relaax_like.parameter_server.store import Store
+from relaax_like.wire.errors import ConfigError, SnapshotError
+
+LATEST, BEST = "latest", "best"
+
+
+def read_snapshot(experiment: Experiment, version: str = LATEST) -> State:
+    """Reads a snapshot of a run. Takes no lock and writes nothing: the run can be training.
+
+    Args:
+      experiment: names the folder.
+      version: "latest"; "best", the kept one with the best mean return; or the number of a version.
+
+    Raises:
+      ConfigError: `version` is something else.
+      SnapshotError: there is no such snapshot, or it cannot be used.
+    """
+    directory = experiment.parameter_server.checkpoint_dir
+    if version == BEST:
+        state = read_best(directory)
+        if state is None:
+            raise SnapshotError(
+                f"{directory}: no snapshot has a score yet; a score needs an evaluation "
+                "(learner.eval_freq) or, without them, a full window of episodes "
+                "(learner.target_episodes)"
+            )
+        return state
+    if version == LATEST:
+        state = read_latest(directory)
+        if state is None:
+            raise SnapshotError(f"{directory}: no snapshot to act by; train the run first")
+        return state
+    if not (version.isascii() and version.isdecimal()):
+        raise ConfigError(
+            f"version: {version!r}, expected {LATEST}, {BEST}, or the number of a version"
+        )
+    return read_version(directory, int(version))
+
+
+def open_server(experiment: Experiment, state: State) -> ParameterServer:
+    """Makes a parameter server in this process that has a snapshot's state and writes nothing."""
+    store = Store(state.manifest, state.values, experiment.optimizers)
+    store.import_state(state)
+    return ParameterServer(store, metrics=NullMetrics())
+
+
+class SavedPolicy:
+    """Agents of a run's algorithm that act by a snapshot. A context manager.
+
+        with SavedPolicy(experiment, "best", "serve") as policy:
+            agents = policy.host.make_slot_agents(..., exploit=True)
+
+    Agents must be made with `exploit=True`: then nothing is learned.
+
+    Attributes:
+      version: of the weights.
+      global_t: environment steps of the run until then.
+      host: makes the agents.
+
+    Args:
+      experiment: names algorithm and snapshots.
+      version: see `read_snapshot`.
+      client_id: of the agents; the seed of what they draw depends on it.
+
+    Raises:
+      ConfigError: the algorithm cannot be loaded; or as `read_snapshot`.
+      SnapshotError: as `read_snapshot`; or the snapshot belongs to another model.
+    """
+
+    def __init__(self, experiment: Experiment, version: str, client_id: str):
+        self._experiment = experiment
+        self._state = read_snapshot(experiment, version)
+        self.version, self.global_t = self._state.version, self._state.global_t
+        self._lock = threading.Lock()  # guards the making of _server
+        self._server: ParameterServer | None = None
+        values = self._state.manifest.unpack(self._state.values)
+        fixed = FixedValues(values, self.version, self.global_t)
+        self.host = make_agent_host(experiment, self._make_client, client_id, fixed=fixed)
+
+    def close(self) -> None:
+        """Closes what the agents share. Can be called twice."""
+        self.host.close()
+        if self._server is not None:
+            self._server.close()
+
+    def __enter__(self) -> "SavedPolicy":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _make_client(self, name: str) -> ParameterServerClient:
+        """Opens a view of the state, for agents that read it by themselves."""
+        with self._lock:
+            if self._server is None:
+                self._server = open_server(self._experiment, self._state)
+        return InProcessClient(self._server, name)

@@ -1,0 +1,92 @@
+"""PolicyHead: from outputs of a network to the distribution of one action."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from relaax_like.nn.action_heads import (
+    make_distribution,
+    make_numpy_distribution,
+    num_parameters,
+)
+from relaax_like.nn.layers import Constant, Parameter, Values
+from relaax_like.nn.lazy_tensorflow import tf
+from relaax_like.nn.module import Module
+from relaax_like.wire.spaces import Box, MultiBinary, MultiDiscrete, Space
+
+if TYPE_CHECKING:
+    from relaax_like.nn.distributions import Distribution
+
+
+class PolicyHead(Module):
+    """One leaf of the action space, and the standard deviation where it is continuous.
+
+        head = PolicyHead(Discrete(n=4))
+        network = make_network("policy", config, shape, head.outputs, seed=1)
+        distribution = head(network(x))  # to act
+        ...
+        parameters = head.complete(network(x))  # to learn: with log_std
+        distribution = head.make_distribution(parameters)
+
+    Attributes:
+      space: the leaf.
+      outputs: of the network, that it needs.
+      size: of what `complete` returns.
+      log_std: of a Box; else None.
+
+    Args:
+      space: as the attribute.
+      bounded: for a Box: squash actions into it.
+      log_std: as the attribute.
+    """
+
+    def __init__(
+        self, space: Space, *, bounded: bool = False, log_std: Parameter | Constant | None = None
+    ):
+        super().__init__()
+        self.space = space
+        self.log_std = log_std
+        self.outputs = num_parameters(space, bounded=bounded, separate_log_std=True)
+        self.size = self.outputs if log_std is None else 2 * self.outputs
+        self._bounded = bounded
+
+    def __call__(self, outputs: Values) -> Any:
+        """Returns the distribution, in NumPy for arrays.
+
+        Args:
+          outputs: `[..., outputs] float32`.
+        """
+        log_std = None if self.log_std is None else self.log_std(outputs)
+        make = make_numpy_distribution if isinstance(outputs, np.ndarray) else make_distribution
+        return make(self.space, outputs, log_std, bounded=self._bounded)
+
+    def complete(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns all parameters of the distribution, `[..., size]`: with log_std, if any."""
+        if self.log_std is None:
+            return outputs
+        log_std = tf.broadcast_to(self.log_std(outputs), tf.shape(outputs))
+        return tf.concat([outputs, log_std], -1)
+
+    def make_distribution(self, parameters: tf.Tensor) -> Distribution:
+        """Returns the distribution from what `complete` returned."""
+        return make_distribution(self.space, parameters, bounded=self._bounded)
+
+    def compute_means(self, parameters: tf.Tensor) -> tf.Tensor:
+        """Returns what the policy does on average, from what `complete` returned.
+
+        Returns:
+          A continuous action's mean `[..., d]`, in its bounds if it has some; of discrete actions
+          the probability of each, choice by choice, `[..., n]`; of switches that to be on, `[...,
+          d]`.
+        """
+        if isinstance(self.space, Box):
+            return self.make_distribution(parameters).mode()
+        if isinstance(self.space, MultiBinary):
+            return tf.sigmoid(parameters)
+        sizes = [parameters.shape[-1]]
+        if isinstance(self.space, MultiDiscrete):
+            sizes = list(self.space.n)
+        parts = tf.split(parameters, sizes, axis=-1)
+        return tf.concat([tf.nn.softmax(part) for part in parts], axis=-1)

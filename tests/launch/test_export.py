@@ -1,0 +1,195 @@
+"""`relaax export`: files that act as the run does, without TensorFlow and without this package."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cluster import ROOT, TRACE, Processes, find_command
+from support.saved_runs import (
+    ALGORITHMS,
+    draw_ends,
+    draw_observations,
+    play_greedily,
+    write_case,
+    write_run,
+)
+
+from relaax_like.agent.history import ObservationHistory
+from relaax_like.algorithm.greedy import GreedyPolicy
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.export import export_policy
+from relaax_like.wire.errors import ConfigError, RelaaxError
+
+STEPS, SLOTS = 10, 2
+WITHOUT_A_MODEL = "policy_gradient_tutorial"
+EXPORTED = [name for name in ALGORITHMS if name != WITHOUT_A_MODEL]
+# Plays with an exported policy: a file of arrays [T, B, ...] in, the actions out.
+PLAY = """
+import sys
+
+import numpy as np
+import onnxruntime
+
+file, given, taken = sys.argv[1:]
+session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+names = [output.name for output in session.get_outputs()]
+with np.load(given, allow_pickle=False) as arrays:
+    observations = dict(arrays)
+ends = observations.pop("ends")
+memory = {
+    one.name: np.zeros((ends.shape[1], *one.shape[1:]), np.float32)
+    for one in session.get_inputs()
+    if one.name.startswith("memory_")
+}
+actions = []
+for step, ended in enumerate(ends):
+    feeds = {name: np.where(ended[:, None], 0, old) for name, old in memory.items()}
+    feeds.update((name, array[step]) for name, array in observations.items())
+    found = dict(zip(names, session.run(names, feeds)))
+    memory = {name: found["next_" + name] for name in memory}
+    actions.append(found["action"])
+np.savez(taken, actions=actions)
+print({"tensorflow", "relaax_like", "onnx"} & set(sys.modules), sorted(memory))
+"""
+
+
+def to_leaves(observations: Any) -> dict[str, np.ndarray]:
+    return observations if isinstance(observations, dict) else {"observation": observations}
+
+
+def run_without_this_package(file: Path, arrays: dict[str, Any]) -> tuple[np.ndarray, str]:
+    """Returns the actions of an ONNX file, and what the process has printed."""
+    given, taken = file.with_name("given.npz"), file.with_name("taken.npz")
+    np.savez(given, **arrays)
+    argv = [sys.executable, "-c", PLAY, str(file), str(given), str(taken)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    with np.load(taken, allow_pickle=False) as found:
+        return found["actions"], done.stdout
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_an_exported_policy_acts_as_the_run_does(name: str, tmp_path: Path) -> None:
+    experiment = write_case(tmp_path / "run", name)
+    exported = export_policy(experiment, folder=tmp_path / "out")
+    assert exported.errors.keys() == {"ONNX", "SavedModel"}
+    assert max(exported.errors.values()) <= 1e-5
+    assert exported.compared == 1000
+    observations, ends = draw_observations(experiment, STEPS, SLOTS), draw_ends(STEPS, SLOTS)
+    wanted = play_greedily(experiment, observations, ends)
+    ends[0] = True
+    history = ObservationHistory(experiment.algorithm.observation_history, SLOTS)
+    joined = [history.add(to_leaves(o), e) for o, e in zip(observations, ends, strict=True)]
+    arrays = {
+        leaf.replace("/", "_"): np.stack([step[leaf] for step in joined]) for leaf in joined[0]
+    }
+    actions, printed = run_without_this_package(
+        tmp_path / "out" / "policy.onnx", {**arrays, "ends": ends}
+    )
+    # Of what remembers, that which chooses actions: the value function's memory is left out.
+    cell = "gru" in ALGORITHMS[name] or "lstm" in ALGORITHMS[name]
+    part = "trunk" if "shared_network" in ALGORITHMS[name] else "policy"
+    assert printed == f"set() {[f'memory_{part}'] if cell else []}\n"
+    for action, own in zip(actions, wanted, strict=True):
+        np.testing.assert_allclose(action.reshape(own.shape), own, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported") / "run"
+    return write_run(folder, ALGORITHMS["ppo, normalised"], versions=(2, 3))
+
+
+def test_a_file_that_acts_otherwise_is_not_written(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = GreedyPolicy.save_onnx
+
+    def spoil(policy: GreedyPolicy, *arguments: Any) -> None:
+        for variable in policy._function.variables:
+            variable.assign(1.1 * variable)
+        save(policy, *arguments)
+
+    monkeypatch.setattr(GreedyPolicy, "save_onnx", spoil)
+    with pytest.raises(RelaaxError, match=r"policy \(ONNX\) is not that of the run: action"):
+        export_policy(load_experiment(run / "config.yaml"), folder=tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+WITH_AN_ODD_OPERATION = """
+import tensorflow as tf
+
+
+class OddModel(PPOModel):
+    xla = False
+
+    def policy(self, inputs, states):
+        odd = tf.math.special.bessel_j0(inputs["observation"])
+        return super().policy({"observation": odd}, states)
+
+
+def make_model(config, seed):
+    model = OddModel(config, seed)
+    model.xla = False
+    return model
+"""
+
+
+def test_an_operation_that_onnx_lacks_is_named(tmp_path: Path) -> None:
+    mine = shutil.copytree(ROOT / "algorithms" / "ppo", tmp_path / "mine")
+    model = mine / "model.py"
+    model.write_text(model.read_text() + WITH_AN_ODD_OPERATION)
+    algorithm = ALGORITHMS["ppo, normalised"].replace("name: ppo", f"path: '{mine}'")
+    run = write_run(tmp_path / "run", algorithm)
+    with pytest.raises(ConfigError, match=r"an operation that ONNX does not have: .*BesselJ0"):
+        export_policy(load_experiment(run / "config.yaml"), folder=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_algorithm_without_a_model_is_refused_by_name(tmp_path: Path) -> None:
+    experiment = write_case(tmp_path / "run", WITHOUT_A_MODEL)
+    with pytest.raises(ConfigError, match=f"{WITHOUT_A_MODEL}: cannot be exported, because no"):
+        export_policy(experiment)
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with Processes(tmp_path) as started:
+        yield started
+
+
+def test_the_command_says_what_it_wrote_and_that_it_compared(
+    run: Path, processes: Processes
+) -> None:
+    argv = [find_command("relaax"), "export", run, "--version", "best"]
+    program = processes.start("export", argv)
+    assert program.wait() == 0, program
+    file = run / "export" / "2" / "policy.onnx"
+    assert file.is_file()
+    assert str(file) in program.output
+    program.wait_for("policy of step 200, version 2")
+    program.wait_for(r"inputs +observation \[B, 4\] float32")
+    program.wait_for(r"outputs +action \[B\] int64; action_logits \[B, 3\] float32")
+    for kind in ("ONNX", "SavedModel"):
+        program.wait_for(f"^{kind} computes what the run's own agents do: 1,000 random inputs")
+    again = processes.start("again", argv)
+    assert again.wait() == 2
+    (line,) = again.lines
+    assert "not an empty folder; remove it, or name another with --to" in line
+
+
+def test_what_the_base_install_lacks_is_named(run: Path, processes: Processes) -> None:
+    missing = "raise ModuleNotFoundError(\"No module named 'onnxruntime'\", name='onnxruntime')"
+    (processes.folder / "onnxruntime.py").write_text(missing)
+    argv = [find_command("relaax"), "export", run]
+    program = processes.start("export", argv, PYTHONPATH=str(processes.folder))
+    assert program.wait() == 2
+    (line,) = program.lines
+    assert line.startswith("error: onnxruntime is not installed for ")
+    assert line.endswith("; install it: pip install 'relaax_like[export]'")
+    assert TRACE not in program.output
