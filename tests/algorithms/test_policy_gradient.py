@@ -209,8 +209,12 @@ def test_the_budget_ends_with_none(name):
         assert agent.reward_and_act(1.0, np.zeros(4)) is not None
         assert agent.reward_and_act(1.0, np.zeros(4)) is not None
         assert agent.reward_and_act(1.0, np.zeros(4)) is None
+    config = make_config(name, max_global_step=1)
+    with serve(name, config, max_global_step=1) as server:
+        agent = load(name, "agent").Agent(config, InProcessClient(server, "test"))
+        agent.act(np.zeros(4))
         assert agent.reward_and_reset(1.0) is None
-        assert server.finished == "budget of 3 env steps used up"
+        assert server.finished == "budget of 1 env steps used up"
 
 
 @pytest.mark.parametrize("name", FOLDERS)

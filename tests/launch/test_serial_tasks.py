@@ -61,6 +61,21 @@ def test_a_hierarchy_learns_in_one_process(tmp_path: Path) -> None:
     assert (evaluation.returns / evaluation.lengths).mean() > 0.9
 
 
+def test_iterations_of_one_task_can_have_a_size_and_those_of_another_none(
+    folder: Path, tmp_path: Path
+) -> None:
+    file = folder / "config.py"
+    old, new = "rollouts=rollouts)", "rollouts=rollouts if task == 'goal' else None)"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    assert train(write_experiment(tmp_path, folder), "algorithm.max_global_step=600") == 0
+    run = read_run(tmp_path / "run")
+    assert min(run["steps"]["goal/default"], run["steps"]["control/default"]) > 0
+    # Each rollout of 8 steps of the three slots is an iteration by itself.
+    assert run["steps"]["control/default"] == run["global_t"] // 24
+
+
 def test_stopped_and_resumed_it_equals_an_uninterrupted_run(tmp_path: Path) -> None:
     files = [write_experiment(tmp_path / name) for name in ("a", "b")]
     budget = "algorithm.max_global_step=1200"
@@ -179,11 +194,6 @@ PLANS = {
         "rollouts=rollouts)\n            for task, rollouts in self.rollouts.items()",
         "rollouts=rollouts)\n            for task, rollouts in {'goal': 4, 'act': 4}.items()",
         "plan has the tasks goal, act, but make_algorithms makes goal, control",
-    ),
-    "mixed": (
-        "rollouts=rollouts)",
-        "rollouts=rollouts if task == 'goal' else None)",
-        "the plan of task 'control' has no rollouts, .* set rollouts for all tasks, or for none",
     ),
     "empty": ("self.rollouts.items()", "()", "plan is an empty mapping; add a plan for each"),
     "replay": (

@@ -20,7 +20,7 @@ from relaax_like.launch.saved_policy import open_server, read_snapshot
 from relaax_like.learn.fixed_values import FixedValues
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.store import Store
-from relaax_like.wire.spaces import OBSERVATION
+from relaax_like.wire.spaces import ACTION, OBSERVATION
 
 _CONV = "{conv: {filters: 4, kernel: 3, stride: 2}}"
 # Name -> the settings of an algorithm.
@@ -81,9 +81,12 @@ def write_case(folder: Path, name: str) -> Experiment:
 
 def find_spaces(experiment: Experiment) -> tuple[Any, Any]:
     """Returns the environment's spaces, as the settings say."""
-    spaces = experiment.algorithm.observation_spaces
-    observation = spaces[OBSERVATION] if spaces.keys() == {OBSERVATION} else spaces
-    return observation, experiment.algorithm.action_space
+    algorithm = experiment.algorithm
+    observations, actions = algorithm.observation_spaces, algorithm.action_spaces
+    return (
+        observations[OBSERVATION] if observations.keys() == {OBSERVATION} else observations,
+        actions[ACTION] if actions.keys() == {ACTION} else actions,
+    )
 
 
 def draw_observations(experiment: Experiment, steps: int, slots: int) -> list[Any]:
