@@ -138,6 +138,11 @@ def make_agent_host(
                     "agent.py"
                 )
             refuse_keys_of_one_learner(experiment, "a learner, but a plain Agent learns by itself")
+            if experiment.learner.max_lag is not None:
+                raise ConfigError(
+                    f"learner.max_lag: {experiment.learner.max_lag}, but a plain Agent learns by "
+                    "itself; set it to null"
+                )
             return PlainHost(config, agent_class, make_client)
     client_id = client_id or make_client_id("rlx")
     if fixed is not None and load_model_module(experiment) is not None:

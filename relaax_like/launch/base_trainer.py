@@ -26,7 +26,13 @@ from relaax_like.launch.parameter_server import (
     watch_progress,
 )
 from relaax_like.launch.process import Shutdown
-from relaax_like.launch.run_folder import TRAIN, describe_start, write_config, write_results
+from relaax_like.launch.run_folder import (
+    TRAIN,
+    describe_start,
+    forget_results,
+    write_config,
+    write_results,
+)
 from relaax_like.launch.version_copies import open_version_copies
 from relaax_like.nn.compiling import get_compile_seconds, use_compile_cache
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -102,6 +108,7 @@ class BaseTrainer(abc.ABC):
             with server:
                 # Not before: now nobody else works in the folder.
                 write_config(experiment)
+                forget_results(experiment)
                 describe_start(experiment, TRAIN)
                 progress = self._train_and_watch(server, newest, shutdown)
         self.status = server.status()

@@ -43,6 +43,7 @@ from relaax_like.launch.recording import make_file_recorder
 from relaax_like.launch.run_folder import (
     SERVERS,
     describe_start,
+    forget_results,
     is_described,
     write_config,
     write_results,
@@ -229,6 +230,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             host = settings.prometheus_bind.host
             logger.info("Prometheus metrics on http://%s:%d/metrics", host, numbers.port)
         write_config(experiment)
+        forget_results(experiment)
         if not is_described(experiment):
             describe_start(experiment, SERVERS)
         services = make_experience_services(

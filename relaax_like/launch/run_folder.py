@@ -153,6 +153,12 @@ def describe_start(experiment: Experiment, command: str) -> None:
     _replace(experiment.run_dir / INFO_NAME, info + _indent(write_yaml(settings)))
 
 
+def forget_results(experiment: Experiment) -> None:
+    """Removes the results.json of an earlier start."""
+    with contextlib.suppress(OSError):
+        (experiment.run_dir / RESULTS_NAME).unlink()
+
+
 def write_results(experiment: Experiment, status: Status) -> None:
     """Writes results.json; where it cannot be written, a line says so."""
     results = {

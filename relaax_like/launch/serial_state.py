@@ -28,7 +28,7 @@ from relaax_like.wire.ndarray import DTYPES
 logger = logging.getLogger(__name__)
 
 SERIAL_NAME = "serial.npz"
-_FORMAT = 3
+_FORMAT = 4
 # Entry with all that is no array: JSON as a uint8 array.
 _DOCUMENT = "relaax_serial_state"
 # Stands in the JSON for an array: its entry and its dtype.

@@ -19,7 +19,7 @@ _POLL_SEC = 0.2
 
 
 class VersionCopies:
-    """Writes `RUN/ckpt/version_N.npz` every so many versions, and the last one when it is closed.
+    """Writes `RUN/ckpt/version_N.npz` every so many versions; what is due at the end, too.
 
         with VersionCopies(server, run_dir, every=1000):
             ...  # serve until the end

@@ -159,7 +159,11 @@ class GradientLearner(Learner):
         self._loop.set_state(state["loop"])
 
     def stop(self) -> None:
-        """Ends the training loop after the work at hand; may be called twice."""
+        """Ends the training loop after the update at hand; may be called twice.
+
+        What was applied of an iteration stays, and its steps are counted with that update.
+        """
+        self._policy.is_ending = True
         self._queue.end()
         if self._thread.is_alive():
             self._thread.join(_STOP_SEC)

@@ -1,12 +1,14 @@
 """GradientPolicy: what a BaseLearner trains beside its agents, by gradients for a server."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from relaax_like.config.plan import RolloutPlan
 from relaax_like.core.moments import Moments
+from relaax_like.experience.collector import TrainingData
 from relaax_like.learn.gradients import GradientTask, merge_numbers
 from relaax_like.learn.pushing import Pushing
 from relaax_like.learn.update_policy import UpdatePolicy
@@ -22,6 +24,8 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
 
     Attributes:
       has_pushed: whether a gradient of the newest iteration was applied.
+      is_ending: whether an iteration ends with its next update, as the process is about to; set by
+        another thread.
 
     Args:
       task: computes gradients.
@@ -33,12 +37,18 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
     def __init__(self, task: GradientTask, plan: RolloutPlan, seed: int, sink: Pushing):
         super().__init__(task, plan, seed)
         self.has_pushed = False
+        self.is_ending = False
         self._sink = sink
 
     @property
     def global_t(self) -> int:
         """Newest known environment steps of all clients."""
         return self._sink.global_t
+
+    def data_preprocess(self, data: TrainingData) -> dict[str, Any]:
+        """Returns the arguments of `forward`; see `UpdatePolicy`."""
+        self.has_pushed = False
+        return super().data_preprocess(data)
 
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Computes and pushes the gradients of one iteration; returns means of costs and metrics.
@@ -51,7 +61,6 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
           InvalidInputError: a gradient is not finite, or there are too few rows for a minibatch.
           ServerUnavailableError: there is no parameter server.
         """
-        self.has_pushed = False
         if self._must_prenormalize():
             self._feed_statistics(arguments)
             self._sink.push_counts()
@@ -61,10 +70,14 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
         gradients = self._task.compute_epochs(**chosen, **arguments)
         sums: dict[str, list[float]] = {}
         numbers: dict[str, float] = {}
+        rows: Mapping[str, np.ndarray] = {}
         updates = 0
         while True:
             with tracing.span("gradient"):
                 gradient = next(gradients)
+            if self.is_ending and gradient.ends_update:
+                gradient = replace(gradient, is_last=True)
+            rows = gradient.rows or rows
             numbers = merge_numbers(numbers, gradient.numbers, gradient.groups)
             if gradient.is_last and self._plan.update_norm:
                 # Until then inputs are seen as they were when it was acted.
@@ -80,7 +93,7 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
                 break
             self._task.set_values(self._sink.values)
         self._updates += updates
-        self.rows = {name: self._restore(rows) for name, rows in gradient.rows.items()}
+        self.rows = {name: self._restore(results) for name, results in rows.items()}
         return {**{name: sum(all_) / len(all_) for name, all_ in sums.items()}, "updates": updates}
 
     def state_dict(self) -> dict[str, np.ndarray]:

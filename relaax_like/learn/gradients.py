@@ -144,7 +144,9 @@ class GradientTask(ComputationTask):
             own = {name: y for name, y in gradient.numbers.items() if name not in waiting}
             numbers = merge_numbers(numbers, own, gradient.groups)
             ends_update = index == due[-1]
-            is_last = ends_update and (is_end or self._stops(numbers, global_t))
+            # As in a compiled update, costs that are not due are zeros.
+            seen = {**dict.fromkeys(waiting, 0.0), **numbers}
+            is_last = ends_update and (is_end or self._stops(seen, global_t))
             rows = gradient.rows if index == due[0] else {}
             yield replace(
                 gradient, numbers=own, rows=rows, is_last=is_last, ends_update=ends_update
@@ -222,10 +224,12 @@ def _find_first(parts: Parts, minibatch_of: Unit, length: int, count: int) -> tf
 def _draw_minibatches(
     length: int, count: int, minibatch: int, seed: int, first: tf.Tensor
 ) -> Iterator[np.ndarray]:
-    """Yields the rows or slots of one minibatch after another, epoch after epoch, for ever."""
+    """Yields the rows or slots of one minibatch after another, epoch after epoch, indefinitely."""
     for epoch in itertools.count():
-        drawn = tf.stack([to_int64(seed), to_int64(epoch)])
-        order = shuffle(tf.constant(length), drawn, first).numpy()
+        order = np.arange(length, dtype=np.int32)
+        if minibatch < length:  # all of them stay in order, as in a compiled update
+            drawn = tf.stack([to_int64(seed), to_int64(epoch)])
+            order = shuffle(tf.constant(length), drawn, first).numpy()
         for start in range(0, count // minibatch * minibatch, minibatch):
             yield order[start : start + minibatch]
 

@@ -223,7 +223,10 @@ class RequestQueue(Source):
         if self._reports:
             reports, self._reports = self._reports, []
             return Requests(reports)
-        data = None if self._finished else self._collector.get_training_data()
+        try:
+            data = None if self._finished else self._collector.get_training_data()
+        except Exception as error:  # such as one of memory, for what is to be joined
+            return Requests(self._release(list(self._numbers)), error=error)
         if data is not None:
             self._taken = data.tickets
             numbers = (self._numbers.pop(ticket, None) for ticket in data.tickets)

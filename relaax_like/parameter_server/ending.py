@@ -34,7 +34,7 @@ class Ending:
     Args:
       max_global_step: environment steps after which it ends; None: no limit.
       target: mean return that ends it; None: none does.
-      target_score: score of a snapshot that ends it; None: none does.
+      target_score: mean return of an evaluation that ends it; None: none does.
       max_episodes: training episodes after which it ends; None: no limit.
 
     Attributes:
@@ -75,7 +75,7 @@ class Ending:
                 )
 
     def check_score(self, best_score: float | None) -> None:
-        """Ends the training if the best score of the snapshots reaches the target score."""
+        """Ends the training if the best mean return of an evaluation reaches the target score."""
         target = self._target_score
         if target is not None and best_score is not None and best_score >= target:
             self._end(f"mean return {best_score:g} of an evaluation reached the target {target:g}")

@@ -69,6 +69,7 @@ _FULL_POLL_SEC = 0.01
 _MIRROR_SEC = 60.0
 # Keys of a snapshot's statistics.
 _REPLIES, _PUBLISHED, _RECEIVED, RECIPE = "replies", "published", "received", "recipe"
+_BEST_EVALUATION = "best_evaluation"
 FINISHED = "training has finished"
 # Records whose replay takes a tenth of a second.
 _LONG_REPLAY = 1_000
@@ -157,6 +158,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._leased = False
         self._publications = None if snapshots is None else PublishedState(snapshots.directory)
         self._next_score: float | None = None  # used by the learner's thread
+        # Best mean return of an evaluation; written under _record_lock.
+        self._best_evaluation: float | None = None
         self._scores_returns = scores_returns
         self._recipe = recipe
         # Number of the newest publication, and what it contains; written under _record_lock.
@@ -293,7 +296,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         reply = self._submit_own(publication)
         if score is not None and reply.outcome == "applied" and self._saver is not None:
             self._saver.try_to_save(score)
-            self._ending.check_score(self.best_score)
+            self._note_evaluation(score)
         return reply
 
     def count(self, counts: Counts) -> Reply:
@@ -466,9 +469,27 @@ class ParameterServer(ParameterServerBackend, Publisher):
         Raises:
           SnapshotError: it could not be written; the older ones are untouched.
         """
-        if self._saver is not None:
-            self._saver.save_judged(judge)
-            self._ending.check_score(self.best_score)
+        if self._saver is None:
+            return
+        scores: list[float] = []
+
+        def note(state: State) -> float | None:
+            score = judge(state)
+            if score is not None:
+                scores.append(score)
+            return score
+
+        self._saver.save_judged(note)
+        for score in scores:
+            self._note_evaluation(score)
+
+    def _note_evaluation(self, score: float) -> None:
+        """Takes note of the mean return of an evaluation whose snapshot is kept."""
+        with self._record_lock:
+            best = self._best_evaluation
+            self._best_evaluation = score if best is None else max(best, score)
+            self._records += 1  # the newest snapshot does not have it
+        self._ending.check_score(self._best_evaluation)
 
     def export_state(self) -> State:
         """Returns values and optimizers of this moment, immutable."""
@@ -493,6 +514,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             _PUBLISHED: self._published,
             _RECEIVED: {client_id: list(one) for client_id, one in self._received.items()},
             RECIPE: self._recipe,
+            _BEST_EVALUATION: self._best_evaluation,
         }
 
     def _compute_score(self) -> float | None:
@@ -518,7 +540,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             if state is not None:
                 self._import(state)
             restored = self._import_published(state) or state is not None
-            self._ending.check_score(self.best_score)
+            self._ending.check_score(self._best_evaluation)
             if self._journal is None:
                 return restored
             start = None
@@ -564,6 +586,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._statistics.restore(state.statistics)
         self._replies.restore(state.statistics.get(_REPLIES, {}))
         self._published = int(state.statistics.get(_PUBLISHED, 0))
+        self._best_evaluation = state.statistics.get(_BEST_EVALUATION)
         self._received = _read_received(state.statistics.get(_RECEIVED, {}))
 
     def _import(self, state: State) -> None:

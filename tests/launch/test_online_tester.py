@@ -141,6 +141,9 @@ def test_beside_agents_a_judged_version_that_reaches_the_target_ends_the_trainin
         assert server.best_score >= 3.0
     with open_run(1e9) as server:
         assert server.finished == ""
+        server.save_checkpoint(score=2e9)  # of a training, not of an evaluation
+    with open_run(1e9) as server:
+        assert server.finished == ""
     with open_run(3.0) as server:
         assert "of an evaluation reached the target 3" in server.finished
 

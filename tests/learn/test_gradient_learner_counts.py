@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.bridge import make_backend
 from support.learning import STEPS, make_rewarded
-from support.threads import WAIT_SEC, wait_until
+from support.threads import WAIT_SEC, Caller, wait_until
 
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.base_learner import NO_HOOKS
@@ -141,6 +141,33 @@ def test_an_update_whose_second_phase_fails_is_not_made_again() -> None:
         wait_until(lambda: sum(len(one.numbers) for one in answers) == 3, "all answers")
         learner.stop()
         assert (task.calls, backend.version, backend.global_t) == (2, 3, 3 * STEPS)
+
+
+class ThreeUpdates(Task):
+    """An iteration of three updates."""
+
+    def compute_epochs(self, *, rewards: np.ndarray, **_: object) -> Iterator[Gradient]:
+        self.begun.set()
+        assert self.gate.wait(WAIT_SEC)
+        for index in range(3):
+            self.calls += 1
+            ones = [np.ones(shape, np.float32) for shape in self._shapes]
+            yield Gradient((), ones, {"cost": 1.0}, {}, is_last=index == 2)
+
+
+def test_a_stop_ends_an_iteration_after_the_update_at_hand_and_counts_its_steps() -> None:
+    task, answers = ThreeUpdates(), list[LearnerUpdate]()
+    with make_backend() as backend:
+        learner = GradientLearner(task, PLAN, InProcessClient(backend))  # type: ignore[arg-type]
+        learner.start(answers.append)
+        rollout = make_rewarded(1, 0.0)
+        learner.submit(LearnRequest(1, rollout, (), rollout.env_steps))
+        assert task.begun.wait(WAIT_SEC)
+        stopping = Caller(learner.stop)
+        wait_until(lambda: learner._policy.is_ending, "the stop")
+        task.gate.set()
+        stopping.get()
+        assert (task.calls, backend.version, backend.global_t) == (1, 1, STEPS)
 
 
 def test_after_the_end_requests_are_counted_without_a_gradient() -> None:

@@ -98,3 +98,26 @@ def test_phases_that_do_not_fit_the_groups_are_refused() -> None:
 
     with pytest.raises(ConfigError, match=r"test_gradients.py:\d+: phases: 'citric' .*'critic'\?"):
         GradientTask(Wrong(Scalars()))
+
+
+class Stopping(Prepared):
+    """Looks at a cost that is due in every second update alone."""
+
+    def stop(self, metrics: Any) -> Any:
+        return metrics["actor"] < -1.0
+
+
+@pytest.mark.parametrize("minibatch", [2, 4])
+@pytest.mark.parametrize("kind", [Prepared, Stopping])
+def test_results_of_rows_are_at_their_places_after_all_epochs(kind: Any, minibatch: int) -> None:
+    task = GradientTask(kind(Scalars(False)))
+    task.wants_rows = True
+    x = np.arange(4.0, dtype=np.float32)
+    options = {"epochs": 3, "minibatch": minibatch, "minibatch_of": "steps", "seed": 1}
+    *_, last = task.compute_epochs(**make_x(x), **options)
+    assert last.is_last
+    assert last.rows
+    for rows in last.rows.values():
+        step = rows[1] - rows[0]
+        assert step
+        np.testing.assert_allclose(rows - rows[0], step * x, rtol=1e-5)
