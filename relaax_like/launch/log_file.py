@@ -19,6 +19,11 @@ class _LogFile(logging.handlers.RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         """Is called in the handler of an exception."""
 
+    def close(self) -> None:
+        """Closes the file, although its last lines have no room."""
+        with contextlib.suppress(OSError):
+            super().close()
+
 
 def add_log_file(run_dir: Path, names: tuple[str, ...] = ("",)) -> logging.Handler:
     """Also appends log lines to `RUN/log.txt`, as long as this process runs.

@@ -107,7 +107,7 @@ class RequestQueue(Source):
         return self._queue.qsize()
 
     def finish(self) -> None:
-        """Has nothing learned from any more: from now on, requests are only counted."""
+        """Ends the learning: from now on, requests are only counted."""
         self._finished = True
 
     def get(self, done: int, timeout_sec: float) -> TrainingData | Requests | None:
@@ -243,7 +243,7 @@ class RequestQueue(Source):
         return None
 
     def _release(self, tickets: Sequence[int]) -> list[int]:
-        """Has agents go on; returns the numbers of the requests that are to be answered."""
+        """Releases agents; returns the numbers of the requests to answer."""
         self._holding.release(tickets)
         numbers = (self._numbers.pop(ticket, None) for ticket in tickets)
         return [number for number in numbers if number is not None]

@@ -13,7 +13,7 @@ from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.base_learner import NO_HOOKS
 from relaax_like.config.plan import OnPolicy
 from relaax_like.core.records import Episode, LearnerUpdate, LearnRequest
-from relaax_like.experience.collector import TrainingData
+from relaax_like.experience.collector import Collector, TrainingData
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.base_learner import BaseLearner
 from relaax_like.learn.computation_task import Gradient
@@ -141,6 +141,49 @@ def test_an_update_whose_second_phase_fails_is_not_made_again() -> None:
         wait_until(lambda: sum(len(one.numbers) for one in answers) == 3, "all answers")
         learner.stop()
         assert (task.calls, backend.version, backend.global_t) == (2, 3, 3 * STEPS)
+
+
+def test_an_iteration_that_is_too_old_is_dropped_and_its_steps_are_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    task, answers = Task(), list[LearnerUpdate]()
+    task.gate.set()
+    with make_backend() as backend:
+        learner = GradientLearner(task, PLAN, InProcessClient(backend), max_lag=1)  # type: ignore[arg-type]
+        learner.start(answers.append)
+        for number in range(1, 5):  # all are of version 0, which has two successors by the third
+            rollout = make_rewarded(1, 0.0)
+            learner.submit(LearnRequest(number, rollout, (), rollout.env_steps))
+            wait_until(lambda n=number: n in answers[-1].numbers, "the answer")  # type: ignore[misc]
+        learner.stop()
+        assert (task.calls, backend.version, backend.global_t) == (2, 2, 4 * STEPS)
+    assert "its oldest step is 2 versions old, learner.max_lag is 1" in caplog.text
+
+
+def test_an_iteration_that_cannot_be_put_together_is_answered_and_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    task, answers = Task(), list[LearnerUpdate]()
+    task.gate.set()
+    with make_backend() as backend:
+        learner = GradientLearner(task, PLAN, InProcessClient(backend))  # type: ignore[arg-type]
+        take, failures = Collector.get_training_data, [MemoryError("no room")]
+
+        def fail_once(collector: Collector, timeout_sec: float | None = 0.0) -> object:
+            data = take(collector, timeout_sec)  # which is lost
+            if data is not None and failures:
+                raise failures.pop()
+            return data
+
+        monkeypatch.setattr(Collector, "get_training_data", fail_once)
+        learner.start(answers.append)
+        for number in (1, 2):
+            rollout = make_rewarded(1, 0.0)
+            learner.submit(LearnRequest(number, rollout, (), rollout.env_steps))
+            wait_until(lambda n=number: n in answers[-1].numbers, "the answer")  # type: ignore[misc]
+        learner.stop()
+        assert (backend.version, backend.global_t) == (1, 2 * STEPS)
+    assert "could not learn from an iteration (1 so far): MemoryError('no room')" in caplog.text
 
 
 class ThreeUpdates(Task):

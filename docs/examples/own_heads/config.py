@@ -8,7 +8,7 @@ from relaax_like.wire.spaces import Spaces
 
 
 class Config(EncoderConfig):
-    """Has state_size, image, observations, network and normalize_observations, and these keys."""
+    """Adds keys to state_size, image, observations, network and normalize_observations."""
 
     num_actions: int = Field(default=2, ge=2)
     """Actions to choose from."""

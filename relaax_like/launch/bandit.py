@@ -1,0 +1,107 @@
+"""BanditSlots: a task in any spaces, for the check that an algorithm learns."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from relaax_like.client.interactor import Transition
+from relaax_like.wire.spaces import Discrete, MultiBinary, MultiDiscrete, Space
+
+# Steps of an episode; each is worth at most 1.
+EPISODE_STEPS = 10
+
+
+class BanditSlots:
+    """A contextual bandit in any spaces: the observation says which action is rewarded.
+
+    A context is drawn for each step. All numbers of an observation are low or high, and the action
+    that goes with it is the first or the last choice, or the lower or upper end of the range:
+    rewards are from 0 to 1, 0.5 on average where the observation is ignored. An episode is ten
+    steps.
+
+    Args:
+      observation_space: nested spaces, or one.
+      action_space: one or several by name.
+      slots: how many.
+      seed: of the contexts.
+    """
+
+    def __init__(
+        self,
+        observation_space: Mapping[str, Space] | Space,
+        action_space: Mapping[str, Space] | Space,
+        slots: int,
+        seed: int,
+    ):
+        self.observation_space: Any = observation_space
+        self.action_space: Any = action_space
+        self.slots = slots
+        self._random = np.random.default_rng(seed)
+        self._contexts = self._draw()
+        self._steps = np.zeros(slots, np.int64)
+
+    def reset(self, mask: np.ndarray | None = None) -> Any:
+        """Draws contexts; see `EnvironmentSlots`."""
+        chosen = np.ones(self.slots, np.bool_) if mask is None else mask
+        self._steps[chosen] = 0
+        self._contexts = self._draw()
+        return self._observe()
+
+    def step(self, actions: Any) -> Transition:
+        """Rewards the actions that go with the contexts."""
+        rewards = self._rate(self.action_space, actions)
+        self._steps += 1
+        ended = self._steps == EPISODE_STEPS
+        self._contexts = self._draw()
+        final = self._observe() if ended.any() else None
+        self._steps[ended] = 0
+        return Transition(
+            observations=self._observe(),
+            rewards=rewards,
+            terminated=ended,
+            truncated=np.zeros(self.slots, np.bool_),
+            final_observations=final,
+        )
+
+    def close(self) -> None:
+        """Does nothing."""
+
+    def _draw(self) -> np.ndarray:
+        return self._random.integers(2, size=self.slots)
+
+    def _observe(self) -> Any:
+        return _map_spaces(self.observation_space, lambda space: _show(space, self._contexts))
+
+    def _rate(self, space: Any, actions: Any) -> np.ndarray:
+        if isinstance(space, Mapping):
+            parts = [self._rate(own, actions[name]) for name, own in space.items()]
+            return np.mean(parts, 0)
+        actions = np.asarray(actions)
+        if isinstance(space, Discrete):
+            wanted = np.where(self._contexts, space.start + space.n - 1, space.start)
+            return (actions == wanted).astype(np.float64)
+        if isinstance(space, MultiDiscrete):
+            sizes = np.asarray(space.n)
+            wanted = np.where(self._contexts[:, None], sizes - 1, 0)
+            return (actions == wanted).mean(axis=1)
+        contexts = self._contexts.reshape(-1, *[1] * (actions.ndim - 1))
+        if isinstance(space, MultiBinary):
+            return (actions == contexts).reshape(self.slots, -1).mean(axis=1)
+        low, high = (-1.0, 1.0) if space.low is None else (space.low, space.high)
+        places = (actions - low) / (high - low)  # 0 and 1 are the ends of the range
+        distances = np.abs(np.clip(places, -0.25, 1.25) - np.where(contexts, 0.75, 0.25))
+        return 1.0 - distances.reshape(self.slots, -1).mean(axis=1)
+
+
+def _map_spaces(space: Any, function: Callable[[Any], Any]) -> Any:
+    if isinstance(space, Mapping):
+        return {name: _map_spaces(own, function) for name, own in space.items()}
+    return function(space)
+
+
+def _show(space: Any, contexts: np.ndarray) -> np.ndarray:
+    """Returns a context as an observation, `[k, ...]`."""
+    low, high = (0, 255) if np.issubdtype(space.dtype, np.integer) else (-1.0, 1.0)
+    numbers = np.where(contexts, high, low).reshape(-1, *[1] * len(space.shape))
+    return np.broadcast_to(numbers, (len(contexts), *space.shape)).astype(space.dtype)
