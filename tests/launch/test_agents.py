@@ -12,6 +12,7 @@ from support.hierarchy import make_host as make_hierarchy
 from relaax_like.agent.batch_agent import SimpleRLAgent
 from relaax_like.client.interactor import Interactor
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
+from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import LearnerConfig
 from relaax_like.launch.agents import make_agent_host
 from relaax_like.launch.initial_values_main import make_initial_values
@@ -147,3 +148,10 @@ def test_the_serial_loop_asks_all_tasks_and_counts_every_step_once():
     assert server.global_t in (216, 240)
     assert steps["control/default"] == server.global_t // 24
     assert steps["goal/default"] > 3
+
+
+def test_a_limit_of_age_is_refused_for_plain_agents():
+    file = POLICY_GRADIENT / "policy_gradient.yaml"
+    experiment = load_experiment(file, ["learner.max_lag=3"])
+    with pytest.raises(ConfigError, match=r"learner\.max_lag: 3, but a plain Agent"):
+        make_agent_host(experiment, lambda client_id: None)  # type: ignore[arg-type]
