@@ -135,6 +135,12 @@ class Config(ActorCriticConfig):
                 "mirror_observation: observations with several leaves cannot be mirrored; set "
                 "state_size instead of observations, or remove the mirror keys"
             )
+        if self.num_states is not None and any(given):
+            raise ValueError(
+                "mirror_observation: integers cannot be mirrored; only vector observations can"
+            )
+        if self.lacks_spaces:
+            return self
         _, action = self.observation_mirror, self.action_mirror
         if action is not None:
             self._validate_action_mirror(action)
@@ -172,6 +178,7 @@ class Config(ActorCriticConfig):
         """Of what the network sees."""
         if self.mirror_observation is None:
             return None
+        assert self.state_size is not None, "mirrors are for vectors"
         mirror = parse_mirror(
             "mirror_observation", self.mirror_observation, self.state_size, "of state_size"
         )

@@ -86,6 +86,7 @@ class ActorCritic(Model):
     def __init__(self, config: ActorCriticConfig, seed: int = 0):
         super().__init__(name="actor_critic")
         self._config = config
+        self._num_values = config.num_values
         shape = get_inputs(config)
         self.heads = {
             leaf: _make_head(config, leaf, own) for leaf, own in config.action_leaves.items()
@@ -206,7 +207,7 @@ class ActorCritic(Model):
     ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
         """Returns the policy's parameters, the values, and the memory after each step."""
         memory: dict[str, tf.Tensor | None] = {}
-        x = read_observations(self._config, self.normalizers, inputs)
+        x = read_observations(self._config, self.normalizers, self._num_values, inputs)
         if self.trunk is not None:
             x, memory[TRUNK] = self.trunk(x, states.get(TRUNK), begins)
         outputs, memory[POLICY] = self.actor(x, states.get(POLICY), begins)
@@ -226,7 +227,7 @@ class ActorCritic(Model):
     def _look(
         self, inputs: Mapping[str, Values], states: Mapping[str, Values]
     ) -> tuple[Values, dict[str, Values]]:
-        x = read_observations(self._config, self.normalizers, inputs)
+        x = read_observations(self._config, self.normalizers, self._num_values, inputs)
         if self.trunk is None:
             return x, {}
         x, state = self.trunk(x, states.get(TRUNK))

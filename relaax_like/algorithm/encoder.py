@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from relaax_like.algorithm.model import Specs, Tensors
 from relaax_like.config.encoder import EncoderConfig
-from relaax_like.nn.layers import Values
+from relaax_like.nn.layers import Values, make_one_hot
 from relaax_like.nn.module import Module
 from relaax_like.nn.networks import Branch, make_network
 from relaax_like.nn.normalization import Normalizer
@@ -56,6 +56,7 @@ class Encoder(Module):
     ):
         super().__init__(name=name)
         self._config = config
+        self._num_values = config.num_values
         self.normalizers = dict(make_normalizers(config) if normalizers is None else normalizers)
         self.network = make_network(name, config.network, get_inputs(config), None, seed=seed)
         self.features = self.network.features
@@ -87,17 +88,17 @@ class Encoder(Module):
           The features `[..., features]`, and its memory after each step, name -> `[..., size]`; {}
           without a memory.
         """
-        x = read_observations(self._config, self.normalizers, inputs)
+        x = read_observations(self._config, self.normalizers, self._num_values, inputs)
         before = memory[self.name] if self.network.state_size else None
         features, after = self.network(x, before, begins)
         return features, {} if after is None else {self.name: after}
 
 
 def make_input_specs(config: EncoderConfig) -> Specs:
-    """Returns the specs of one observation, leaf by leaf: flat, or an image."""
-    images = config.images
+    """Returns the specs of one observation, leaf by leaf: flat, an image, or integers from 0 on."""
+    dtypes = dict.fromkeys(config.images, "uint8") | dict.fromkeys(config.num_values, "int64")
     return [
-        (leaf, {"shape": shape, "dtype": "uint8" if leaf in images else "float32"})
+        (leaf, {"shape": shape, "dtype": dtypes.get(leaf, "float32")})
         for leaf, shape in config.input_shapes.items()
     ]
 
@@ -105,27 +106,40 @@ def make_input_specs(config: EncoderConfig) -> Specs:
 def get_inputs(config: EncoderConfig) -> tuple[int, ...] | dict[str, Branch]:
     """Returns what `make_network` is to know of the observations."""
     shapes = config.input_shapes
+    shapes |= {leaf: (sum(sizes),) for leaf, sizes in config.num_values.items()}
     if config.observations is None:
         return shapes[OBSERVATION]
     return {leaf: Branch(shapes[leaf], own.layers) for leaf, own in config.observations.items()}
 
 
 def make_normalizers(config: EncoderConfig) -> dict[str, Normalizer]:
-    """Returns those of the leaves that are normalised; images are not."""
+    """Returns those of the leaves that are normalised; images and integers are not."""
     if not config.has_normalizer:
         return {}
-    vectors = config.input_shapes.keys() - set(config.images)
-    return {leaf: Normalizer(leaf, config.input_shapes[leaf]) for leaf in sorted(vectors)}
+    shapes = config.input_shapes
+    return {leaf: Normalizer(leaf, shapes[leaf]) for leaf in sorted(config.vectors)}
 
 
 def read_observations(
-    config: EncoderConfig, normalizers: Mapping[str, Normalizer], inputs: Mapping[str, Values]
+    config: EncoderConfig,
+    normalizers: Mapping[str, Normalizer],
+    num_values: Mapping[str, Sequence[int]],
+    inputs: Mapping[str, Values],
 ) -> Values:
-    """Returns what the networks see, normalised; of several leaves by name."""
-    if config.observations is None:
-        x, normalizer = inputs[OBSERVATION], normalizers.get(OBSERVATION)
-        return x if normalizer is None else normalizer(x)
-    return {
-        leaf: normalizers[leaf](inputs[leaf]) if leaf in normalizers else inputs[leaf]
-        for leaf in config.observations
-    }
+    """Returns what the networks see: normalised, integers as one-hot; of several leaves by name.
+
+    Args:
+      config: of the model.
+      normalizers: of the leaves that are normalised.
+      num_values: `config.num_values`, which takes too long to be made at each step.
+      inputs: observations by name.
+    """
+    seen = {}
+    for leaf in (OBSERVATION,) if config.observations is None else config.observations:
+        x = inputs[leaf]
+        if leaf in normalizers:
+            x = normalizers[leaf](x)
+        elif leaf in num_values:
+            x = make_one_hot(x, num_values[leaf])
+        seen[leaf] = x
+    return seen[OBSERVATION] if config.observations is None else seen

@@ -1,11 +1,12 @@
 """Settings that all actor-critic algorithms share: spaces and networks."""
 
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from relaax_like.config.actions import LEARNED, ActionConfig, Bound, Choices, Std
 from relaax_like.config.encoder import EncoderConfig
+from relaax_like.config.found_spaces import describe_actions
 from relaax_like.config.network import NetworkConfig
 from relaax_like.config.spaces import (
     validate_action_leaves,
@@ -25,7 +26,8 @@ class ActorCriticConfig(EncoderConfig):
 
     num_actions: Choices = None
     """Number of discrete actions; a list for several choices at once, with the number of actions of
-    each (MultiDiscrete). Set exactly one of num_actions, action_size and actions."""
+    each (MultiDiscrete). Set one of num_actions, action_size and actions, or none: then the
+    environment is asked."""
     action_size: int | None = Field(default=None, ge=1)
     """Number of components of a continuous action."""
     actions: dict[str, ActionConfig] | None = Field(default=None, min_length=1)
@@ -55,11 +57,13 @@ class ActorCriticConfig(EncoderConfig):
     @model_validator(mode="after")
     def _validate_actions(self) -> Self:
         kinds = (self.num_actions, self.action_size, self.actions)
-        if sum(kind is not None for kind in kinds) != 1:
+        if sum(kind is not None for kind in kinds) > 1:
             raise ValueError(
-                "set exactly one of num_actions (discrete), action_size (continuous) and actions "
-                "(several leaves)"
+                "set only one of num_actions (discrete), action_size (continuous) and actions "
+                "(several leaves), or none: then the environment is asked"
             )
+        if self._lacks_actions:
+            return self
         if self.actions is None:
             self._get_only_action().validate_keys("action_")
             return self
@@ -88,8 +92,26 @@ class ActorCriticConfig(EncoderConfig):
         )
 
     @property
+    def lacks_spaces(self) -> bool:
+        """Whether the file leaves observations or actions open."""
+        return super().lacks_spaces or self._lacks_actions
+
+    @property
+    def _lacks_actions(self) -> bool:
+        return self.num_actions is None and self.action_size is None and self.actions is None
+
+    def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
+        """Returns what the file leaves open of observations and actions."""
+        keys = super().describe_spaces(observation_spaces, action_spaces)
+        if not self._lacks_actions:
+            return keys
+        return keys | describe_actions(action_spaces, self.bounded and self.action_low is None)
+
+    @property
     def action_leaves(self) -> dict[str, ActionConfig]:
         """The settings of each leaf of the action space, in the order of their names."""
+        if self._lacks_actions:
+            return {}
         if self.actions is None:
             return {ACTION: self._get_only_action()}
         return dict(sorted(self.actions.items()))
@@ -107,12 +129,14 @@ class ActorCriticConfig(EncoderConfig):
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
         """Refuses environments that this network does not fit."""
         super().validate_spaces(observation_spaces, action_spaces)
+        if self._lacks_actions:
+            return
         if self.actions is not None:
             validate_action_leaves(action_spaces, self.action_spaces)
             return
         space = self.action_space
         if isinstance(space, Discrete):
-            validate_discrete(action_spaces, space.n)
+            validate_discrete(action_spaces, space.n, any_start=True)
         elif isinstance(space, MultiDiscrete):
             validate_multi_discrete(action_spaces, space.n)
         else:

@@ -1,6 +1,6 @@
 """What every algorithm folder's `Config` has."""
 
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, PrivateAttr
 
@@ -48,6 +48,26 @@ class AlgorithmConfig(Settings):
         copy = self.model_copy()
         copy._seed = seed
         return copy
+
+    @property
+    def lacks_spaces(self) -> bool:
+        """Whether the file leaves open what observations or actions are made of.
+
+        Then the environment is asked, and `describe_spaces` says what the file could have said.
+        """
+        return False
+
+    def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
+        """Returns keys of this section and their values for what the file leaves open.
+
+        Args:
+          observation_spaces: leaf name -> space, as the environment has them.
+          action_spaces: the same for actions.
+
+        Raises:
+          InvalidInputError: the algorithm cannot use such a space; names leaf and space.
+        """
+        return {}
 
     @property
     def observation_spaces(self) -> Spaces:

@@ -2,36 +2,43 @@
 
 from typing import Any, Self
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.found_spaces import describe_network, describe_observations
 from relaax_like.config.network import NetworkConfig
-from relaax_like.config.observations import ObservationConfig
+from relaax_like.config.observations import NumValues, ObservationConfig
 from relaax_like.config.plan import RETURN_STATISTIC
-from relaax_like.config.spaces import validate_image, validate_leaves, validate_vector
-from relaax_like.wire.spaces import OBSERVATION, Box, Spaces
+from relaax_like.config.spaces import (
+    validate_image,
+    validate_integers,
+    validate_leaves,
+    validate_vector,
+)
+from relaax_like.wire.spaces import OBSERVATION, Box, Discrete, MultiDiscrete, Spaces
+
+OBSERVATION_KEYS = ("state_size", "image", "num_states", "observations")
 
 
 class EncoderConfig(AlgorithmConfig):
     """Base of the `Config` of an algorithm whose model has an `Encoder`.
 
-    Fields are read from the keys of the YAML's `algorithm` section.
+    Fields are read from the keys of the YAML's `algorithm` section. Of state_size, image,
+    num_states and observations the file sets one, or none: then the environment is asked.
     """
 
-    state_size: int = Field(default=4, ge=1)
-    """Number of values in one observation, flattened."""
+    state_size: int | None = Field(default=None, ge=1)
+    """Number of values in one observation (a Box or MultiBinary), flattened."""
     image: tuple[int, int, int] | None = None
-    """Shape [height, width, channels] of uint8 image observations; replaces state_size."""
+    """Shape [height, width, channels] of uint8 image observations."""
+    num_states: NumValues = None
+    """Number of values of an observation that is an integer (Discrete), at most 4096; a list for
+    several integers, with the number of values of each (MultiDiscrete). The network sees each as a
+    one-hot vector."""
     observations: dict[str, ObservationConfig] | None = Field(default=None, min_length=1)
-    """For observations with several leaves, such as a Dict space: maps each leaf to its size or
-    image and to the layers of its branch (config/observations.py). Replaces state_size and image.
-    It must name every leaf of the environment; an unlisted leaf is an error, because it might be
-    misspelt."""
+    """For observations with several leaves, such as a Dict space: maps each leaf to its size, image
+    or num and to the layers of its branch (config/observations.py). It must name every leaf of the
+    environment; an unlisted leaf is an error, because it might be misspelt."""
     network: NetworkConfig = NetworkConfig()
     """Layers of each network."""
     normalize_observations: bool = False
@@ -40,9 +47,22 @@ class EncoderConfig(AlgorithmConfig):
 
     @model_validator(mode="after")
     def _validate_inputs(self) -> Self:
+        given = [key for key in OBSERVATION_KEYS if getattr(self, key) is not None]
+        if len(given) > 1:
+            raise ValueError(
+                f"{' and '.join(given)} are set; set only one of them (observations gives each "
+                "leaf its own size, image or num), or none: then the environment is asked"
+            )
         if self.observations is not None:
             self._validate_observations(self.observations)
             return self
+        if not given:
+            return self
+        if self.num_states is not None and self.has_normalizer:
+            raise ValueError(
+                "num_states: there is nothing to normalise, because integers become one-hot "
+                "vectors; turn the normalisation off"
+            )
         if self.image is not None and (min(self.image) < 1 or self.has_normalizer):
             raise ValueError(
                 f"image: {list(self.image)} with observation normalisation "
@@ -63,22 +83,16 @@ class EncoderConfig(AlgorithmConfig):
         return self
 
     def _validate_observations(self, observations: dict[str, ObservationConfig]) -> None:
-        if self.image is not None or "state_size" in self.model_fields_set:
-            other = "state_size" if self.image is None else "image"
-            raise ValueError(
-                f"observations and {other} are both set; set only one of them (observations "
-                "gives each leaf its own size or image)"
-            )
         if self.network.begins_with_convolution:
             raise ValueError(
                 "network: the first layer is a convolution, but the joined branches of "
                 "observations are not an image; move the convolution into the layers of an "
                 "image's branch"
             )
-        if self.has_normalizer and len(self.images) == len(observations):
+        if self.has_normalizer and not self.vectors:
             raise ValueError(
                 "observations: nothing to normalise, because all leaves are images (which are "
-                "scaled to [0, 1]); turn the normalisation off"
+                "scaled to [0, 1]) or integers (one-hot vectors); turn the normalisation off"
             )
         if self.has_normalizer and RETURN_STATISTIC in observations:
             raise ValueError(
@@ -87,54 +101,76 @@ class EncoderConfig(AlgorithmConfig):
                 "environment"
             )
 
-    @model_serializer(mode="wrap")
-    def _dump(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves out the default that `observations` replaces: what is dumped can be loaded."""
-        data = handler(self)
-        if self.observations is not None:
-            del data["state_size"]
-        return data
-
     @property
     def has_normalizer(self) -> bool:
         """Whether the model brings observations to mean 0 and deviation 1."""
         return self.normalize_observations
 
     @property
-    def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of what the network sees, by leaf: the newest observations, joined on the last axis."""
-        length = self.observation_history
+    def lacks_spaces(self) -> bool:
+        """Whether the file leaves observations open."""
+        return self._lacks_observations
+
+    @property
+    def _lacks_observations(self) -> bool:
+        return all(getattr(self, key) is None for key in OBSERVATION_KEYS)
+
+    def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
+        """Returns what the file leaves open of observations."""
+        if not self._lacks_observations:
+            return {}
+        keys = describe_observations(observation_spaces)
+        return keys | describe_network(keys, self.network)
+
+    @property
+    def observation_spaces(self) -> Spaces:
+        """The leaves that the environment sends: flat vectors, images, and integers; {} where they
+        are to be asked for."""
         if self.observations is not None:
-            return {leaf: own.get_shape(length) for leaf, own in self.observations.items()}
-        if self.image is not None:
-            return {OBSERVATION: (*self.image[:2], self.image[2] * length)}
-        return {OBSERVATION: (self.state_size * length,)}
+            return {leaf: own.space for leaf, own in self.observations.items()}
+        if self._lacks_observations:
+            return {}
+        only = ObservationConfig.model_construct(
+            size=self.state_size, image=self.image, num=self.num_states
+        )
+        return {OBSERVATION: only.space}
+
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the model's inputs, by leaf: the newest observations, joined on the last axis."""
+        shapes = {leaf: space.shape or (1,) for leaf, space in self.observation_spaces.items()}
+        length = self.observation_history
+        return {leaf: (*shape[:-1], shape[-1] * length) for leaf, shape in shapes.items()}
 
     @property
     def images(self) -> tuple[str, ...]:
         """The leaves that are images."""
-        if self.observations is not None:
-            return tuple(leaf for leaf, own in self.observations.items() if own.image is not None)
-        return () if self.image is None else (OBSERVATION,)
+        spaces = self.observation_spaces.items()
+        return tuple(leaf for leaf, s in spaces if isinstance(s, Box) and s.dtype == "uint8")
 
     @property
-    def observation_spaces(self) -> Spaces:
-        """The leaves that the environment sends: flat vectors, and images."""
-        images, length = self.images, self.observation_history
+    def vectors(self) -> tuple[str, ...]:
+        """The leaves that are vectors."""
+        spaces = self.observation_spaces.items()
+        return tuple(leaf for leaf, s in spaces if isinstance(s, Box) and s.dtype != "uint8")
+
+    @property
+    def num_values(self) -> dict[str, tuple[int, ...]]:
+        """Of the leaves that are integers: how many values each integer of the input has."""
         return {
-            leaf: Box(
-                dtype="uint8" if leaf in images else "float32",
-                shape=(*shape[:-1], shape[-1] // length),
-            )
-            for leaf, shape in self.input_shapes.items()
+            leaf: ((space.n,) if isinstance(space, Discrete) else space.n)
+            * self.observation_history
+            for leaf, space in self.observation_spaces.items()
+            if isinstance(space, Discrete | MultiDiscrete)
         }
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
         """Refuses environments whose observations the encoder does not fit."""
         if self.observations is not None:
-            leaves = {leaf: own.extent for leaf, own in self.observations.items()}
-            validate_leaves(observation_spaces, leaves)
-        elif self.image is None:
-            validate_vector(observation_spaces, self.state_size)
-        else:
+            validate_leaves(observation_spaces, self.observation_spaces)
+        elif self.image is not None:
             validate_image(observation_spaces, self.image)
+        elif self.num_states is not None:
+            validate_integers(observation_spaces, self.observation_spaces[OBSERVATION])
+        elif self.state_size is not None:
+            validate_vector(observation_spaces, self.state_size)

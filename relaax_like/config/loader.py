@@ -1,5 +1,6 @@
 """Loads an experiment from its YAML file: validated whole, before anything starts."""
 
+import dataclasses
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +45,8 @@ from relaax_like.config.problems import Problems, describe_value
 from relaax_like.config.run_folder import find_run_dir, fix_run_dir
 from relaax_like.config.shipped import find_experiment_file
 from relaax_like.config.yaml_document import Loc, YamlDocument, is_flag, read_yaml, write_yaml
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.spaces import Spaces
 
 PARAMETER_SERVER = "relaax-parameter-server"
 RLX_SERVER = "relaax-rlx-server"
@@ -98,6 +100,56 @@ def load_experiment(
         return experiment
     run_dir = find_run_dir(Path(logdir), run_name, export_experiment(experiment), new_run)
     return _ExperimentLoader(_read(path, [*overrides, *fix_run_dir(run_dir)])).load()
+
+
+def add_spaces(
+    experiment: Experiment, observation_spaces: Spaces, action_spaces: Spaces
+) -> tuple[Experiment, list[str]]:
+    """Fills in what the file leaves open, from the spaces of the environment.
+
+    Args:
+      experiment: whose algorithm `lacks_spaces`.
+      observation_spaces: leaf -> space, as the environment has them.
+      action_spaces: the same for actions.
+
+    Returns:
+      The complete experiment, and the overrides with which its file gives the same one.
+
+    Raises:
+      ConfigError: the algorithm cannot use such spaces, or its settings contradict them.
+    """
+    algorithm = experiment.algorithm
+    try:
+        keys = algorithm.describe_spaces(observation_spaces, action_spaces)
+        data = algorithm.model_dump(mode="json", by_alias=True, exclude_unset=True) | keys
+        complete = type(algorithm).model_validate_json(json.dumps(data))
+        complete.validate_spaces(observation_spaces, action_spaces)
+    except ValidationError as error:
+        problems = "; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors())
+        raise ConfigError(
+            f"{experiment.file}: algorithm: the settings do not suit the environment's spaces: "
+            f"{problems}"
+        ) from None
+    except InvalidInputError as error:
+        raise ConfigError(f"{experiment.file}: algorithm: {error}") from None
+    complete = complete.with_seed(algorithm.seed)
+    overrides = [f"{ALGORITHM}.{key}={json.dumps(value)}" for key, value in keys.items()]
+    return dataclasses.replace(experiment, algorithm=complete), overrides
+
+
+def require_spaces(experiment: Experiment) -> None:
+    """Checks that the settings say what observations and actions are made of.
+
+    Raises:
+      ConfigError: they leave it open, and there is nobody to ask.
+    """
+    if experiment.algorithm.lacks_spaces:
+        raise ConfigError(
+            f"{experiment.file}: algorithm: the file does not say what observations and actions "
+            "are made of, and there is no environment to ask; set state_size, image, num_states "
+            "or observations, and num_actions, action_size or actions, or add a section "
+            "environment"
+        )
 
 
 def _read(path: str | Path, overrides: Sequence[str]) -> YamlDocument:

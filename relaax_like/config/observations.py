@@ -4,36 +4,63 @@
       camera: {image: [84, 84, 3], layers: [nature]}
       joints: {size: 12, layers: [64]}
       goal: {size: 3}
+      inventory: {num: [10, 4]}
     network: {layers: [256, {lstm: 128}]}
 
 Each leaf goes through its branch: layers of its own, with the network's activation. What comes out
 of the branches is joined, in the order of the leaves' names however the file lists them, and goes
-through the layers of `network`.
+through the layers of `network`. Integers that count the values of a Discrete or MultiDiscrete leaf
+(`num`) become one-hot vectors before.
 """
 
-from typing import Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from relaax_like.config.base import Settings
 from relaax_like.config.network import Layers, begins_with_convolution, is_recurrent
+from relaax_like.config.problems import describe_value
+from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete, Space
+
+MAX_VALUES = 4096
+"""Most values of an integer: each is a component of a one-hot vector."""
+
+
+def _parse_values(value: Any) -> Any:
+    several = isinstance(value, list | tuple)
+    sizes = list(value) if several else [value]
+    whole = all(isinstance(size, int) and not isinstance(size, bool) for size in sizes)
+    if value is None or (sizes and whole and min(sizes) >= 1 and max(sizes) <= MAX_VALUES):
+        return tuple(value) if several else value
+    raise ValueError(
+        f"expected a number of 1 to {MAX_VALUES}, or a list of such numbers (one per integer), got "
+        f"{value if several else describe_value(value)}"
+    )
+
+
+NumValues = Annotated[int | tuple[int, ...] | None, BeforeValidator(_parse_values)]
 
 
 class ObservationConfig(Settings):
     """One entry of the section `observations`; its key is the leaf's name."""
 
     size: int | None = Field(default=None, ge=1)
-    """Number of values in the leaf, flattened; set exactly one of size and image."""
+    """Number of values in the leaf, a Box or MultiBinary, flattened. Set exactly one of size, image
+    and num."""
     image: tuple[int, int, int] | None = None
     """Shape [height, width, channels] of the leaf, a uint8 image."""
+    num: NumValues = None
+    """Number of values of the leaf, an integer (Discrete); a list for several integers, with the
+    number of values of each (MultiDiscrete)."""
     layers: Layers = ()
     """Layers of the branch, as in `network`, none of them recurrent; without layers the leaf itself
     is joined."""
 
     @model_validator(mode="after")
     def _validate_branch(self) -> Self:
-        if (self.size is None) == (self.image is None):
-            raise ValueError("set exactly one of size (for a vector) and image")
+        given = [own for own in (self.size, self.image, self.num) if own is not None]
+        if len(given) != 1:
+            raise ValueError("set exactly one of size (for a vector), image and num (for integers)")
         if self.image is not None and min(self.image) < 1:
             raise ValueError(
                 f"image: {list(self.image)}, expected [height, width, channels], each 1 or more"
@@ -57,13 +84,13 @@ class ObservationConfig(Settings):
         return self
 
     @property
-    def extent(self) -> int | tuple[int, int, int]:
-        """The one of size and image that is set."""
-        extent = self.size if self.image is None else self.image
-        assert extent is not None
-        return extent
-
-    def get_shape(self, history: int) -> tuple[int, ...]:
-        """Returns the shape of the branch's input: the newest `history` leaves, joined."""
-        shape = self.extent if isinstance(self.extent, tuple) else (self.extent,)
-        return (*shape[:-1], shape[-1] * history)
+    def space(self) -> Space:
+        """The leaf as the model's inputs have it: flat, an image, or integers counted from 0."""
+        if self.image is not None:
+            return Box(dtype="uint8", shape=self.image)
+        if isinstance(self.num, int):
+            return Discrete(n=self.num)
+        if self.num is not None:
+            return MultiDiscrete(n=self.num, shape=(len(self.num),))
+        assert self.size is not None
+        return Box(dtype="float32", shape=(self.size,))

@@ -25,12 +25,13 @@ def validate_vector(spaces: Spaces, size: int) -> None:
       InvalidInputError: it is not; says what came and which setting to change.
     """
     space = spaces.get(OBSERVATION)
-    if len(spaces) != 1 or not isinstance(space, Box):
+    if len(spaces) != 1 or not isinstance(space, Box | MultiBinary):
         raise InvalidInputError(
             f"observation_spaces: got {_describe(spaces)}; this algorithm reads one Box named "
             f"{OBSERVATION!r}. Wrap the environment so that its observations are one "
             f"vector{_name_wrapper(spaces)}, or name its leaves in algorithm.observations, if "
-            "the algorithm has that key",
+            "the algorithm has that key, or remove algorithm.state_size: then the environment is "
+            "asked",
             "observation_spaces",
         )
     if math.prod(space.shape) != size:
@@ -64,12 +65,39 @@ def validate_image(spaces: Spaces, shape: tuple[int, int, int]) -> None:
         )
 
 
-def validate_leaves(spaces: Spaces, leaves: Mapping[str, int | tuple[int, int, int]]) -> None:
+def validate_integers(spaces: Spaces, want: Space) -> None:
+    """Checks that the observation is an integer, or several, of so many values each.
+
+    Args:
+      spaces: of the observations.
+      want: a Discrete or MultiDiscrete.
+
+    Raises:
+      InvalidInputError: it is not; says what came and which setting to change.
+    """
+    space = spaces.get(OBSERVATION)
+    if len(spaces) != 1 or not isinstance(space, type(want)):
+        raise InvalidInputError(
+            f"observation_spaces: got {_describe(spaces)}; algorithm.num_states makes this "
+            f"algorithm read one {type(want).__name__} named {OBSERVATION!r}. Remove num_states, "
+            "so that the environment is asked",
+            "observation_spaces",
+        )
+    if _get_n(space) != _get_n(want):
+        raise InvalidInputError(
+            f"observation_spaces: the environment has {_get_n(space)} values, but "
+            f"algorithm.num_states is {_get_n(want)}; set it to {_get_n(space)}",
+            "observation_spaces",
+        )
+
+
+def validate_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
     """Checks that observations have these leaves and no others.
 
     Args:
       spaces: of the observations.
-      leaves: leaf -> numbers in it, or `[height, width, channels]` of an image.
+      leaves: leaf -> as the settings have it: a flat Box, a uint8 image, or integers; a Box or
+        MultiBinary of another shape fits a flat Box.
 
     Raises:
       InvalidInputError: a leaf is missing, or not named, or does not fit; says which.
@@ -88,31 +116,45 @@ def validate_leaves(spaces: Spaces, leaves: Mapping[str, int | tuple[int, int, i
             "environment to remove it",
             field,
         )
-    for leaf, extent in leaves.items():
+    for leaf, want in leaves.items():
         space, key = spaces[leaf], f"algorithm.observations.{leaf}"
-        if isinstance(extent, tuple):
-            fits = isinstance(space, Box) and (space.dtype, space.shape) == ("uint8", extent)
-            want = f"{key}.image is {list(extent)}, a uint8 Box"
+        if isinstance(want, Discrete | MultiDiscrete):
+            fits = isinstance(space, type(want)) and _get_n(space) == _get_n(want)
+            says = f"{key}.num is {_get_n(want)}, the number of values of a {type(want).__name__}"
+        elif want.dtype == "uint8":
+            fits = isinstance(space, Box) and (space.dtype, space.shape) == ("uint8", want.shape)
+            says = f"{key}.image is {list(want.shape)}, a uint8 Box"
         else:
-            fits = isinstance(space, Box) and math.prod(space.shape) == extent
-            want = f"{key}.size is {extent}, the number of values in a Box"
+            size = want.shape[0]
+            fits = isinstance(space, Box | MultiBinary) and math.prod(space.shape) == size
+            says = f"{key}.size is {size}, the number of values in a Box"
         if not fits:
             raise InvalidInputError(
                 f"{field}: leaf {leaf!r} is a {type(space).__name__} of {space.dtype}, shape "
-                f"{list(space.shape)}, but {want}; change the setting, or wrap the "
+                f"{list(space.shape)}, but {says}; change the setting, or wrap the "
                 f"environment{_name_wrapper({leaf: space})}",
                 field,
             )
 
 
-def validate_discrete(spaces: Spaces, num_actions: int) -> None:
+def _get_n(space: Space) -> int | list[int]:
+    assert isinstance(space, Discrete | MultiDiscrete)
+    return space.n if isinstance(space, Discrete) else list(space.n)
+
+
+def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False) -> None:
     """Checks that the action is one of `num_actions`, counted from 0.
+
+    Args:
+      spaces: of the actions.
+      num_actions: how many there are.
+      any_start: they may be counted from another number.
 
     Raises:
       InvalidInputError: it is not.
     """
     space = spaces.get(ACTION)
-    if len(spaces) != 1 or not isinstance(space, Discrete) or space.start != 0:
+    if len(spaces) != 1 or not isinstance(space, Discrete) or (space.start != 0 and not any_start):
         raise InvalidInputError(
             f"action_spaces: got {_describe(spaces)}; this algorithm is configured for one "
             f"Discrete action named {ACTION!r}, counted from 0 (for MultiDiscrete, make "

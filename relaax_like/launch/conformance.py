@@ -34,6 +34,7 @@ from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.bandit import EPISODE_STEPS, BanditSlots
 from relaax_like.launch.base_trainer import BaseTrainer
 from relaax_like.launch.learners import load_model_module, make_model
+from relaax_like.launch.local import ask_environment, open_slots
 from relaax_like.launch.process import Shutdown, without_native_stderr
 from relaax_like.learn.tally import Tally
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -99,22 +100,27 @@ def find_folder_experiment(name: str, sets: Sequence[str] = ()) -> Experiment:
     Raises:
       ConfigError: there is none, or it is not valid.
     """
+    experiment = load_experiment(_find_file(name), sets)
+    return ask_environment(experiment)[0]
+
+
+def _find_file(name: str) -> Path:
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
-        return load_experiment(path, sets)
+        return path
     folder = path if "/" in name or path.is_dir() else find_algorithm(name, Path())
     if not folder.is_dir():
         raise ConfigError(f"{name}: no such folder; expected an algorithm's folder, or its name")
     for file in (folder / TASK_NAME, folder / f"{folder.resolve().name}.yaml"):
         if file.is_file():
-            return load_experiment(file, sets)
+            return file
     files = sorted(folder.glob("*.yaml"))
     if len(files) != 1:
         raise ConfigError(
             f"{folder}: {len(files)} YAML files, none of which is named after the folder; name "
             f"the file to check by, or add {TASK_NAME}"
         )
-    return load_experiment(files[0], sets)
+    return files[0]
 
 
 def check_algorithm(experiment: Experiment, learn_sec: float = LEARN_SEC) -> Iterator[CheckResult]:
@@ -544,7 +550,6 @@ class _TaskTrainer(BaseTrainer):
         self._learn_sec = learn_sec
 
     def train(self, server: ParameterServer, stop: threading.Event) -> None:
-        from relaax_like.launch.local import open_slots
 
         over = threading.Event()
         with contextlib.ExitStack() as ends:

@@ -11,7 +11,12 @@ import numpy as np
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.client.interactor import EnvironmentSlots, Interactor, SlotEpisode
 from relaax_like.config.models import Experiment
-from relaax_like.launch.local import LocalAgents, make_local_agents, open_slots
+from relaax_like.launch.local import (
+    LocalAgents,
+    ask_environment,
+    make_local_agents,
+    open_slots,
+)
 from relaax_like.launch.saved_policy import BEST, LATEST, open_server, read_snapshot
 from relaax_like.launch.video import FilmedSlots, draw_without_screen, validate_video
 from relaax_like.learn.fixed_values import FixedValues
@@ -70,6 +75,7 @@ def evaluate_snapshot(
       SnapshotError: there is no snapshot, or none that can be used.
     """
     use_compile_cache(experiment.compile_cache)
+    experiment, _ = ask_environment(experiment)
     if video is not None:
         validate_video(video.path)
     state = read_snapshot(experiment, BEST if best else LATEST)

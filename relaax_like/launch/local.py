@@ -17,6 +17,7 @@ from relaax_like.client.interactor import EnvironmentSlots
 from relaax_like.client.outcome import validate_outcome
 from relaax_like.client.values import SpaceValues, Values
 from relaax_like.config.algorithm_folder import SLOTS, load_folder_module
+from relaax_like.config.loader import add_spaces, require_spaces
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
 from relaax_like.core.roles import ParameterServerClient, Publisher
@@ -30,7 +31,7 @@ from relaax_like.rlx_server.slot_agents import BatchAgents, Decision
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.spaces import ACTION, OBSERVATION
+from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
 
 # How often an agent that waits looks whether it is to stop.
 _READY_POLL_SEC = 0.2
@@ -307,6 +308,22 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
         slots.close()
 
 
+def ask_environment(experiment: Experiment) -> tuple[Experiment, list[str]]:
+    """Fills in what the file leaves open of observations and actions; see `add_spaces`.
+
+    Returns:
+      The complete experiment, and overrides; as it is, and none, where nothing is open.
+
+    Raises:
+      ConfigError: there is no environment, or the algorithm cannot use its spaces.
+    """
+    if not experiment.algorithm.lacks_spaces:
+        return experiment, []
+    if experiment.environment is None:
+        require_spaces(experiment)
+    return add_spaces(experiment, *_find_spaces(experiment, "train"))
+
+
 def validate_environment(experiment: Experiment, purpose: str) -> None:
     """Makes one environment, and compares its spaces with what the algorithm's settings say.
 
@@ -318,13 +335,18 @@ def validate_environment(experiment: Experiment, purpose: str) -> None:
       InvalidInputError: the algorithm cannot use the environment's spaces.
       ConfigError: see `open_slots`.
     """
+    experiment.algorithm.validate_spaces(*_find_spaces(experiment, purpose))
+
+
+def _find_spaces(experiment: Experiment, purpose: str) -> tuple[Spaces, Spaces]:
+    """Makes one environment, and returns the spaces of its observations and actions."""
     if experiment.environment is not None:  # else open_slots says what is missing
         one = experiment.environment.model_copy(update={"slots": 1})
         experiment = dataclasses.replace(experiment, environment=one)
     with open_slots(experiment, purpose) as slots:
         observations = SpaceValues(slots.observation_space, OBSERVATION)
         actions = SpaceValues(slots.action_space, ACTION)
-    experiment.algorithm.validate_spaces(observations.spaces, actions.spaces)
+    return observations.spaces, actions.spaces
 
 
 def make_local_agents(

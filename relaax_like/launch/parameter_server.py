@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from relaax_like.bridge.control import BridgeControl
+from relaax_like.config.loader import require_spaces
 from relaax_like.config.models import Experiment
 from relaax_like.config.plan import Episodes, Offline, OnPolicy, get_plan
 from relaax_like.core.manifest import (
@@ -202,6 +203,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     reporter = Reporter.from_environment()
     settings = experiment.parameter_server
     validate_served(experiment)
+    require_spaces(experiment)
     shutdown = Shutdown()
     validate_exposure(settings.bind, experiment.security)
     if settings.prometheus_bind is not None:

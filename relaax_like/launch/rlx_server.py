@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from relaax_like.bridge import chaos
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.control import BridgeControl, Link
+from relaax_like.config.loader import require_spaces
 from relaax_like.config.models import Experiment, RlxServerConfig
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.roles import ParameterServerClient
@@ -109,6 +110,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
       overrides: that it was loaded with, for the learner's process.
     """
     settings = experiment.rlx_server
+    require_spaces(experiment)
     use_compile_cache(experiment.compile_cache)
     reporter = Reporter.from_environment()
     chaos.from_environment()  # a mistake in it is told here, and not by the first agent

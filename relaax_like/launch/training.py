@@ -13,6 +13,7 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import fix_run_dir
 from relaax_like.launch.base_trainer import TRAINER_FILE, BaseTrainer
+from relaax_like.launch.local import ask_environment
 from relaax_like.launch.modes import LogMode
 from relaax_like.launch.offline_trainer import OfflineTrainer
 from relaax_like.launch.process import Shutdown, Stopped
@@ -82,6 +83,7 @@ def make_trainer(
     Raises:
       ConfigError: `trainer.py` cannot be used, or there are no trajectories.
     """
+    experiment, found = ask_environment(experiment)
     trainer_class: type[BaseTrainer] = Trainer
     if (experiment.algorithm_folder / TRAINER_FILE).is_file():
         if experiment.learner.workers:
@@ -93,7 +95,8 @@ def make_trainer(
         trainer_class = _load_trainer_class(experiment.algorithm_folder)
     elif experiment.learner.offline is not None:
         trainer_class = OfflineTrainer
-    return trainer_class(experiment, [*overrides, *fix_run_dir(experiment.run_dir)], log)
+    overrides = [*overrides, *found, *fix_run_dir(experiment.run_dir)]
+    return trainer_class(experiment, overrides, log)
 
 
 def _load_trainer_class(folder: Path) -> type[BaseTrainer]:

@@ -8,6 +8,7 @@ comes, and nobody asks for a tf.Variable, TensorFlow is not even imported.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -112,6 +113,31 @@ def concatenate(parts: Sequence[Values]) -> Values:
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts, axis=-1)
     return tf.concat(parts, axis=-1)
+
+
+def make_one_hot(x: Values, sizes: Sequence[int]) -> Values:
+    """Makes a one-hot vector of each integer, and joins them; in NumPy for arrays.
+
+    Args:
+      x: `[..., d]` integers, counted from 0; others become zeros.
+      sizes: how many values each of the d integers can have.
+
+    Returns:
+      `[..., sum(sizes)] float32`.
+    """
+    parts, start = [], 0
+    for size, group in itertools.groupby(sizes):  # one call for all that are alike
+        stop = start + len(list(group))
+        columns = x[..., start:stop]
+        if isinstance(x, np.ndarray):
+            part = (columns[..., None] == np.arange(size)).astype(np.float32)
+            parts.append(part.reshape(*x.shape[:-1], size * (stop - start)))
+        else:
+            part = tf.one_hot(columns, size)
+            leading = tf.shape(x)[:-1]
+            parts.append(tf.reshape(part, tf.concat([leading, [size * (stop - start)]], 0)))
+        start = stop
+    return concatenate(parts)
 
 
 class Layer(Module):

@@ -29,6 +29,7 @@ class BatchSlots(BatchAgents):
       action_spaces: of the hello.
       shapes: leaf -> shape of one observation as the model's inputs have it, where it comes in
         another.
+      starts: leaf -> what its integers begin at, where the model's begin at 0.
       history: joins the newest observations; None: the model sees one.
       on_ready: called, from any thread, when `ready` has become True.
       exploit: the training's end does not concern the client.
@@ -43,11 +44,13 @@ class BatchSlots(BatchAgents):
         on_ready: Callable[[], None],
         exploit: bool = False,
         history: ObservationHistory | None = None,
+        starts: Mapping[str, int] | None = None,
     ):
         self._agent = make_agent(on_ready)
         self._processor = processor
         self._action_spaces = action_spaces
         self._shapes = shapes
+        self._starts = starts or {}
         self._exploit = exploit
         self._goes_on = False
         self._history = history
@@ -136,6 +139,13 @@ class BatchSlots(BatchAgents):
         """Brings every client's rows into the model's shape, so that they can be packed."""
         if observations is None or not self._shapes:
             return observations
+        if self._starts:
+            observations = {
+                name: (array - self._starts[name]).astype(np.int64, copy=False)
+                if name in self._starts
+                else array
+                for name, array in observations.items()
+            }
         return {
             name: array.reshape(len(array), *self._shapes.get(name, array.shape[1:]))
             for name, array in observations.items()

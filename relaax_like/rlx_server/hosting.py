@@ -27,7 +27,7 @@ from relaax_like.wire.errors import (
     RelaaxError,
     ServerUnavailableError,
 )
-from relaax_like.wire.spaces import Spaces
+from relaax_like.wire.spaces import Discrete, MultiDiscrete, Spaces
 
 _START_WAIT_SEC = 5.0
 _VERBS = ("act", "reward_and_act", "reward_and_reset")
@@ -142,6 +142,7 @@ class BatchHost(AgentHost):
             lambda: self.on_ready(),
             exploit,
             history,
+            _find_starts(self._config, observation_spaces),
         )
 
     def make_agent(
@@ -305,6 +306,16 @@ def _validate_spaces(config: Any, observation_spaces: Spaces, action_spaces: Spa
         config.validate_spaces(observation_spaces, action_spaces)
     except InvalidInputError as error:
         raise ProtocolError(str(error), "SPACE_MISMATCH", error.field) from error
+
+
+def _find_starts(config: Any, observation_spaces: Spaces) -> dict[str, int]:
+    """Returns leaf -> first value, of the integers that the settings describe as such."""
+    starts = {}
+    for leaf, space in config.observation_spaces.items():
+        if isinstance(space, Discrete | MultiDiscrete) and leaf in observation_spaces:
+            own = observation_spaces[leaf]
+            starts[leaf] = own.start if isinstance(own, Discrete) else 0
+    return starts
 
 
 def _validate_privileged(

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.batch import add_state_size
 
 from relaax_like.algorithm import Encoder, Model
 from relaax_like.algorithm.acting import NumpyActor, make_actor
@@ -33,7 +34,7 @@ BEGINS[2, 1] = BEGINS[4, 0] = True
 
 
 def make_config(layers=(8,), **settings):
-    return EncoderConfig.model_validate({"network": {"layers": layers}, **settings})
+    return EncoderConfig.model_validate(add_state_size({"network": {"layers": layers}, **settings}))
 
 
 def make_encoder(**settings):
@@ -179,7 +180,8 @@ import sys
 import numpy as np
 from relaax_like.algorithm import Encoder
 from relaax_like.config import EncoderConfig
-encoder = Encoder(EncoderConfig.model_validate({"network": {"layers": (4, {"lstm": 3})}}), seed=0)
+settings = {"state_size": 4, "network": {"layers": (4, {"lstm": 3})}}
+encoder = Encoder(EncoderConfig.model_validate(settings), seed=0)
 print([v.numpy().shape for v in encoder.find_variables()][0], "tensorflow" in sys.modules)
 """
 

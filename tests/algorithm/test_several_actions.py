@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.batch import load, make_algorithm
+from support.batch import add_state_size, load, make_algorithm
 
 from relaax_like.algorithm.acting import CompiledActor, NumpyActor, make_actor
 from relaax_like.algorithm.model import get_variables, order_variables
@@ -35,6 +35,7 @@ VARIANTS = {
 def make_config(layers=(8,), actions=LEAVES, algorithm="a2c", **settings):
     leaves = {name: ActionConfig.model_validate(own) for name, own in actions.items()}
     network = {"layers": tuple(layers)}
+    settings = add_state_size(settings)
     return load("config", algorithm).Config(actions=leaves, network=network, **settings)
 
 

@@ -153,6 +153,7 @@ def test_cartpole_is_learned_from_the_actions_of_a_controller(tmp_path: Path) ->
 def test_weights_of_ppo_and_bc_are_laid_out_alike() -> None:
     """So that a run of ppo can start from a clone (`learner.previous`)."""
     for settings in ({"num_actions": 2}, {"action_size": 3, "shared_network": True}):
+        settings["state_size"] = 4
         ours = bc_model.make_model(bc_config.Config(**settings), 0)
         theirs = load("model", "ppo").make_model(load("config", "ppo").Config(**settings), 0)
 

@@ -4,7 +4,7 @@
 
 import numpy as np
 import pytest
-from support.batch import load
+from support.batch import add_state_size, load
 from support.cluster import ROOT
 
 from relaax_like.algorithm.acting import make_actor
@@ -23,7 +23,7 @@ ppo_algorithm = load("algorithm", "ppo")
 
 def make_config(layers=(8,), **settings):
     settings = {"num_actions": 2, "num_steps": 18, "rollout_steps": 6, "batch_size": 18, **settings}
-    return ppo_config.Config(network={"layers": tuple(layers)}, **settings)
+    return ppo_config.Config(network={"layers": tuple(layers)}, **add_state_size(settings))
 
 
 def make_task(config, seed=0):

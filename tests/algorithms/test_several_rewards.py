@@ -60,7 +60,9 @@ def test_the_weights_decide_which_action_is_learned(
 
 @pytest.mark.parametrize("algorithm", ["a2c", "ppo"])
 def test_the_sum_by_hand(algorithm: str) -> None:
-    config = load("config", algorithm).Config(num_actions=2, rewards={"a": 2.0, "b": -0.5})
+    config = load("config", algorithm).Config(
+        state_size=4, num_actions=2, rewards={"a": 2.0, "b": -0.5}
+    )
     model = load("model", algorithm).make_model(config, 0)
     assert model.get_reward_specs() == [("a", {"shape": [1]}), ("b", {"shape": [1]})]
     ones = tf.ones((2, 1))

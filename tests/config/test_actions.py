@@ -56,8 +56,8 @@ _BAD = {
     "num_actions too": (
         "{a: {num: 3}}",
         "num_actions: 4",
-        "algorithm: set exactly one of num_actions (discrete), action_size (continuous) and "
-        "actions (several leaves)",
+        "algorithm: set only one of num_actions (discrete), action_size (continuous) and actions "
+        "(several leaves), or none",
     ),
     "a key for all leaves": (
         "{a: {num: 3}}",

@@ -56,24 +56,34 @@ _BAD = {
     "state_size too": (
         "{a: {size: 3}}",
         "state_size: 4",
-        "algorithm: observations and state_size are both set",
+        "algorithm: state_size and observations are set; set only one of them",
     ),
     "image too": (
         "{a: {size: 3}}",
         "image: [8, 8, 1]",
-        "algorithm: observations and image are both set",
+        "algorithm: image and observations are set; set only one of them",
     ),
     "no leaf": ("{}", "", "4: algorithm.observations: expected at least 1 items, got a section"),
     "no section": ("3", "", "4: algorithm.observations: expected a section of keys, got 3"),
     "neither size nor image": (
         "{a: {layers: [3]}}",
         "",
-        "4: algorithm.observations.a: set exactly one of size (for a vector) and image",
+        "4: algorithm.observations.a: set exactly one of size (for a vector), image and num",
     ),
     "size and image": (
         "{a: {size: 3, image: [8, 8, 1], layers: [nature]}}",
         "",
-        "4: algorithm.observations.a: set exactly one of size (for a vector) and image",
+        "4: algorithm.observations.a: set exactly one of size (for a vector), image and num",
+    ),
+    "values of an integer": (
+        "{a: {num: 4097}}",
+        "",
+        "4: algorithm.observations.a.num: expected a number of 1 to 4096, or a list of such",
+    ),
+    "integers are not normalised": (
+        "{a: {num: 3}}",
+        "normalize_observations: true",
+        "observations: nothing to normalise, because all leaves are images",
     ),
     "size of zero": (
         "{a: {size: 0}}",
@@ -117,7 +127,7 @@ _BAD = {
         "{a: {sise: 3}}",
         "",
         "4: algorithm.observations.a.sise: unknown key; did you mean size? (known: size, image, "
-        "layers)",
+        "num, layers)",
     ),
     "convolution behind the branches": (
         "{a: {size: 3}}",

@@ -54,8 +54,10 @@ class CountingSlots:
 
 def make_config(layers=(8,), **settings):
     settings = {"num_steps": 24, "rollout_steps": 4, "batch_size": 4, **settings}
+    if "image" not in settings:
+        settings["state_size"] = SIZE
     return load("config", "ppo").Config(
-        network={"layers": tuple(layers)}, state_size=SIZE, num_actions=2, **settings
+        network={"layers": tuple(layers)}, num_actions=2, **settings
     )
 
 

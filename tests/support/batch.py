@@ -8,6 +8,7 @@ from relaax_like.algorithm.acting import make_actor
 from relaax_like.algorithm.model import get_variables
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
+from relaax_like.config.encoder import OBSERVATION_KEYS
 from relaax_like.core.manifest import make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.learn.gradient_learner import GradientLearner
@@ -26,7 +27,12 @@ def make_config(layers: Any = (64, 64), **settings: Any) -> Any:
     settings["network"] = {"layers": tuple(layers)}
     if "action_size" not in settings:
         settings.setdefault("num_actions", 2)
-    return load("config").Config(**settings)
+    return load("config").Config(**add_state_size(settings))
+
+
+def add_state_size(settings: dict[str, Any]) -> dict[str, Any]:
+    """Adds a state_size of 4, unless the settings say what is observed."""
+    return settings if settings.keys() & set(OBSERVATION_KEYS) else {"state_size": 4, **settings}
 
 
 def make_algorithm(config: Any, seed: int = 0, xla: bool = True) -> Any:

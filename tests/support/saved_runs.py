@@ -39,6 +39,8 @@ ALGORITHMS = {
     "a2c, several leaves": "name: a2c, num_actions: 4, normalize_observations: true, "
     f"observations: {{camera: {{image: [8, 8, 1], layers: [{_CONV}, 4]}}, arm/joints: {{size: 3, "
     "layers: [4]}, goal: {size: 2}}, network: {layers: [6, {gru: 4}]}",
+    "ppo, integers, history": "name: ppo, num_states: [3, 3, 4], num_actions: 3, "
+    "network: {layers: [8]}, observation_history: 2",
     "bc": "name: bc, state_size: 4, num_actions: 3, network: {layers: [8]}",
     "policy_gradient": "name: policy_gradient, state_size: 4, num_actions: 3",
     "policy_gradient_tutorial": "name: policy_gradient_tutorial, hidden_layer_size: 4",

@@ -1,0 +1,141 @@
+"""What a file leaves open of observations and actions, described by an environment's spaces."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from relaax_like.config.network import NetworkConfig
+from relaax_like.config.observations import MAX_VALUES
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.spaces import (
+    ACTION,
+    OBSERVATION,
+    Box,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    Spaces,
+)
+
+# The convolutions of `nature` need so many rows and columns; those of `impala` any number.
+_NATURE_SIDE = 36
+
+
+def describe_observations(spaces: Spaces) -> dict[str, Any]:
+    """Returns the keys that describe observations: state_size, image, num_states or observations.
+
+    A uint8 Box of three axes is an image, as [height, width, channels]; an image among several
+    leaves gets convolutions as its branch.
+
+    Args:
+      spaces: leaf -> space.
+
+    Raises:
+      InvalidInputError: a leaf cannot be observed; names it.
+    """
+    if list(spaces) == [OBSERVATION]:
+        key, value = _describe_observation(OBSERVATION, spaces[OBSERVATION])
+        return {{"size": "state_size", "num": "num_states"}.get(key, key): value}
+    leaves: dict[str, dict[str, Any]] = {}
+    for leaf, space in sorted(spaces.items()):
+        key, value = _describe_observation(leaf, space)
+        leaves[leaf] = {key: value}
+        if key == "image":
+            leaves[leaf]["layers"] = _choose_convolutions(value)
+    return {"observations": leaves}
+
+
+def describe_network(keys: dict[str, Any], network: NetworkConfig) -> dict[str, Any]:
+    """Returns the key network with convolutions, where an image needs them; {} where not.
+
+    Args:
+      keys: of `describe_observations`.
+      network: as the file has it; layers that it lists stay.
+    """
+    if "image" not in keys or "layers" in network.model_fields_set:
+        return {}
+    layers = _choose_convolutions(keys["image"])
+    return {"network": network.model_dump(mode="json") | {"layers": layers}}
+
+
+def describe_actions(spaces: Spaces, bounded: bool) -> dict[str, Any]:
+    """Returns the keys that describe actions: num_actions, action_size (and bounds) or actions.
+
+    Args:
+      spaces: leaf -> space.
+      bounded: whether the file squashes continuous actions into bounds that it leaves open.
+
+    Raises:
+      InvalidInputError: a leaf cannot be acted on; names it.
+    """
+    leaves = {leaf: _describe_action(leaf, space) for leaf, space in sorted(spaces.items())}
+    if list(leaves) != [ACTION] or "binary" in leaves[ACTION]:
+        return {"actions": leaves}
+    [(key, value)] = leaves[ACTION].items()
+    if key == "num":
+        return {"num_actions": value}
+    return {"action_size": value} | (_describe_bounds(spaces[ACTION]) if bounded else {})
+
+
+def _describe_observation(leaf: str, space: Space) -> tuple[str, Any]:
+    if isinstance(space, Discrete | MultiDiscrete):
+        sizes = (space.n,) if isinstance(space, Discrete) else space.n
+        if not sizes or max(sizes) > MAX_VALUES:
+            raise InvalidInputError(
+                f"observation_spaces: leaf {leaf!r} is a {type(space).__name__} of "
+                f"{max(sizes, default=0)} values, but at most {MAX_VALUES} can become a one-hot "
+                "vector; wrap the environment so that it is a Box",
+                "observation_spaces",
+            )
+        return "num", space.n if isinstance(space, Discrete) else list(space.n)
+    size = math.prod(space.shape)
+    if not size:
+        raise InvalidInputError(
+            f"observation_spaces: leaf {leaf!r} has shape {list(space.shape)}, and so no values; "
+            "wrap the environment to remove it",
+            "observation_spaces",
+        )
+    if isinstance(space, Box) and space.dtype == "uint8" and len(space.shape) == 3:
+        return "image", list(space.shape)
+    return "size", size
+
+
+def _choose_convolutions(shape: list[int]) -> list[str]:
+    return ["nature" if min(shape[:2]) >= _NATURE_SIDE else "impala"]
+
+
+def _describe_action(leaf: str, space: Space) -> dict[str, Any]:
+    if isinstance(space, Discrete):
+        if space.n < 2:
+            raise InvalidInputError(
+                f"action_spaces: leaf {leaf!r} is a Discrete of {space.n} action, expected 2 or "
+                "more to choose from; wrap the environment to remove it",
+                "action_spaces",
+            )
+        return {"num": space.n}
+    size = math.prod(space.shape)
+    if not size:
+        raise InvalidInputError(
+            f"action_spaces: leaf {leaf!r} has shape {list(space.shape)}, and so no components; "
+            "wrap the environment to remove it",
+            "action_spaces",
+        )
+    if isinstance(space, MultiDiscrete):
+        return {"num": list(space.n)}
+    return {"binary" if isinstance(space, MultiBinary) else "size": size}
+
+
+def _describe_bounds(space: Space) -> dict[str, Any]:
+    assert isinstance(space, Box)
+    bounds = {"action_low": space.low, "action_high": space.high}
+    if any(bound is None or not np.isfinite(bound).all() for bound in bounds.values()):
+        raise InvalidInputError(
+            "action_spaces: the environment's actions have no finite bounds, but algorithm.bounded "
+            "is true; set algorithm.bounded: false, or action_low and action_high",
+            "action_spaces",
+        )
+    return {
+        key: np.asarray(bound, np.float32).reshape(-1).tolist() for key, bound in bounds.items()
+    }
