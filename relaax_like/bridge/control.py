@@ -21,6 +21,12 @@ from relaax_like.bridge.servicer import (
     add_to_server,
     max_message_bytes,
 )
+from relaax_like.bridge.spaces_servicer import (
+    Propose,
+    WaitingHandler,
+    add_spaces_to_server,
+    propose_spaces,
+)
 from relaax_like.bridge.stub import (
     Health,
     ParameterServerStub,
@@ -38,12 +44,15 @@ from relaax_like.metrics.server import MAX_MESSAGE_BYTES as MAX_METRICS_BYTES
 from relaax_like.metrics.server import add_metrics_servicer
 from relaax_like.wire.errors import NotAllowedError, ServerUnavailableError
 from relaax_like.wire.security import ClientSecurity, ServerSecurity
+from relaax_like.wire.spaces import RunSpaces
 from relaax_like.wire.tls import find_tls_mistake
 
 logger = logging.getLogger(__name__)
 
 # One more is refused at once: with fewer threads than calls, it would wait for ever.
 _MAX_CALLS = 1024
+# While spaces are waited for: all calls are short.
+_MAX_WAITING_CALLS = 64
 
 
 class Link:
@@ -145,6 +154,19 @@ class Link:
         with self._explaining_tls():
             return get_status(self._channel, self.address, timeout_sec)
 
+    def propose_spaces(
+        self, spaces: RunSpaces | None, timeout_sec: float = 5.0
+    ) -> RunSpaces | None:
+        """Proposes the spaces of the run, or asks for them; see `spaces_servicer.propose_spaces`.
+
+        Raises:
+          InvalidInputError: the algorithm cannot use them.
+          ServerUnavailableError: no answer in time.
+          NotAllowedError: one of the two does not trust the other.
+        """
+        with self._explaining_tls():
+            return propose_spaces(self._channel, self.address, spaces, timeout_sec)
+
     def request_save(self) -> str:
         """Has the server write a snapshot; see `stub.request_save`."""
         with self._explaining_tls():
@@ -217,6 +239,7 @@ class BridgeControl:
         backend: ParameterServerBackend,
         security: ServerSecurity | None = None,
         experience: ExperienceSink | Mapping[str, ExperienceSink] | None = None,
+        propose: Propose | None = None,
     ) -> tuple[grpc.Server, int]:
         """Binds a server for `backend`; start it with `.start()`.
 
@@ -226,6 +249,7 @@ class BridgeControl:
           security: what clients must show; None: nothing, in the clear.
           experience: what takes experience, where the run learns in the server; with several tasks
             task -> what takes its experience; None: it does not learn there.
+          propose: answers proposals of spaces; None: they are not served.
 
         Returns:
           The server and its real port.
@@ -245,9 +269,39 @@ class BridgeControl:
         )
         add_to_server(ParameterServerServicer(backend), server)
         add_experience_to_server(ExperienceServicer(backend, experience), server)
+        if propose is not None:
+            add_spaces_to_server(propose, server)
         _add_tutorial(server, backend)
         _add_metrics(server, backend.metrics())
         add_health(server)
+        return server, bind(server, address, security)
+
+    def create_waiting_server(
+        self, address: str, propose: Propose, text: str, security: ServerSecurity | None = None
+    ) -> tuple[grpc.Server, int]:
+        """Binds a server that only takes proposals of spaces; start it with `.start()`.
+
+        Args:
+          address: `host:port`; port 0 lets the system choose.
+          propose: answers proposals.
+          text: what is waited for; the answer to all other calls, but those for health.
+          security: what clients must show; None: nothing, in the clear.
+
+        Returns:
+          The server and its real port.
+
+        Raises:
+          RelaaxError: the port is taken; names the process that holds it.
+        """
+        server = grpc.server(
+            futures.ThreadPoolExecutor(_MAX_WAITING_CALLS, thread_name_prefix="waiting"),
+            options=SERVER_OPTIONS,
+            maximum_concurrent_rpcs=_MAX_WAITING_CALLS,
+            interceptors=make_interceptors(security, _MAX_WAITING_CALLS),
+        )
+        add_spaces_to_server(propose, server)
+        add_health(server)
+        server.add_generic_rpc_handlers((WaitingHandler(text),))
         return server, bind(server, address, security)
 
 

@@ -43,6 +43,7 @@ from relaax_like.config.plan import (
 )
 from relaax_like.config.problems import Problems, describe_value
 from relaax_like.config.run_folder import find_run_dir, fix_run_dir
+from relaax_like.config.run_spaces import read_run_spaces
 from relaax_like.config.shipped import find_experiment_file
 from relaax_like.config.yaml_document import Loc, YamlDocument, is_flag, read_yaml, write_yaml
 from relaax_like.wire.errors import ConfigError, InvalidInputError
@@ -88,7 +89,8 @@ def load_experiment(
     Args:
       path: the YAML file, or the name of a shipped one (`config.shipped`).
       overrides: "section.key=value" each, as `--set` takes them.
-      new_run: where there is a `logdir`, `run_dir` is a new folder in it; False: the newest run's.
+      new_run: where there is a `logdir`, `run_dir` is a new folder in it; False: the newest run's,
+        and what the file leaves open of observations and actions is as in RUN/spaces.json.
 
     Raises:
       ConfigError: one line per problem, all of them at once; or there is no run in `logdir`.
@@ -96,10 +98,14 @@ def load_experiment(
     document = _read(path, overrides)
     experiment = _ExperimentLoader(document).load()
     logdir, run_name = document.data.get("logdir"), document.data.get("run_name")
-    if logdir is None:
-        return experiment
-    run_dir = find_run_dir(Path(logdir), run_name, export_experiment(experiment), new_run)
-    return _ExperimentLoader(_read(path, [*overrides, *fix_run_dir(run_dir)])).load()
+    if logdir is not None:
+        run_dir = find_run_dir(Path(logdir), run_name, export_experiment(experiment), new_run)
+        experiment = _ExperimentLoader(_read(path, [*overrides, *fix_run_dir(run_dir)])).load()
+    if experiment.algorithm.lacks_spaces and not new_run:
+        found = read_run_spaces(experiment.run_dir)
+        if found is not None:
+            return add_spaces(experiment, *found)[0]
+    return experiment
 
 
 def add_spaces(

@@ -223,15 +223,18 @@ def validate_values(experiment: Experiment, model: Any, values: Sequence[np.ndar
         )
 
 
+def has_plain_agents(experiment: Experiment) -> bool:
+    """Returns whether the algorithm's agents are plain ones, which learn by themselves."""
+    folder = experiment.algorithm_folder
+    if not (folder / "agent.py").is_file():
+        return False
+    with without_native_stderr():
+        return not _is_batch_native(load_algorithm_module(folder, "agent").Agent)
+
+
 def can_play_fixed(experiment: Experiment) -> bool:
     """Returns whether the algorithm's agents can play with fixed values; see `make_agent_host`."""
-    folder = experiment.algorithm_folder
-    if (folder / "agent.py").is_file():
-        with without_native_stderr():
-            agent_class = load_algorithm_module(folder, "agent").Agent
-        if not _is_batch_native(agent_class):
-            return False
-    return load_model_module(experiment) is not None
+    return not has_plain_agents(experiment) and load_model_module(experiment) is not None
 
 
 def _is_batch_native(agent_class: Any) -> bool:

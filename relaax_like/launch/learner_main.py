@@ -4,13 +4,17 @@ Its arguments are the YAML file, overrides, and the number of its end of the con
 `bridge.pair`). It ends with the rlx server, which has the other end.
 """
 
+import contextlib
+import os
 import signal
 import socket
 import sys
+import time
 
 from relaax_like.bridge.client import make_client_id
-from relaax_like.bridge.control import BridgeControl
-from relaax_like.config.loader import load_experiment
+from relaax_like.bridge.control import BridgeControl, Link
+from relaax_like.config.loader import add_spaces, load_experiment
+from relaax_like.config.models import Experiment
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch.learners import make_learners
 from relaax_like.launch.metrics import make_agent_metrics
@@ -20,11 +24,15 @@ from relaax_like.launch.process import (
     run_main,
     setup_logging,
     start_tracing,
+    without_native_stderr,
 )
 from relaax_like.launch.security import make_client_security
 from relaax_like.learn.learner_service import LearnerService
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, ServerUnavailableError
+
+# Between two questions for what a client has said.
+_POLL_SEC = 0.1
 
 
 def main() -> int:
@@ -40,6 +48,8 @@ def main() -> int:
     start_tracing("learner", experiment, wanted=False)
     address = str(settings.parameter_server.to_connect())
     with BridgeControl().connect(address, make_client_security(experiment)) as link:
+        if experiment.algorithm.lacks_spaces:
+            experiment = _wait_for_spaces(experiment, link)
         metrics = make_agent_metrics(experiment, link)
 
         def make_client(client_id: str) -> ParameterServerClient:
@@ -63,6 +73,20 @@ def main() -> int:
             metrics.close()
     # A gradient that takes too long is still being computed: Python's end would abort in it.
     end_now(status)
+
+
+def _wait_for_spaces(experiment: Experiment, link: Link) -> Experiment:
+    """Asks the parameter server until a client has said what the file leaves open."""
+    parent = os.getppid()
+    with without_native_stderr():
+        from relaax_like.nn import runtime  # noqa: F401 - meanwhile, as it takes seconds
+    while os.getppid() == parent:
+        with contextlib.suppress(ServerUnavailableError):
+            spaces = link.propose_spaces(None)
+            if spaces is not None:
+                return add_spaces(experiment, *spaces)[0]
+        time.sleep(_POLL_SEC)
+    end_now(0)
 
 
 if __name__ == "__main__":

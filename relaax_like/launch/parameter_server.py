@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.config.loader import require_spaces
+from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment
 from relaax_like.config.plan import Episodes, Offline, OnPolicy, get_plan
 from relaax_like.core.manifest import (
@@ -57,6 +57,7 @@ from relaax_like.launch.security import (
     validate_unprotected,
 )
 from relaax_like.launch.version_copies import open_version_copies
+from relaax_like.launch.waiting import make_proposer, wait_for_spaces
 from relaax_like.learn.experience_service import ExperienceService, log_failure
 from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.metrics.buffered import BufferedMetrics
@@ -203,7 +204,6 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     reporter = Reporter.from_environment()
     settings = experiment.parameter_server
     validate_served(experiment)
-    require_spaces(experiment)
     shutdown = Shutdown()
     validate_exposure(settings.bind, experiment.security)
     if settings.prometheus_bind is not None:
@@ -218,6 +218,14 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     make_run_dir(experiment)
     if not reporter.is_heard:  # else `relaax run` writes the lines of all its processes
         add_log_file(experiment.run_dir)
+    if experiment.algorithm.lacks_spaces:
+        spaces = wait_for_spaces(
+            experiment, security, shutdown, lambda: reporter.report(Event.READY)
+        )
+        if spaces is None:
+            end_now(shutdown.exit_status)  # TensorFlow may be being loaded
+        experiment, found = add_spaces(experiment, *spaces)
+        overrides = [*overrides, *found]
     serving: list[ParameterServer] = []
     metrics = make_recorder(experiment, lambda: serving[0].global_t if serving else 0)
     with shutdown.interrupting(), tracing.span(tracing.START):
@@ -240,7 +248,11 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         )
         tests = open_version_tests(experiment, server)
         grpc_server, port = BridgeControl().create_server(
-            str(settings.bind), server, security, None if services is None else services.sinks
+            str(settings.bind),
+            server,
+            security,
+            None if services is None else services.sinks,
+            make_proposer(experiment),
         )
         raise_descriptor_limit()
         keep_what_is_loaded()

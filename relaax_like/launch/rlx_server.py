@@ -5,16 +5,23 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from relaax_like.bridge import chaos
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.control import BridgeControl, Link
-from relaax_like.config.loader import require_spaces
+from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment, RlxServerConfig
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.roles import ParameterServerClient
-from relaax_like.launch.agents import BesideLearner, make_agent_host, make_remote_learners
+from relaax_like.launch.agents import (
+    BesideLearner,
+    has_plain_agents,
+    make_agent_host,
+    make_remote_learners,
+)
+from relaax_like.launch.late_host import LateHost
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.process import (
     EXIT_USAGE,
@@ -40,6 +47,7 @@ from relaax_like.wire import tracing
 from relaax_like.wire.errors import NotAllowedError, ServerUnavailableError
 from relaax_like.wire.reports import Event, Reporter
 from relaax_like.wire.security import ServerSecurity
+from relaax_like.wire.spaces import RunSpaces
 
 logger = logging.getLogger(__name__)
 
@@ -97,8 +105,7 @@ def make_rlx_server(
         predict=host.predict,
         tls=security.tls,
     )
-    if isinstance(host, BatchHost):
-        host.on_ready = server.wake
+    host.on_ready = server.wake
     return server
 
 
@@ -110,7 +117,6 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
       overrides: that it was loaded with, for the learner's process.
     """
     settings = experiment.rlx_server
-    require_spaces(experiment)
     use_compile_cache(experiment.compile_cache)
     reporter = Reporter.from_environment()
     chaos.from_environment()  # a mistake in it is told here, and not by the first agent
@@ -126,14 +132,18 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
         def make_client(client_id: str) -> ParameterServerClient:
             return link.parameter_server_stub(client_id, metrics, _HELLO_WAIT_SEC)
 
-        with shutdown.interrupting(), tracing.span(tracing.START):
-            ahead = experiment.learner.max_rollouts_ahead or 0
-            beside = BesideLearner(learner, metrics, ahead)
-            host = make_agent_host(experiment, make_client, beside=beside)
+        beside = BesideLearner(learner, metrics, experiment.learner.max_rollouts_ahead or 0)
+        host: AgentHost
+        if experiment.algorithm.lacks_spaces:
+            host = _make_late_host(experiment, make_client, beside, link)
+        else:
+            with shutdown.interrupting(), tracing.span(tracing.START):
+                host = make_agent_host(experiment, make_client, beside=beside)
         server = make_rlx_server(settings, host, metrics, security, reporter)
 
         def announce() -> None:
-            if _announce_link(link, shutdown) and _wait_for_learner(host, learner, shutdown):
+            ask = _ask_for_spaces if isinstance(host, LateHost) else _ask_for_manifest
+            if _announce_link(link, ask, shutdown) and _wait_for_learner(host, learner, shutdown):
                 reporter.report(Event.READY)
 
         try:
@@ -215,11 +225,46 @@ async def _serve(
     await server.stop()
 
 
-def _announce_link(link: Link, shutdown: Shutdown) -> bool:
+def _make_late_host(
+    experiment: Experiment,
+    make_client: Callable[[str], ParameterServerClient],
+    beside: BesideLearner,
+    link: Link,
+) -> LateHost:
+    """Makes the host of an experiment whose file leaves spaces open."""
+    learner = beside.link
+    if isinstance(learner, ChildLearner) and not has_plain_agents(experiment):
+        learner.start()  # it loads TensorFlow, and then asks the parameter server for the spaces
+
+    def make_host(spaces: RunSpaces) -> AgentHost:
+        complete, _ = add_spaces(experiment, *spaces)
+        return make_agent_host(complete, make_client, beside=beside)
+
+    def wait_loaded(host: AgentHost, timeout_sec: float) -> bool:
+        end = time.monotonic() + timeout_sec
+        link.wait(max(timeout_sec, 0.0))
+        return not isinstance(host, BatchHost) or learner.wait_loaded(end - time.monotonic())
+
+    return LateHost(link.propose_spaces, make_host, wait_loaded)
+
+
+def _ask_for_manifest(link: Link) -> None:
+    link.wait(10.0)
+
+
+def _ask_for_spaces(link: Link) -> None:
+    try:
+        link.propose_spaces(None)
+    except ServerUnavailableError:
+        time.sleep(_POLL_SEC)
+        raise
+
+
+def _announce_link(link: Link, ask: Callable[[Link], None], shutdown: Shutdown) -> bool:
     """Waits for the parameter server; False: this process ends."""
     while not shutdown.requested.is_set():
         try:
-            link.wait(10.0)
+            ask(link)
         except ServerUnavailableError:
             continue
         except NotAllowedError as error:

@@ -3,6 +3,7 @@
 RUN/config.yaml        the resolved settings, of the newest start
 RUN/experiment.info    settings, command lines, versions, machine, times; for people
 RUN/experiment.yaml    the same, for programs
+RUN/spaces.json        the spaces of the environment, where the settings leave them open
 RUN/results.json       how the newest start ended
 RUN/log.txt            what it printed; see launch/log_file.py
 """
@@ -25,6 +26,7 @@ from typing import Any
 from relaax_like.config.loader import dump_experiment, export_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import CONFIG_NAME
+from relaax_like.config.run_spaces import forget_run_spaces
 from relaax_like.config.yaml_document import read_yaml, write_yaml
 from relaax_like.core.records import Status
 from relaax_like.parameter_server.folder import lock_folder
@@ -59,6 +61,7 @@ def begin_run(experiment: Experiment, force: bool) -> None:
     found = find_progress(checkpoints)
     if found is None:
         _forget_empty_start(experiment)
+        forget_run_spaces(experiment.run_dir)
         return
     if force:
         validate_not_held(experiment)

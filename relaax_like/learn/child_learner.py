@@ -73,10 +73,11 @@ class ChildLearner:
         self._watcher = threading.Thread(target=self._watch, name="learner watch", daemon=True)
 
     def start(self) -> None:
-        """Starts the process, without waiting for it."""
+        """Starts the process, without waiting for it; can be called twice."""
         with contextlib.suppress(ServerUnavailableError):  # the first stream tries again
             self._get_child()
-        self._watcher.start()
+        if not self._watcher.is_alive():
+            self._watcher.start()
 
     def learner(
         self, task: str, manifest: Manifest, names: Collection[str] | None = None

@@ -34,7 +34,14 @@ _VERBS = ("act", "reward_and_act", "reward_and_reset")
 
 
 class AgentHost(abc.ABC):
-    """Makes the agents that serve a client."""
+    """Makes the agents that serve a client.
+
+    Attributes:
+      on_ready: called, from any thread, when an agent that waited can go on.
+    """
+
+    def __init__(self) -> None:
+        self.on_ready: Callable[[], None] = lambda: None
 
     def make_agents(self, greeting: Greeting) -> SlotAgents:
         """Builds the agents of a greeted client; see `make_slot_agents`."""
@@ -87,9 +94,6 @@ class BatchHost(AgentHost):
         started yet.
       agent_class: of the agents.
       rollouts_ahead: see `OnlineHelper`.
-
-    Attributes:
-      on_ready: called, from any thread, when an agent that waited can go on.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class BatchHost(AgentHost):
         agent_class: type[BatchAgent] = SimpleRLAgent,
         rollouts_ahead: int = 0,
     ):
+        super().__init__()
         self._config = config
         self._agent_class = agent_class
         self._rollouts_ahead = rollouts_ahead
@@ -106,7 +111,6 @@ class BatchHost(AgentHost):
         self._lock = threading.Lock()  # guards the making of _processors
         self._processors: Mapping[str, ComputationDataProcessor] = {}
         self._predict: Callable[[Sequence[Request]], list[Prediction]] = self._predict_by_task
-        self.on_ready: Callable[[], None] = lambda: None
 
     def make_slot_agents(
         self,
@@ -271,6 +275,7 @@ class PlainHost(AgentHost):
         agent_class: Callable[[Any, ParameterServerClient], Any],
         make_client: Callable[[str], ParameterServerClient],
     ):
+        super().__init__()
         _validate_agent_class(agent_class)
         self._config = config
         self._agent_class = agent_class

@@ -5,14 +5,15 @@ the client into leaves whose names are the path to them ("camera", "arm/joints",
 """
 
 import heapq
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from relaax_like.v1 import ndarray_pb2, rlx_pb2
+from relaax_like.v1 import ndarray_pb2, rlx_pb2, spaces_pb2
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import (
     DTYPES,
@@ -32,6 +33,9 @@ _LEAF_NAME = re.compile(r"[A-Za-z0-9_\-./]{1,200}")
 _MAX_VALUES = 1 << 31
 # Most components of all MultiDiscrete leaves.
 MAX_COMPONENTS = 1 << 16
+# Of the spaces of a run, which a client proposes.
+_MAX_RUN_LEAVES = 256
+_MAX_RUN_ELEMENTS = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,6 +356,47 @@ def messages_to_spaces(messages: Mapping[str, rlx_pb2.Space], field: str, slots:
                 f"{field}[{name}]",
             )
         spaces[name] = space
+    return spaces
+
+
+class RunSpaces(NamedTuple):
+    """What one observation and one action of a run are made of."""
+
+    observations: Spaces
+    actions: Spaces
+
+
+def run_spaces_to_message(spaces: RunSpaces) -> spaces_pb2.Spaces:
+    """Converts the spaces of a run to their message."""
+    message = spaces_pb2.Spaces()
+    for leaves, into in (
+        (spaces.observations, message.observation_spaces),
+        (spaces.actions, message.action_spaces),
+    ):
+        for leaf, space in leaves.items():
+            into[leaf].CopyFrom(space_to_message(space))
+    return message
+
+
+def message_to_run_spaces(message: spaces_pb2.Spaces) -> RunSpaces:
+    """Converts a received message to the spaces of a run.
+
+    Raises:
+      InvalidInputError: as `messages_to_spaces`; or more than 256 leaves, or 2^24 elements.
+    """
+    spaces = RunSpaces(
+        messages_to_spaces(message.observation_spaces, "observation_spaces"),
+        messages_to_spaces(message.action_spaces, "action_spaces"),
+    )
+    leaves = [*spaces.observations.values(), *spaces.actions.values()]
+    elements = sum(math.prod(leaf.shape) for leaf in leaves)
+    if len(leaves) > _MAX_RUN_LEAVES or elements > _MAX_RUN_ELEMENTS:
+        raise InvalidInputError(
+            f"spaces: {len(leaves)} leaves of {elements} elements, expected at most "
+            f"{_MAX_RUN_LEAVES} of {_MAX_RUN_ELEMENTS}; describe them in the section algorithm "
+            "instead",
+            "observation_spaces",
+        )
     return spaces
 
 

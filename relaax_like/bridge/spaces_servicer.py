@@ -1,0 +1,97 @@
+"""The `relaax.v1.RunSpaces` service: the first client decides what the file leaves open."""
+
+from collections.abc import Callable
+from typing import NoReturn
+
+import grpc
+
+from relaax_like.bridge import errors
+from relaax_like.v1 import spaces_pb2
+from relaax_like.wire.errors import RelaaxError, ServerUnavailableError
+from relaax_like.wire.spaces import RunSpaces, message_to_run_spaces, run_spaces_to_message
+
+_SERVICE = "relaax.v1.RunSpaces"
+PROPOSE = f"/{_SERVICE}/Propose"
+
+# Takes what is proposed, None for a mere question; returns the run's spaces, None: there are none.
+Propose = Callable[[RunSpaces | None], RunSpaces | None]
+
+
+def add_spaces_to_server(propose: Propose, server: grpc.Server) -> None:
+    """Adds the service.
+
+    Args:
+      propose: raises InvalidInputError for spaces that cannot be used.
+      server: not started yet.
+    """
+
+    def answer(request: spaces_pb2.Spaces, context: grpc.ServicerContext) -> spaces_pb2.Spaces:
+        try:
+            spaces = propose(_read(request))
+        except RelaaxError as error:
+            errors.abort(context, error)
+        return spaces_pb2.Spaces() if spaces is None else run_spaces_to_message(spaces)
+
+    handlers = {
+        "Propose": grpc.unary_unary_rpc_method_handler(
+            answer, spaces_pb2.Spaces.FromString, spaces_pb2.Spaces.SerializeToString
+        )
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+
+
+def _read(message: spaces_pb2.Spaces) -> RunSpaces | None:
+    """Returns what a message has; None: it has no leaves."""
+    if not (message.observation_spaces or message.action_spaces):
+        return None
+    return message_to_run_spaces(message)
+
+
+class WaitingHandler(grpc.GenericRpcHandler):
+    """Answers UNAVAILABLE to all calls that no other handler takes; to be added last.
+
+    Args:
+      text: what is waited for.
+    """
+
+    def __init__(self, text: str):
+        self._error = ServerUnavailableError(text)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        """Called by gRPC for each call."""
+
+        def refuse(requests: object, context: grpc.ServicerContext) -> NoReturn:
+            errors.abort(context, self._error)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def propose_spaces(
+    channel: grpc.Channel, address: str, spaces: RunSpaces | None, timeout_sec: float = 5.0
+) -> RunSpaces | None:
+    """Proposes the spaces of a run, or asks for them; returns the run's, None: there are none yet.
+
+    Args:
+      channel: to the parameter server.
+      address: for the errors.
+      spaces: None: only asks.
+      timeout_sec: longest wait for the answer.
+
+    Raises:
+      InvalidInputError: the algorithm cannot use them.
+      ServerUnavailableError: no answer in time.
+      NotAllowedError: that takes an agent's token.
+    """
+    call = channel.unary_unary(
+        PROPOSE,
+        request_serializer=spaces_pb2.Spaces.SerializeToString,
+        response_deserializer=spaces_pb2.Spaces.FromString,
+    )
+    request = spaces_pb2.Spaces() if spaces is None else run_spaces_to_message(spaces)
+    try:
+        answer = call(request, timeout=timeout_sec)
+    except grpc.RpcError as error:
+        raise errors.to_exception(error, address) from None
+    except ValueError as error:  # the channel has been closed
+        raise ServerUnavailableError(f"the link to {address} was closed: {error}") from None
+    return _read(answer)

@@ -1,0 +1,64 @@
+"""RUN/spaces.json: the spaces of a run whose file leaves them open, as an environment said them."""
+
+import os
+from pathlib import Path
+
+from google.protobuf import json_format
+
+from relaax_like.v1 import spaces_pb2
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.spaces import RunSpaces, message_to_run_spaces, run_spaces_to_message
+
+SPACES_NAME = "spaces.json"
+
+
+def read_run_spaces(run_dir: Path) -> RunSpaces | None:
+    """Returns the spaces of a run; None: nobody has said them yet.
+
+    Raises:
+      ConfigError: the file cannot be used.
+    """
+    path = run_dir / SPACES_NAME
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    try:
+        return message_to_run_spaces(json_format.Parse(text, spaces_pb2.Spaces()))
+    except (json_format.ParseError, InvalidInputError) as error:
+        raise ConfigError(
+            f"{path}: {error}; if nothing has been trained in this run_dir, remove the file"
+        ) from None
+
+
+def write_run_spaces(run_dir: Path, spaces: RunSpaces) -> None:
+    """Writes the spaces of a run; they are on the disk when it returns.
+
+    Raises:
+      ConfigError: they cannot be written.
+    """
+    path = run_dir / SPACES_NAME
+    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    text = json_format.MessageToJson(
+        run_spaces_to_message(spaces), preserving_proto_field_name=True, sort_keys=True
+    )
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        folder = os.open(run_dir, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise ConfigError(f"run_dir: {path} cannot be written: {error.strerror}") from None
+
+
+def forget_run_spaces(run_dir: Path) -> None:
+    """Removes the spaces of a run in which nothing has been trained."""
+    (run_dir / SPACES_NAME).unlink(missing_ok=True)

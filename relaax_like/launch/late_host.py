@@ -1,0 +1,118 @@
+"""Agents of an rlx server whose experiment leaves spaces open: the first client says them."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from relaax_like.core.prediction import Prediction, Request
+from relaax_like.rlx_server.hosting import AgentHost
+from relaax_like.rlx_server.slot_agents import SlotAgents
+from relaax_like.wire.errors import (
+    ConfigError,
+    InvalidInputError,
+    NotAllowedError,
+    ProtocolError,
+    ServerUnavailableError,
+)
+from relaax_like.wire.spaces import RunSpaces, Spaces
+
+# Longest that a hello is held while parameter server and learner are being made: clients wait 60 s.
+_HOLD_SEC = 45.0
+_POLL_SEC = 0.2
+
+
+class LateHost(AgentHost):
+    """Makes agents by another host, which is made when the spaces of the run are known.
+
+    Args:
+      propose: proposes a client's spaces to the parameter server, or asks for those of the run;
+        see `Link.propose_spaces`.
+      make_host: makes the host for the run's spaces.
+      wait_loaded: waits so many seconds for all that agents need; returns whether it is there.
+    """
+
+    def __init__(
+        self,
+        propose: Callable[[RunSpaces | None], RunSpaces | None],
+        make_host: Callable[[RunSpaces], AgentHost],
+        wait_loaded: Callable[[AgentHost, float], bool],
+    ):
+        super().__init__()
+        self._propose = propose
+        self._make_host = make_host
+        self._wait_loaded = wait_loaded
+        self._lock = threading.Lock()  # guards the making of _host
+        self._host: AgentHost | None = None
+
+    def make_slot_agents(
+        self,
+        observation_spaces: Spaces,
+        action_spaces: Spaces,
+        slots: int,
+        *,
+        client_id: str,
+        exploit: bool = False,
+    ) -> SlotAgents:
+        """Builds the agents of k slots; a client that trains decides what spaces the run has.
+
+        It is held until parameter server and learner are there.
+
+        Raises:
+          ProtocolError: SPACE_MISMATCH, when the algorithm cannot use the spaces, or the run has
+            others.
+          ServerUnavailableError: they are not there in time, or the client exploits, and nobody has
+            said the spaces yet.
+        """
+        end = time.monotonic() + _HOLD_SEC
+        proposal = None if exploit else RunSpaces(observation_spaces, action_spaces)
+        host = self._get_host(proposal, end)
+        if not self._wait_loaded(host, end - time.monotonic()):
+            raise ServerUnavailableError("the learner is not ready; retry later")
+        return host.make_slot_agents(
+            observation_spaces, action_spaces, slots, client_id=client_id, exploit=exploit
+        )
+
+    def predict(self, requests: Sequence[Request]) -> list[Prediction]:
+        """Answers the requests of batch-native agents."""
+        assert self._host is not None, "agents have been made"
+        return self._host.predict(requests)
+
+    def close(self) -> None:
+        """Lets go of what the agents share."""
+        if self._host is not None:
+            self._host.close()
+
+    def _get_host(self, proposal: RunSpaces | None, end: float) -> AgentHost:
+        if not self._lock.acquire(timeout=max(end - time.monotonic(), 0.0)):
+            raise ServerUnavailableError("the parameter server is not ready; retry later")
+        try:
+            if self._host is None:
+                try:
+                    host = self._make_host(self._agree(proposal, end))
+                except (ConfigError, InvalidInputError) as error:
+                    raise ProtocolError(
+                        str(error), "SPACE_MISMATCH", "observation_spaces"
+                    ) from error
+                host.on_ready = lambda: self.on_ready()
+                self._host = host
+            return self._host
+        finally:
+            self._lock.release()
+
+    def _agree(self, proposal: RunSpaces | None, end: float) -> RunSpaces:
+        while True:
+            try:
+                spaces = self._propose(proposal)
+            except NotAllowedError as error:
+                raise ServerUnavailableError(str(error)) from None
+            except ServerUnavailableError:
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(_POLL_SEC)
+                continue
+            if spaces is None:
+                raise ServerUnavailableError(
+                    "no environment has connected for training yet, which would say what "
+                    "observations and actions are made of; retry later"
+                )
+            return spaces

@@ -1,0 +1,128 @@
+"""A parameter server whose experiment leaves spaces open waits for what the first client says."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from relaax_like.bridge.control import BridgeControl
+from relaax_like.bridge.spaces_servicer import Propose
+from relaax_like.config.loader import add_spaces
+from relaax_like.config.models import Experiment
+from relaax_like.config.run_spaces import read_run_spaces, write_run_spaces
+from relaax_like.launch.process import Shutdown, without_native_stderr
+from relaax_like.wire.errors import ConfigError, InvalidInputError, ServerUnavailableError
+from relaax_like.wire.security import ServerSecurity
+from relaax_like.wire.spaces import RunSpaces
+
+logger = logging.getLogger(__name__)
+
+WAITING = (
+    "waiting for spaces: the experiment's file leaves open what observations and actions are made "
+    "of, and no environment has connected for training yet"
+)
+# For the answer to the proposal.
+_ANSWER_SEC = 2.0
+_POLL_SEC = 0.1
+
+
+def wait_for_spaces(
+    experiment: Experiment,
+    security: ServerSecurity,
+    shutdown: Shutdown,
+    on_ready: Callable[[], None],
+) -> RunSpaces | None:
+    """Serves proposals at the parameter server's address until the first one that can be used.
+
+    It is in RUN/spaces.json before it is answered.
+
+    Args:
+      experiment: whose algorithm `lacks_spaces`; its run's folder exists.
+      security: what clients must show.
+      shutdown: ends the wait.
+      on_ready: called when the server can be reached.
+
+    Returns:
+      The spaces; None: the process is to end.
+
+    Raises:
+      RelaaxError: the port is taken.
+    """
+    agreement = _Agreement(experiment)
+    bind = experiment.parameter_server.bind
+    server, port = BridgeControl().create_waiting_server(
+        str(bind), agreement.propose, WAITING, security
+    )
+    server.start()
+    try:
+        logger.info("parameter server on %s:%d, %s", bind.host, port, WAITING)
+        on_ready()
+        learner = experiment.learner
+        if learner.placement == "server" and learner.backprop_workers == 1:  # its threads are known
+            threading.Thread(target=_load_tensorflow, daemon=True).start()
+        while not (shutdown.requested.is_set() or agreement.reached.wait(_POLL_SEC)):
+            pass
+    finally:
+        server.stop(grace=_ANSWER_SEC).wait()
+    return agreement.spaces
+
+
+def make_proposer(experiment: Experiment) -> Propose:
+    """Returns what answers proposals while the parameter server serves: the spaces are fixed."""
+    algorithm = experiment.algorithm
+    spaces = read_run_spaces(experiment.run_dir) or RunSpaces(
+        algorithm.observation_spaces, algorithm.action_spaces
+    )
+
+    def propose(proposal: RunSpaces | None) -> RunSpaces:
+        if not (spaces.observations and spaces.actions):
+            raise InvalidInputError(
+                "spaces: this run's algorithm does not say what observations and actions are made "
+                "of; do server and agents have the same experiment's file?"
+            )
+        return spaces
+
+    return propose
+
+
+class _Agreement:
+    """What the first proposal has been. Thread-safe.
+
+    Attributes:
+      spaces: of the run; None: nobody has proposed any yet.
+      reached: set when there are spaces.
+    """
+
+    def __init__(self, experiment: Experiment):
+        self.spaces: RunSpaces | None = None
+        self.reached = threading.Event()
+        self._experiment = experiment
+        self._lock = threading.Lock()  # guards spaces
+
+    def propose(self, proposal: RunSpaces | None) -> RunSpaces | None:
+        """Returns the run's spaces: those that are proposed, if there are none yet.
+
+        Raises:
+          InvalidInputError: the algorithm cannot use them.
+          ServerUnavailableError: they cannot be kept.
+        """
+        with self._lock:
+            if self.spaces is not None or proposal is None:
+                return self.spaces
+            try:
+                add_spaces(self._experiment, *proposal)
+            except ConfigError as error:
+                raise InvalidInputError(str(error), "observation_spaces") from None
+            try:
+                write_run_spaces(self._experiment.run_dir, proposal)
+            except ConfigError as error:
+                logger.error("%s", error)
+                raise ServerUnavailableError(str(error)) from None
+            self.spaces = proposal
+        self.reached.set()
+        return proposal
+
+
+def _load_tensorflow() -> None:
+    """Loads what the learner needs, which takes seconds, while there is nothing to compute."""
+    with without_native_stderr():
+        from relaax_like.nn import runtime  # noqa: F401
