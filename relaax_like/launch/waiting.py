@@ -10,6 +10,7 @@ from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_spaces import read_run_spaces, write_run_spaces
 from relaax_like.launch.process import Shutdown, without_native_stderr
+from relaax_like.wire import failpoints
 from relaax_like.wire.errors import ConfigError, InvalidInputError, ServerUnavailableError
 from relaax_like.wire.security import ServerSecurity
 from relaax_like.wire.spaces import RunSpaces
@@ -117,6 +118,7 @@ class _Agreement:
             except ConfigError as error:
                 logger.error("%s", error)
                 raise ServerUnavailableError(str(error)) from None
+            failpoints.hit("ps.after_spaces_before_reply")
             self.spaces = proposal
         self.reached.set()
         return proposal
