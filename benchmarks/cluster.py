@@ -56,6 +56,8 @@ def start_servers(config: Path, *sets: str, log: IO[bytes] | None = None) -> Ite
             f"relaax-rlx-server.bind={rlx}",
             "learner.target_return=null",
             "algorithm.max_global_step=1000000000",
+            "algorithm.state_size=4",  # of CartPole: clients that exploit do not say it
+            "algorithm.num_actions=2",
             *sets,
         ]
         arguments = ["--config", str(config), *(f"--set={override}" for override in overrides)]
