@@ -12,5 +12,4 @@ class Settings(BaseModel):
         strict=True,
         populate_by_name=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
     )

@@ -1,7 +1,12 @@
 """The keys of an experiment's file: type, default and meaning of each, from the typed sections."""
 
+import ast
+import functools
+import inspect
+import itertools
 import json
 import re
+import textwrap
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -66,7 +71,7 @@ def _list_keys(model: type[BaseModel], prefix: str) -> Iterator[Key]:
             name=prefix + name,
             type=_describe_field(field),
             default=default,
-            meaning=_get_first_sentence(field.description or ""),
+            meaning=_get_first_sentence(_find_docstring(model, field_name)),
         )
         if inner is not None:
             yield from _list_keys(inner, f"{prefix}{name}.{place}")
@@ -126,6 +131,29 @@ def _is_mapping(origin: Any) -> bool:
 
 def _to_yaml(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _find_docstring(model: type[BaseModel], field_name: str) -> str:
+    """Returns the docstring below a field, there or in a base class; "" without one."""
+    every = (_read_docstrings(one) for one in model.__mro__ if issubclass(one, Settings))
+    return next((docstrings[field_name] for docstrings in every if field_name in docstrings), "")
+
+
+@functools.cache
+def _read_docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """Reads the docstrings below the fields of a class in its source, name -> text.
+
+    Pydantic can do the same, but in each process, for all classes, when they are imported.
+    """
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        field.target.id: below.value.value
+        for field, below in itertools.pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        if isinstance(below.value.value, str)
+    }
 
 
 def _get_first_sentence(text: str) -> str:

@@ -24,6 +24,9 @@ from relaax_like.config.optimizer import OptimizerConfig
 _LOG = logging.getLogger(__name__)
 # Elements: two float32 blocks of scratch stay in the second-level cache.
 _BLOCK = 32 * 1024
+# Elements: numba would save a vector of at most this size ten microseconds a step. Importing it and
+# loading a kernel takes 0.4 s of processor time, at each start.
+_SMALL = 1024
 
 Step = Callable[
     [np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
@@ -313,7 +316,7 @@ def make_step(name: str, form: str | None = None) -> Step:
 
     Args:
       name: key in `KERNELS`.
-      form: "numba" or "numpy"; None takes numba where it is installed.
+      form: "numba" or "numpy"; None takes numba where it is installed. See also `choose_form`.
 
     Returns:
       A function that may be called from any thread; it holds no state.
@@ -330,17 +333,25 @@ def make_step(name: str, form: str | None = None) -> Step:
         return blocked
 
 
-def make_late_step(name: str) -> Step:
+def make_late_step(name: str, form: str | None = None) -> Step:
     """Builds the callable form of a kernel when it is first called; see `make_step`."""
 
     @functools.cache
     def make() -> Step:
-        return make_step(name)
+        return make_step(name, form)
 
     def step(*arrays: np.ndarray) -> None:
         make()(*arrays)
 
     return step
+
+
+def choose_form(size: int) -> str | None:
+    """Returns the form for vectors of that many elements: "numpy" for short ones, else None.
+
+    It depends on nothing else, so that a server that starts again computes the very same values.
+    """
+    return "numpy" if size <= _SMALL else None
 
 
 def default_form() -> str:

@@ -19,6 +19,7 @@ from relaax_like.core.moments import Moments
 from relaax_like.core.records import Publication, Values
 from relaax_like.parameter_server.kernels import (
     Step,
+    choose_form,
     compute_coefficients,
     kernel_name,
     make_late_step,
@@ -474,7 +475,8 @@ def _make_groups(
     make = make_step if expects_gradients else make_late_step
     for name, elements in manifest.groups().items():
         config = optimizers[name]
-        step, slots = make(kernel_name(config)), slot_names(config)
+        slots = slot_names(config)
+        step = make(kernel_name(config), choose_form(elements.stop - elements.start))
         groups.append(_Group(name, elements, config, step, slots, first_slot))
         first_slot += len(slots) * groups[-1].size
     return tuple(groups)

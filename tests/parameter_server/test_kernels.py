@@ -168,6 +168,21 @@ print([name for name in ("numba", "tensorflow", "keras", "grpc") if name in sys.
     assert run_python(code) == "[]"
 
 
+def test_short_vectors_are_stepped_without_numba_and_long_ones_with_it() -> None:
+    code = """
+import sys
+import numpy as np
+from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.manifest import Variable, make_manifest
+from relaax_like.parameter_server.store import Store
+for size in (1024, 1025):
+    manifest = make_manifest([Variable("W", np.zeros(size, np.float32))])
+    Store(manifest, np.zeros(manifest.total_bytes, np.uint8), {"default": OptimizerConfig()})
+    print("numba" in sys.modules)
+"""
+    assert run_python(code).split() == ["False", "True"]
+
+
 def test_numba_missing_or_broken_falls_back_to_numpy() -> None:
     code = """
 import sys

@@ -305,6 +305,13 @@ class Cluster(Processes):
         argv += ["--env", "CartPole-v0", "--name", name, "--retry-sleep", 0.2, 0.5]
         return self.start(name, [*argv, *flags])
 
+    def start_paced_client(self, name: str = "client", *flags: object) -> Program:
+        """Starts a client that plays no faster than a simulator; see `paced_envs`."""
+        argv = [sys.executable, GYM_MAIN, "--rlx-server", f"localhost:{self.rlx_port}"]
+        argv += ["--env", "support.paced_envs:PacedCartPole-v0", "--name", name]
+        argv += ["--retry-sleep", 0.2, 0.5]
+        return self.start(name, [*argv, *flags], PYTHONPATH=str(ROOT / "tests"))
+
     def start_both_servers(self, *sets: str) -> tuple[Program, Program]:
         """Starts both servers and waits until they serve."""
         servers = self.start_parameter_server(*sets), self.start_rlx_server(*sets)

@@ -139,7 +139,7 @@ def test_a_killed_parameter_server_goes_on_from_its_snapshot(cluster: Cluster) -
         "relaax-parameter-server.durability=snapshot",
     )
     ps, rlx = cluster.start_both_servers(*often)
-    clients = [cluster.start_client("one"), cluster.start_client("two")]
+    clients = [cluster.start_paced_client("one"), cluster.start_paced_client("two")]
     for client in clients:
         wait_scores(client, 1)
     before = cluster.wait_status(lambda s: (s.snapshot_global_t or 0) >= 200, "two snapshots")

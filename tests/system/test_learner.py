@@ -33,7 +33,7 @@ def find_learner(rlx_server: Program) -> psutil.Process:
 def test_it_comes_back_and_ends_with_its_rlx_server(cluster):
     """A killed learner, a killed rlx server, and an end in order, one after the other."""
     parameter_server, first = cluster.start_both_servers()
-    client = cluster.start_client()
+    client = cluster.start_paced_client()
     cluster.wait_steps(200)
 
     # A killed learner costs its rollouts and nothing else.
@@ -73,7 +73,7 @@ def test_an_algorithm_that_cannot_learn_ends_its_rlx_server(cluster, tmp_path):
     folder = tmp_path / "mine"
     place = copy_broken(folder, "a2c", "algorithm.py", "learn", "batch.returs")
     parameter_server, rlx_server = cluster.start_both_servers(f"algorithm.path={folder}")
-    client = cluster.start_client()
+    client = cluster.start_paced_client()
     assert rlx_server.wait() == 2
     error = f"error: {place}: AttributeError: 'Batch' object has no attribute 'returs'"
     assert [line for line in rlx_server.lines if "rror:" in line] == [error]
