@@ -7,6 +7,7 @@ Nothing is written but in a temporary folder. `relaax check-algorithm` prints th
 """
 
 import contextlib
+import functools
 import logging
 import tempfile
 import threading
@@ -123,12 +124,15 @@ def _find_file(name: str) -> Path:
     return files[0]
 
 
-def check_algorithm(experiment: Experiment, learn_sec: float = LEARN_SEC) -> Iterator[CheckResult]:
+def check_algorithm(
+    experiment: Experiment, learn_sec: float = LEARN_SEC, only: Sequence[str] = ()
+) -> Iterator[CheckResult]:
     """Checks an algorithm's folder; yields each result as soon as it is known.
 
     Args:
       experiment: names the folder, and the settings that it is checked with.
       learn_sec: longest time for the check that it learns.
+      only: names of the checks to make; (): all.
     """
     subject = _Subject(experiment)
     for name, check in (
@@ -142,7 +146,8 @@ def check_algorithm(experiment: Experiment, learn_sec: float = LEARN_SEC) -> Ite
         ("export", _check_export),
         ("learns", lambda subject: _check_learning(subject, learn_sec)),
     ):
-        yield _try(name, check, subject)
+        if not only or name in only:
+            yield _try(name, check, subject)
 
 
 def _try(name: str, check: "Callable[[_Subject], None]", subject: "_Subject") -> CheckResult:
@@ -162,7 +167,10 @@ def _try(name: str, check: "Callable[[_Subject], None]", subject: "_Subject") ->
 
 
 class _Subject:
-    """Makes the parts of a folder again for each check, with the same values each time."""
+    """Makes the parts of a folder again for each check, with the same values each time.
+
+    Only `learned` is shared, since tracing an update is what takes the time.
+    """
 
     def __init__(self, experiment: Experiment):
         self.experiment = experiment
@@ -280,6 +288,20 @@ class _Subject:
         task = LearningTask(self.make_algorithm(xla), optimizers)
         return LearningPolicy(task, plan or self.plan, seed=7)
 
+    @functools.cached_property
+    def learned(self) -> "LearningPolicy":
+        """Complete updates by the folder's optimizers, after two iterations or more."""
+        policy = self.make_learning(self.optimizers, xla=self.compiles)
+        model = self.make_model()
+        for seed in (6, 7):
+            policy.forward(policy.data_preprocess(self.make_data(model, seed)))
+        return policy
+
+    @property
+    def compiles(self) -> bool:
+        """Whether XLA is tried with complete updates alone, as no training that follows does it."""
+        return isinstance(self.plan, Offline) or self.experiment.learner.placement == "agent"
+
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:
         """The optimizer of each variable group."""
@@ -388,14 +410,12 @@ def _check_padding(subject: _Subject) -> None:
 
 def _check_resume(subject: _Subject) -> None:
     """An update after a restored state is the one without an interruption, bit for bit."""
-    first, second = (subject.make_learning(subject.optimizers, xla=True) for _ in range(2))
-    model = subject.make_model()
-    data = [subject.make_data(model, seed) for seed in (6, 7, 8)]
-    for one in data[:2]:
-        first.forward(first.data_preprocess(one))
+    first = subject.learned
+    second = subject.make_learning(subject.optimizers, xla=subject.compiles)
     second.load_state_dict(first.state_dict())
     second.set_sums(first.get_sums())
-    results = [policy.forward(policy.data_preprocess(data[2])) for policy in (first, second)]
+    data = subject.make_data(subject.make_model(), 8)
+    results = [policy.forward(policy.data_preprocess(data)) for policy in (first, second)]
     if results[0] != results[1]:
         raise _Failed(f"{subject.folder}: costs after a resume are {results[1]}, not {results[0]}")
     restored = second.state_dict()
@@ -449,9 +469,9 @@ def _check_declarations(subject: _Subject) -> None:
     """What is trained moves, what is frozen does not, and targets are there."""
     algorithm = subject.make_algorithm()
     model = algorithm.model
-    policy = subject.make_learning(subject.optimizers)
+    policy = subject.learned
     rounds = max((phase.every for phase in algorithm.phases), default=1)
-    for seed in range(rounds):
+    for seed in range(rounds - 2):
         policy.forward(policy.data_preprocess(subject.make_data(model, 11 + seed)))
     variables = _get_variables(model)
     changed: dict[str, bool] = {}
