@@ -300,7 +300,8 @@ class _Subject:
     @property
     def compiles(self) -> bool:
         """Whether XLA is tried with complete updates alone, as no training that follows does it."""
-        return isinstance(self.plan, Offline) or self.experiment.learner.placement == "agent"
+        is_offline = isinstance(get_plan(self.config), Offline)
+        return is_offline or self.experiment.learner.placement == "agent"
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:
