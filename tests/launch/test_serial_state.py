@@ -94,10 +94,9 @@ def test_targets_phases_schedules_and_draws_go_on(tmp_path):
     assert read_run(tmp_path / "b" / "run")["steps"] == {"actor": 24, "critic": 48}
 
 
-@pytest.mark.parametrize("layers", ["{lstm: 8}", "{gru: 8}", "{lstm: 8}, {gru: 4}"])
-def test_a_memory_goes_on(layers, tmp_path):
+def test_memories_of_both_kinds_go_on(tmp_path):
     sets = (
-        *(f"algorithm.network={{layers: [{layers}]}}", "algorithm.batch_size=4"),
+        *("algorithm.network={layers: [{lstm: 8}, {gru: 4}]}", "algorithm.batch_size=4"),
         *("environment.slots=3", "algorithm.max_global_step=768"),
     )
     straight, stopped = write_two(tmp_path, **make_uncompiled_ppo(tmp_path))
@@ -106,7 +105,11 @@ def test_a_memory_goes_on(layers, tmp_path):
     assert train(stopped, *sets) == 0
     assert_same(tmp_path / "a", tmp_path / "b")
     memory = read_run(tmp_path / "b" / "run")["serial"]["state"]["agents"]["agents"]["agent"]
-    assert any(np.any(array) for array in memory["states"]["RL"].values())
+    for array in memory["states"]["RL"].values():  # of actor and critic
+        lstm, gru = array[:, :16], array[:, 16:]  # the former has a cell beside its output
+        assert gru.shape[-1] == 4
+        assert np.any(lstm)
+        assert np.any(gru)
 
 
 def test_unfinished_episodes_go_on(tmp_path):

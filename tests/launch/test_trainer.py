@@ -73,7 +73,7 @@ def test_it_learns_cartpole_and_the_weights_play_it(cartpole: Cluster) -> None:
 
 
 def test_two_runs_with_one_seed_end_with_the_same_weights(cartpole: Cluster) -> None:
-    budget = "algorithm.max_global_step=1500"
+    budget = "algorithm.max_global_step=800"
     programs = [train(cartpole, budget, "seed=5", f"run_dir={name}") for name in ("a", "b")]
     for program in programs:
         assert program.wait(100) == 0, program

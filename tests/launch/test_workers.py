@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.cluster import ROOT, TRACE, Processes, Program, find_command, wait_until
+from support.cluster import BARE, ROOT, TRACE, Processes, Program, find_command, wait_until
 from support.uncompiled import copy_uncompiled
 
 from relaax_like.config.loader import load_experiment
@@ -24,6 +24,12 @@ CONFIG = """
 run_dir: run
 relaax-parameter-server: {{progress_interval_sec: 0.1}}
 algorithm: {{path: {folder}, state_size: {size}, num_actions: 2, network: {{layers: {layers}}}}}
+environment: {{program: OpenAI_Gym, env: {env}, slots: 4}}
+"""
+# Agents that learn by themselves, in NumPy.
+PLAIN = """
+run_dir: run
+algorithm: {{path: {folder}}}
 environment: {{program: OpenAI_Gym, env: {env}, slots: 4}}
 """
 SMALL = (
@@ -98,8 +104,8 @@ def test_single_gradients_are_learned_from_too(tmp_path: Path) -> None:
 
 
 def test_plain_agents_of_several_workers_push_beside_each_other(tmp_path: Path) -> None:
-    file = write(tmp_path, algorithm="policy_gradient", compiled=False)
-    file.write_text(file.read_text().replace(", network: {layers: [4]}", ""))
+    file = tmp_path / "experiment.yaml"
+    file.write_text(PLAIN.format(folder=BARE, env="CartPole-v1"))
     with Processes(tmp_path) as processes:
         program = start(processes, file, *SMALL[:2], "--max-global-step", 1500)
         assert program.wait(110) == 0, program
