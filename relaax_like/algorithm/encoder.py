@@ -10,6 +10,7 @@ from relaax_like.nn.layers import Values, make_one_hot
 from relaax_like.nn.module import Module
 from relaax_like.nn.networks import Branch, make_network
 from relaax_like.nn.normalization import Normalizer
+from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import OBSERVATION
 
 
@@ -104,7 +105,16 @@ def make_input_specs(config: EncoderConfig) -> Specs:
 
 
 def get_inputs(config: EncoderConfig) -> tuple[int, ...] | dict[str, Branch]:
-    """Returns what `make_network` is to know of the observations."""
+    """Returns what `make_network` is to know of the observations.
+
+    Raises:
+      ConfigError: the settings leave spaces open.
+    """
+    if config.lacks_spaces:
+        raise ConfigError(
+            "the settings do not say what observations and actions are made of; set state_size, "
+            "image, num_states or observations, and num_actions, action_size or actions"
+        )
     shapes = config.input_shapes
     shapes |= {leaf: (sum(sizes),) for leaf, sizes in config.num_values.items()}
     if config.observations is None:

@@ -27,7 +27,13 @@ def run_dir(tmp_path_factory):
     """The folder of a run of ppo whose environment has sent one reward that is far too large."""
     folder = tmp_path_factory.mktemp("run")
     experiment = load_experiment(
-        ROOT / "algorithms" / "ppo" / "ppo.yaml", [f"run_dir={folder}", "algorithm.kl=0.5"]
+        ROOT / "algorithms" / "ppo" / "ppo.yaml",
+        [
+            f"run_dir={folder}",
+            "algorithm.kl=0.5",
+            "algorithm.state_size=4",
+            "algorithm.num_actions=2",
+        ],
     )
     (folder / "config.yaml").write_text(dump_experiment(experiment))
     config = experiment.algorithm

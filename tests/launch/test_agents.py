@@ -82,7 +82,7 @@ def test_a_plain_agent_cannot_send_experience():
 
 def test_a_folder_without_an_agent_has_the_simple_one():
     folder = find_algorithm("a2c", BARE)
-    config = load_algorithm_module(folder, "config").Config(num_actions=2)
+    config = load_algorithm_module(folder, "config").Config(state_size=4, num_actions=2)
     experiment = types.SimpleNamespace(algorithm_folder=folder, algorithm=config)
     host = make_agent_host(experiment, lambda name: None)  # type: ignore[arg-type]
     assert isinstance(host, BatchHost)

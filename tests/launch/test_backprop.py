@@ -28,7 +28,7 @@ def make_experiment(folder, threads):
     file.write_text(
         f"run_dir: {folder}\n"
         f"learner: {{backprop_workers: {threads}}}\n"
-        f"algorithm: {{path: {copy_uncompiled('ppo', folder)}, num_actions: 2, "
+        f"algorithm: {{path: {copy_uncompiled('ppo', folder)}, state_size: 4, num_actions: 2, "
         "network: {layers: [4]}, num_steps: 64, rollout_steps: 16, epochs: 1}\n"
     )
     experiment = load_experiment(file)
@@ -98,7 +98,9 @@ def test_no_threads_are_refused(tmp_path):
     ids=["discrete", "bounded", "lstm"],
 )
 def test_a_fake_rollout_has_actions_that_there_can_be(settings):
-    config = load("config", "ppo").Config(num_steps=15, rollout_steps=5, batch_size=3, **settings)
+    config = load("config", "ppo").Config(
+        state_size=4, num_steps=15, rollout_steps=5, batch_size=3, **settings
+    )
     rollout = make_fake_rollout(load("model", "ppo").make_model(config, 0), config.plan)
     assert rollout.next_alive.shape == rollout.log_prob.shape == (5, 3)
     assert np.isfinite(rollout.log_prob).all()

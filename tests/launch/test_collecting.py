@@ -39,7 +39,7 @@ def test_an_interactor_takes_an_agent_and_hands_its_experience_to_the_learner(
     file.write_text(
         f"run_dir: {tmp_path / 'run'}\n"
         "learner: {collect_traj: true}\n"
-        f"algorithm: {{path: '{copy_uncompiled('ppo', tmp_path)}', num_actions: 2, "
+        f"algorithm: {{path: '{copy_uncompiled('ppo', tmp_path)}', state_size: 4, num_actions: 2, "
         "network: {layers: [4]}, num_steps: 8, "
         f"rollout_steps: {STEPS}, batch_size: 8, epochs: 1}}\n"
         f"environment: {{path: '{COUNTING}', slots: 2}}\n"

@@ -123,8 +123,9 @@ def test_initial_values_are_computed_without_tensorflow(tmp_path: Path) -> None:
     import sys
     from relaax_like.launch.initial_values_main import main
     files = sys.argv[1:]
+    sizes = ["algorithm.state_size=4", "algorithm.num_actions=2"]
     for i in range(0, len(files), 2):
-        sys.argv[1:] = files[i : i + 2]
+        sys.argv[1:] = [files[i], *sizes, files[i + 1]]
         assert main() == 0
         assert "tensorflow" not in sys.modules
     """

@@ -54,6 +54,7 @@ def write_config(folder: Path, text: str = "") -> Path:
         "algorithm:\n"
         "  name: ppo\n"
         "  network: {layers: [8]}\n"
+        "  state_size: 4\n"
         "  num_actions: 2\n"
         f"  num_steps: {ENV_STEPS}\n"
         f"  rollout_steps: {STEPS}\n"
