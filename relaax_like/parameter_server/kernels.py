@@ -24,8 +24,8 @@ from relaax_like.config.optimizer import OptimizerConfig
 _LOG = logging.getLogger(__name__)
 # Elements: two float32 blocks of scratch stay in the second-level cache.
 _BLOCK = 32 * 1024
-# Elements: numba would save a vector of at most this size ten microseconds a step. Importing it takes
-# 0.2 s of processor time at each start, and loading a kernel takes some more.
+# Elements: numba would save a vector of at most this size ten microseconds a step. Importing it
+# takes 0.2 s of processor time at each start, and loading a kernel takes some more.
 _SMALL = 1024
 
 Step = Callable[
