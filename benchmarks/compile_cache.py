@@ -43,7 +43,7 @@ def call_once(cache: str) -> None:
     from relaax_like.nn.compiling import use_compile_cache
 
     use_compile_cache(Path(cache) if cache else None)
-    experiment = load_experiment("ppo")
+    experiment = load_experiment("ppo", ["algorithm.state_size=4", "algorithm.num_actions=2"])
     plan = require_plan(experiment)
     assert isinstance(plan, OnPolicy), "ppo has one"
     task, model = make_learning_task(experiment)
