@@ -1,7 +1,4 @@
-"""Processes of an experiment without sizes: the first client decides, whoever is killed when.
-
-covers R1
-"""
+"""Processes of an experiment without sizes: the first client decides, whoever is killed when."""
 
 import shutil
 import signal
