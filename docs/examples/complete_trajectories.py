@@ -5,7 +5,7 @@ import sys
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.plan import OnPolicy
 from relaax_like.launch.learners import make_learning_task, make_model, require_plan
-from relaax_like.launch.local import open_slots
+from relaax_like.launch.local import ask_environment, open_slots
 from relaax_like.sampling.algo_sampler import AlgoSampler
 from relaax_like.sampling.ppo_optim import PPOOptim
 
@@ -15,7 +15,8 @@ MAX_TRAJ_LEN = 500
 def main(iterations: int) -> list[float]:
     """Trains the shipped ppo on CartPole-v1; returns the mean return of each iteration."""
     # Batches are filled up to multiples of a quarter of num_steps, and compiled for each.
-    experiment = load_experiment("ppo", ["environment.slots=16", "algorithm.num_steps=8192"])
+    sets = ["environment.slots=16", "algorithm.num_steps=8192"]
+    experiment, _ = ask_environment(load_experiment("ppo", sets))  # what it observes and does
     plan = require_plan(experiment)
     assert isinstance(plan, OnPolicy)
     task, _ = make_learning_task(experiment)

@@ -19,7 +19,6 @@ ENVIRONMENT_VARIABLE = "RELAAX_FAILPOINT"
 
 # Name -> where it is.
 NAMES = {
-    "ps.after_spaces_before_reply": "a run's spaces are in its folder; nobody has been told yet",
     "ps.before_journal": "a push is valid and next in line; nothing is written yet",
     "ps.after_journal_before_apply": "a push is in the journal; its version is not yet visible",
     "ps.after_apply_before_reply": "a push took effect; no client has been notified",
@@ -27,6 +26,7 @@ NAMES = {
     "ps.in_snapshot": "a snapshot's files are written under a temporary name",
     "ps.after_snapshot_before_drop": "a snapshot is in place; the old journal segments still exist",
     "ps.in_replay": "a record of the journal has been replayed during the start",
+    "ps.after_spaces_before_reply": "a run's spaces are in its folder; nobody has been told yet",
 }
 
 
