@@ -37,8 +37,6 @@ FAULTS := tests/fault
 ALONE := tests/system/test_procfile.py
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
-# Hundreds of small functions are compiled, each called a few times: optimising them takes a fifth of the time.
-test: export XLA_FLAGS := --xla_backend_optimization_level=0
 test: install  ## Run all tests; one that fails is run once more, alone.
 	python -P tests/support/gate.py -n 4 $(BY_FILE) $(addprefix --ignore=,$(FAULTS) $(ALONE)) \
 		-- -n 2 $(BY_FILE) $(FAULTS) -- $(ALONE)

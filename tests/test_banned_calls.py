@@ -1,4 +1,4 @@
-"""No line of the project can execute what it reads: from the wire, or from a file. covers R13
+"""No line of the project can execute what it reads: from the wire, or from a file.
 
 The walk knows modules by the names that a file has given them: `import numpy as n; n.load(...)` is
 found. What a program hides on purpose (`getattr(builtins, "ev" + "al")`) is not.

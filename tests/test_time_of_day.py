@@ -1,4 +1,4 @@
-"""The time of day may jump, so nothing is waited for or ordered by it. covers R26"""
+"""The time of day may jump, so nothing is waited for or ordered by it."""
 
 import re
 

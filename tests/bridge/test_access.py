@@ -1,4 +1,4 @@
-"""TLS, tokens and roles on the bridge and on the metrics service, over real sockets. covers R13"""
+"""TLS, tokens and roles on the bridge and on the metrics service, over real sockets."""
 
 import contextlib
 import logging

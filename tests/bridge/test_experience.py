@@ -1,6 +1,6 @@
 """Streams of experience over real gRPC: each rollout once, and nobody disturbs the others.
 
-covers R14, R27, R28, R30
+covers R14
 """
 
 import contextlib

@@ -4,8 +4,6 @@ One server process serves all tests of this file, and one honest client pushes t
 After each test the server's values must be, bit by bit, what the pushes lead to that were answered.
 """
 
-# covers R27
-
 import contextlib
 import itertools
 import random

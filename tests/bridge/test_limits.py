@@ -1,4 +1,4 @@
-"""Calls that one address may have open at a time. covers R27"""
+"""Calls that one address may have open at a time."""
 
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Mailboxes: messages between processes, in order, and an end of the waiting."""
 
-# covers R14
-
 import mmap
 import platform
 import subprocess

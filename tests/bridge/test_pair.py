@@ -1,4 +1,4 @@
-"""Pairs of sockets between a process and its child: frames, their end, who is woken. covers F11"""
+"""Pairs of sockets between a process and its child: frames, their end, who is woken."""
 
 import contextlib
 import socket

@@ -1,6 +1,6 @@
 """Observations that are stored once, and joined with those before them when a batch is made."""
 
-# covers R17, P26
+# covers P26
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A time of day that jumps; who reads it at all, tests/test_time_of_day.py says. covers R26"""
+"""A time of day that jumps; who reads it at all, tests/test_time_of_day.py says."""
 
 import os
 import signal

@@ -1,7 +1,7 @@
 """`kill -9` of the parameter server: nothing acknowledged is lost, nothing is applied twice.
 
 RELAAX_FAULT_SEEDS and RELAAX_FAULT_KILLS say how much of it is run; `make faults` runs 20 and 50.
-covers R24, R28
+covers R24
 """
 
 import os

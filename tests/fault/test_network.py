@@ -1,6 +1,6 @@
 """A bad network between agents and the parameter server: each push takes effect once.
 
-covers R26, R28
+covers R26
 """
 
 import functools

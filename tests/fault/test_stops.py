@@ -1,7 +1,4 @@
-"""A parameter server that is stopped, frozen or not alone.
-
-covers R26, R28
-"""
+"""A parameter server that is stopped, frozen or not alone."""
 
 import os
 import shutil

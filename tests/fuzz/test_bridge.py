@@ -1,7 +1,7 @@
 """Any order of good, odd and damaged calls: the server is always where its answers say it is.
 
 A machine sends calls over gRPC and keeps a model beside: weights, steps and one statistic, moved by
-what was answered as taken, and by nothing else. covers R24, R27
+what was answered as taken, and by nothing else. covers R24
 """
 
 import contextlib

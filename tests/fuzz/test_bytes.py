@@ -1,7 +1,4 @@
-"""Damaged bytes at every parser: what comes out is a value or an error that it declares.
-
-covers R27
-"""
+"""Damaged bytes at every parser: what comes out is a value or an error that it declares."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Errors of an algorithm folder's code: one line that says where. covers R12"""
+"""Errors of an algorithm folder's code: one line that says where."""
 
 from pathlib import Path
 

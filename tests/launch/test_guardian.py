@@ -1,4 +1,4 @@
-"""Guardian: what is left when a Manager is killed, and what it does not touch. covers R19"""
+"""Guardian: what is left when a Manager is killed, and what it does not touch."""
 
 import signal
 import subprocess
@@ -42,7 +42,6 @@ Manager(
     term_sec=3.0,
 ).run()
 """
-
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:

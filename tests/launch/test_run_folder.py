@@ -1,4 +1,4 @@
-"""A run's folder is begun once, described, and never written over. covers J17, P22, R29"""
+"""A run's folder is begun once, described, and never written over. covers J17, P22"""
 
 import contextlib
 import json

@@ -5,7 +5,7 @@ all that a resumed run goes on from: observations, memory, random generators, ex
 compiles the updates with targets, and of a learner beside its agents; the others need it not.
 """
 
-# covers P22, R1, R12
+# covers P22
 
 import logging
 import re

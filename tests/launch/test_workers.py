@@ -1,6 +1,6 @@
 """`relaax train --workers`: it learns, stops, continues, and survives its workers."""
 
-# covers P9, P16, P20, P23, P26, R2
+# covers P9, P16, P20, P23, P26
 
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """A learner in a process of its own: real processes, killed, stopped, and started again."""
 
-# covers F11
-
 import contextlib
 import os
 import signal

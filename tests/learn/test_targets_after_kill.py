@@ -1,6 +1,6 @@
 """A learner that publishes is killed between two copies of a target, and goes on bit for bit."""
 
-# covers F6, R30
+# covers F6
 
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Combining gradients: means, delay compensation, the staleness bound; and their replay."""
 
-# covers R9, R28
-
 import shutil
 from dataclasses import replace
 

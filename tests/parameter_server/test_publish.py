@@ -1,6 +1,6 @@
 """Publishes of a learner in the server's process: once each, alone, and there after a crash.
 
-covers R22, R24, R28
+covers R22, R24
 """
 
 import threading

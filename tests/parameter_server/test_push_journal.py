@@ -1,6 +1,6 @@
 """A crash loses nothing that was acknowledged: snapshots, the journal, and both together."""
 
-# covers R2, R9, R22
+# covers R2, R22
 
 import shutil
 from dataclasses import replace

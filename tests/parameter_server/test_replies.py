@@ -1,4 +1,4 @@
-"""Repeated pushes are answered and not applied, also after a restart. covers R9, R28"""
+"""Repeated pushes are answered and not applied, also after a restart."""
 
 import threading
 

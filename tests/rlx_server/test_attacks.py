@@ -1,7 +1,5 @@
 """What a hostile client sends costs the others nothing: what is done, not how long it takes."""
 
-# covers R27
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Whatever a client sends: a clear error for it, and nothing for the others."""
 
-# covers R27
-
 import struct
 
 import pytest

@@ -1,4 +1,4 @@
-"""TLS and tokens of the rlx server, over real sockets, with uvloop. covers R8, R26"""
+"""TLS and tokens of the rlx server, over real sockets, with uvloop."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""An rlx server that is attacked, as users start it: SIGTERM ends it all the same. covers R27"""
+"""An rlx server that is attacked, as users start it: SIGTERM ends it all the same."""
 
 import signal
 import threading
