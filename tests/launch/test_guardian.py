@@ -43,6 +43,7 @@ Manager(
 ).run()
 """
 
+
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
     with Processes(tmp_path) as processes:
