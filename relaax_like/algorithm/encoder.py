@@ -108,12 +108,12 @@ def get_inputs(config: EncoderConfig) -> tuple[int, ...] | dict[str, Branch]:
     """Returns what `make_network` is to know of the observations.
 
     Raises:
-      ConfigError: the settings leave spaces open.
+      ConfigError: the settings do not define observations and actions.
     """
     if config.lacks_spaces:
         raise ConfigError(
-            "the settings do not say what observations and actions are made of; set state_size, "
-            "image, num_states or observations, and num_actions, action_size or actions"
+            "the settings do not define observations and actions; set state_size, image, "
+            "num_states or observations, and num_actions, action_size or actions"
         )
     shapes = config.input_shapes
     shapes |= {leaf: (sum(sizes),) for leaf, sizes in config.num_values.items()}

@@ -157,7 +157,7 @@ class Link:
     def propose_spaces(
         self, spaces: RunSpaces | None, timeout_sec: float = 5.0
     ) -> RunSpaces | None:
-        """Proposes the spaces of the run, or asks for them; see `spaces_servicer.propose_spaces`.
+        """Proposes the spaces of the run, or requests them; see `spaces_servicer.propose_spaces`.
 
         Raises:
           InvalidInputError: the algorithm cannot use them.
@@ -279,12 +279,12 @@ class BridgeControl:
     def create_waiting_server(
         self, address: str, propose: Propose, text: str, security: ServerSecurity | None = None
     ) -> tuple[grpc.Server, int]:
-        """Binds a server that only takes proposals of spaces; start it with `.start()`.
+        """Binds a server that only accepts proposals of spaces; start it with `.start()`.
 
         Args:
           address: `host:port`; port 0 lets the system choose.
           propose: answers proposals.
-          text: what is waited for; the answer to all other calls, but those for health.
+          text: what the server is waiting for: the answer to all other calls except health checks.
           security: what clients must show; None: nothing, in the clear.
 
         Returns:

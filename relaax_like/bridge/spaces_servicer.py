@@ -1,4 +1,4 @@
-"""The `relaax.v1.RunSpaces` service: the first client decides what the file leaves open."""
+"""The `relaax.v1.RunSpaces` service: the first client defines spaces that the settings do not."""
 
 from collections.abc import Callable
 from typing import NoReturn
@@ -13,7 +13,7 @@ from relaax_like.wire.spaces import RunSpaces, message_to_run_spaces, run_spaces
 _SERVICE = "relaax.v1.RunSpaces"
 PROPOSE = f"/{_SERVICE}/Propose"
 
-# Takes what is proposed, None for a mere question; returns the run's spaces, None: there are none.
+# Takes a proposal, or None to only request them; returns the run's spaces, None: not known yet.
 Propose = Callable[[RunSpaces | None], RunSpaces | None]
 
 
@@ -48,10 +48,10 @@ def _read(message: spaces_pb2.Spaces) -> RunSpaces | None:
 
 
 class WaitingHandler(grpc.GenericRpcHandler):
-    """Answers UNAVAILABLE to all calls that no other handler takes; to be added last.
+    """Answers UNAVAILABLE to all calls without another handler; must be added last.
 
     Args:
-      text: what is waited for.
+      text: what the server is waiting for.
     """
 
     def __init__(self, text: str):
@@ -69,12 +69,12 @@ class WaitingHandler(grpc.GenericRpcHandler):
 def propose_spaces(
     channel: grpc.Channel, address: str, spaces: RunSpaces | None, timeout_sec: float = 5.0
 ) -> RunSpaces | None:
-    """Proposes the spaces of a run, or asks for them; returns the run's, None: there are none yet.
+    """Proposes the spaces of a run, or requests them; returns the run's, None: not known yet.
 
     Args:
       channel: to the parameter server.
       address: for the errors.
-      spaces: None: only asks.
+      spaces: None: only requests them.
       timeout_sec: longest wait for the answer.
 
     Raises:

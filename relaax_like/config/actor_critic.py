@@ -26,8 +26,8 @@ class ActorCriticConfig(EncoderConfig):
 
     num_actions: Choices = None
     """Number of discrete actions; a list for several choices at once, with the number of actions of
-    each (MultiDiscrete). Set one of num_actions, action_size and actions, or none: then the
-    environment is asked."""
+    each (MultiDiscrete). Set at most one of num_actions, action_size and actions; by default it
+    comes from the environment."""
     action_size: int | None = Field(default=None, ge=1)
     """Number of components of a continuous action."""
     actions: dict[str, ActionConfig] | None = Field(default=None, min_length=1)
@@ -60,7 +60,7 @@ class ActorCriticConfig(EncoderConfig):
         if sum(kind is not None for kind in kinds) > 1:
             raise ValueError(
                 "set only one of num_actions (discrete), action_size (continuous) and actions "
-                "(several leaves), or none: then the environment is asked"
+                "(several leaves), or none: then it comes from the environment"
             )
         if self._lacks_actions:
             return self
@@ -93,7 +93,7 @@ class ActorCriticConfig(EncoderConfig):
 
     @property
     def lacks_spaces(self) -> bool:
-        """Whether the file leaves observations or actions open."""
+        """Whether the file does not define observations or actions."""
         return super().lacks_spaces or self._lacks_actions
 
     @property
@@ -101,7 +101,7 @@ class ActorCriticConfig(EncoderConfig):
         return self.num_actions is None and self.action_size is None and self.actions is None
 
     def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
-        """Returns what the file leaves open of observations and actions."""
+        """Returns the keys of observations and actions that the file does not set."""
         keys = super().describe_spaces(observation_spaces, action_spaces)
         if not self._lacks_actions:
             return keys

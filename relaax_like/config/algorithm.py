@@ -51,14 +51,14 @@ class AlgorithmConfig(Settings):
 
     @property
     def lacks_spaces(self) -> bool:
-        """Whether the file leaves open what observations or actions are made of.
+        """Whether the file does not define observations or actions.
 
-        Then the environment is asked, and `describe_spaces` says what the file could have said.
+        Then the environment's spaces are used, through `describe_spaces`.
         """
         return False
 
     def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
-        """Returns keys of this section and their values for what the file leaves open.
+        """Returns the keys of this section that the file does not set, with their values.
 
         Args:
           observation_spaces: leaf name -> space, as the environment has them.

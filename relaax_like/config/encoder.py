@@ -23,8 +23,8 @@ OBSERVATION_KEYS = ("state_size", "image", "num_states", "observations")
 class EncoderConfig(AlgorithmConfig):
     """Base of the `Config` of an algorithm whose model has an `Encoder`.
 
-    Fields are read from the keys of the YAML's `algorithm` section. Of state_size, image,
-    num_states and observations the file sets one, or none: then the environment is asked.
+    Fields are read from the keys of the YAML's `algorithm` section. The file sets at most one of
+    state_size, image, num_states and observations; by default it comes from the environment.
     """
 
     state_size: int | None = Field(default=None, ge=1)
@@ -51,7 +51,7 @@ class EncoderConfig(AlgorithmConfig):
         if len(given) > 1:
             raise ValueError(
                 f"{' and '.join(given)} are set; set only one of them (observations gives each "
-                "leaf its own size, image or num), or none: then the environment is asked"
+                "leaf its own size, image or num), or none: then it comes from the environment"
             )
         if self.observations is not None:
             self._validate_observations(self.observations)
@@ -108,7 +108,7 @@ class EncoderConfig(AlgorithmConfig):
 
     @property
     def lacks_spaces(self) -> bool:
-        """Whether the file leaves observations open."""
+        """Whether the file does not define the observations."""
         return self._lacks_observations
 
     @property
@@ -116,7 +116,7 @@ class EncoderConfig(AlgorithmConfig):
         return all(getattr(self, key) is None for key in OBSERVATION_KEYS)
 
     def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
-        """Returns what the file leaves open of observations."""
+        """Returns the keys of observations that the file does not set."""
         if not self._lacks_observations:
             return {}
         keys = describe_observations(observation_spaces)
@@ -124,8 +124,8 @@ class EncoderConfig(AlgorithmConfig):
 
     @property
     def observation_spaces(self) -> Spaces:
-        """The leaves that the environment sends: flat vectors, images, and integers; {} where they
-        are to be asked for."""
+        """The leaves that the environment sends: flat vectors, images and integers; {} if they are
+        not known yet."""
         if self.observations is not None:
             return {leaf: own.space for leaf, own in self.observations.items()}
         if self._lacks_observations:

@@ -1,4 +1,4 @@
-"""What a file leaves open of observations and actions, described by an environment's spaces."""
+"""Settings of observations and actions that follow from an environment's spaces."""
 
 import math
 from typing import Any
@@ -65,7 +65,7 @@ def describe_actions(spaces: Spaces, bounded: bool) -> dict[str, Any]:
 
     Args:
       spaces: leaf -> space.
-      bounded: whether the file squashes continuous actions into bounds that it leaves open.
+      bounded: whether continuous actions are squashed into bounds that the file does not set.
 
     Raises:
       InvalidInputError: a leaf cannot be acted on; names it.

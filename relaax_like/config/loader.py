@@ -90,7 +90,7 @@ def load_experiment(
       path: the YAML file, or the name of a shipped one (`config.shipped`).
       overrides: "section.key=value" each, as `--set` takes them.
       new_run: where there is a `logdir`, `run_dir` is a new folder in it; False: the newest run's,
-        and what the file leaves open of observations and actions is as in RUN/spaces.json.
+        and spaces that the file does not define are read from RUN/spaces.json.
 
     Raises:
       ConfigError: one line per problem, all of them at once; or there is no run in `logdir`.
@@ -111,7 +111,7 @@ def load_experiment(
 def add_spaces(
     experiment: Experiment, observation_spaces: Spaces, action_spaces: Spaces
 ) -> tuple[Experiment, list[str]]:
-    """Fills in what the file leaves open, from the spaces of the environment.
+    """Completes the settings of an algorithm with the spaces of the environment.
 
     Args:
       experiment: whose algorithm `lacks_spaces`.
@@ -119,7 +119,7 @@ def add_spaces(
       action_spaces: the same for actions.
 
     Returns:
-      The complete experiment, and the overrides with which its file gives the same one.
+      The complete experiment, and overrides that make its file give the same one.
 
     Raises:
       ConfigError: the algorithm cannot use such spaces, or its settings contradict them.
@@ -144,17 +144,16 @@ def add_spaces(
 
 
 def require_spaces(experiment: Experiment) -> None:
-    """Checks that the settings say what observations and actions are made of.
+    """Checks that the settings define observations and actions.
 
     Raises:
-      ConfigError: they leave it open, and there is nobody to ask.
+      ConfigError: they do not.
     """
     if experiment.algorithm.lacks_spaces:
         raise ConfigError(
-            f"{experiment.file}: algorithm: the file does not say what observations and actions "
-            "are made of, and there is no environment to ask; set state_size, image, num_states "
-            "or observations, and num_actions, action_size or actions, or add a section "
-            "environment"
+            f"{experiment.file}: algorithm: observations and actions are not defined, and there "
+            "is no environment to get them from; set state_size, image, num_states or "
+            "observations, and num_actions, action_size or actions, or add a section environment"
         )
 
 

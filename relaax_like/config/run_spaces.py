@@ -1,4 +1,4 @@
-"""RUN/spaces.json: the spaces of a run whose file leaves them open, as an environment said them."""
+"""RUN/spaces.json: the spaces of a run whose settings do not define them."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ SPACES_NAME = "spaces.json"
 
 
 def read_run_spaces(run_dir: Path) -> RunSpaces | None:
-    """Returns the spaces of a run; None: nobody has said them yet.
+    """Returns the spaces of a run; None: they are not known yet.
 
     Raises:
       ConfigError: the file cannot be used.
@@ -34,7 +34,7 @@ def read_run_spaces(run_dir: Path) -> RunSpaces | None:
 
 
 def write_run_spaces(run_dir: Path, spaces: RunSpaces) -> None:
-    """Writes the spaces of a run; they are on the disk when it returns.
+    """Writes the spaces of a run, and syncs them to the disk.
 
     Raises:
       ConfigError: they cannot be written.

@@ -1,4 +1,4 @@
-"""Agents of an rlx server whose experiment leaves spaces open: the first client says them."""
+"""Agents of an rlx server without spaces in its settings: the first client provides them."""
 
 import threading
 import time
@@ -16,19 +16,20 @@ from relaax_like.wire.errors import (
 )
 from relaax_like.wire.spaces import RunSpaces, Spaces
 
-# Longest that a hello is held while parameter server and learner are being made: clients wait 60 s.
+# Longest time that a hello is held while parameter server and learner start: clients wait 60 s.
 _HOLD_SEC = 45.0
 _POLL_SEC = 0.2
 
 
 class LateHost(AgentHost):
-    """Makes agents by another host, which is made when the spaces of the run are known.
+    """Creates the real host once the spaces of the run are known, and delegates to it.
 
     Args:
-      propose: proposes a client's spaces to the parameter server, or asks for those of the run;
+      propose: proposes a client's spaces to the parameter server, or requests those of the run;
         see `Link.propose_spaces`.
-      make_host: makes the host for the run's spaces.
-      wait_loaded: waits so many seconds for all that agents need; returns whether it is there.
+      make_host: creates the host for the run's spaces.
+      wait_loaded: waits up to that many seconds for parameter server and learner; returns whether
+        they are ready.
     """
 
     def __init__(
@@ -53,15 +54,13 @@ class LateHost(AgentHost):
         client_id: str,
         exploit: bool = False,
     ) -> SlotAgents:
-        """Builds the agents of k slots; a client that trains decides what spaces the run has.
+        """Builds the agents of k slots; the first client that trains defines the run's spaces.
 
-        It is held until parameter server and learner are there.
+        Blocks until parameter server and learner are ready.
 
         Raises:
-          ProtocolError: SPACE_MISMATCH, when the algorithm cannot use the spaces, or the run has
-            others.
-          ServerUnavailableError: they are not there in time, or the client exploits, and nobody has
-            said the spaces yet.
+          ProtocolError: SPACE_MISMATCH: the algorithm cannot use the spaces, or the run has others.
+          ServerUnavailableError: they are not ready in time, or an exploiting client came first.
         """
         end = time.monotonic() + _HOLD_SEC
         proposal = None if exploit else RunSpaces(observation_spaces, action_spaces)
@@ -112,7 +111,7 @@ class LateHost(AgentHost):
                 continue
             if spaces is None:
                 raise ServerUnavailableError(
-                    "no environment has connected for training yet, which would say what "
-                    "observations and actions are made of; retry later"
+                    "the run's spaces are not known, because no environment has connected for "
+                    "training yet; retry later"
                 )
             return spaces

@@ -31,7 +31,7 @@ from relaax_like.learn.learner_service import LearnerService
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, ServerUnavailableError
 
-# Between two questions for what a client has said.
+# Between two requests for the spaces.
 _POLL_SEC = 0.1
 
 
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def _wait_for_spaces(experiment: Experiment, link: Link) -> Experiment:
-    """Asks the parameter server until a client has said what the file leaves open."""
+    """Waits until the parameter server knows the spaces, and returns the complete experiment."""
     parent = os.getppid()
     with without_native_stderr():
         from relaax_like.nn import runtime  # noqa: F401 - meanwhile, as it takes seconds

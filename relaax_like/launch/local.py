@@ -309,10 +309,10 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
 
 
 def ask_environment(experiment: Experiment) -> tuple[Experiment, list[str]]:
-    """Fills in what the file leaves open of observations and actions; see `add_spaces`.
+    """Gets spaces that the file does not define from the environment; see `add_spaces`.
 
     Returns:
-      The complete experiment, and overrides; as it is, and none, where nothing is open.
+      The complete experiment, and overrides; unchanged, and none, if the file defines them.
 
     Raises:
       ConfigError: there is no environment, or the algorithm cannot use its spaces.

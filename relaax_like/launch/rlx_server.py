@@ -231,10 +231,10 @@ def _make_late_host(
     beside: BesideLearner,
     link: Link,
 ) -> LateHost:
-    """Makes the host of an experiment whose file leaves spaces open."""
+    """Makes the host of an experiment whose settings do not define its spaces."""
     learner = beside.link
     if isinstance(learner, ChildLearner) and not has_plain_agents(experiment):
-        learner.start()  # it loads TensorFlow, and then asks the parameter server for the spaces
+        learner.start()  # imports TensorFlow, then requests the spaces from the parameter server
 
     def make_host(spaces: RunSpaces) -> AgentHost:
         complete, _ = add_spaces(experiment, *spaces)
@@ -243,7 +243,9 @@ def _make_late_host(
     def wait_loaded(host: AgentHost, timeout_sec: float) -> bool:
         end = time.monotonic() + timeout_sec
         link.wait(max(timeout_sec, 0.0))
-        return not isinstance(host, BatchHost) or learner.wait_loaded(end - time.monotonic())
+        if not (isinstance(host, BatchHost) and isinstance(learner, ChildLearner)):
+            return True  # agents only need values, which the parameter server has
+        return learner.wait_loaded(end - time.monotonic())
 
     return LateHost(link.propose_spaces, make_host, wait_loaded)
 

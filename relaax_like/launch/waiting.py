@@ -1,4 +1,4 @@
-"""A parameter server whose experiment leaves spaces open waits for what the first client says."""
+"""A parameter server without spaces in its settings waits for those of the first environment."""
 
 import logging
 import threading
@@ -18,8 +18,8 @@ from relaax_like.wire.spaces import RunSpaces
 logger = logging.getLogger(__name__)
 
 WAITING = (
-    "waiting for spaces: the experiment's file leaves open what observations and actions are made "
-    "of, and no environment has connected for training yet"
+    "waiting for spaces: the experiment does not define its observation and action spaces, and no "
+    "environment has connected for training yet"
 )
 # For the answer to the proposal.
 _ANSWER_SEC = 2.0
@@ -32,9 +32,9 @@ def wait_for_spaces(
     shutdown: Shutdown,
     on_ready: Callable[[], None],
 ) -> RunSpaces | None:
-    """Serves proposals at the parameter server's address until the first one that can be used.
+    """Serves proposals at the parameter server's address until the first usable one.
 
-    It is in RUN/spaces.json before it is answered.
+    RUN/spaces.json is written before that proposal is answered.
 
     Args:
       experiment: whose algorithm `lacks_spaces`; its run's folder exists.
@@ -43,7 +43,7 @@ def wait_for_spaces(
       on_ready: called when the server can be reached.
 
     Returns:
-      The spaces; None: the process is to end.
+      The spaces; None: a shutdown was requested.
 
     Raises:
       RelaaxError: the port is taken.
@@ -68,7 +68,7 @@ def wait_for_spaces(
 
 
 def make_proposer(experiment: Experiment) -> Propose:
-    """Returns what answers proposals while the parameter server serves: the spaces are fixed."""
+    """Returns the function that answers proposals once the spaces are fixed."""
     algorithm = experiment.algorithm
     spaces = read_run_spaces(experiment.run_dir) or RunSpaces(
         algorithm.observation_spaces, algorithm.action_spaces
@@ -77,8 +77,8 @@ def make_proposer(experiment: Experiment) -> Propose:
     def propose(proposal: RunSpaces | None) -> RunSpaces:
         if not (spaces.observations and spaces.actions):
             raise InvalidInputError(
-                "spaces: this run's algorithm does not say what observations and actions are made "
-                "of; do server and agents have the same experiment's file?"
+                "spaces: this run's settings do not define its observation and action spaces; do "
+                "server and agents use the same experiment file?"
             )
         return spaces
 
@@ -86,11 +86,11 @@ def make_proposer(experiment: Experiment) -> Propose:
 
 
 class _Agreement:
-    """What the first proposal has been. Thread-safe.
+    """Accepts the first usable proposal. Thread-safe.
 
     Attributes:
-      spaces: of the run; None: nobody has proposed any yet.
-      reached: set when there are spaces.
+      spaces: of the run; None: none were proposed yet.
+      reached: set once there are spaces.
     """
 
     def __init__(self, experiment: Experiment):
@@ -100,11 +100,11 @@ class _Agreement:
         self._lock = threading.Lock()  # guards spaces
 
     def propose(self, proposal: RunSpaces | None) -> RunSpaces | None:
-        """Returns the run's spaces: those that are proposed, if there are none yet.
+        """Returns the run's spaces: the proposed ones, if there are none yet.
 
         Raises:
           InvalidInputError: the algorithm cannot use them.
-          ServerUnavailableError: they cannot be kept.
+          ServerUnavailableError: they cannot be written to the run folder.
         """
         with self._lock:
             if self.spaces is not None or proposal is None:
@@ -125,6 +125,6 @@ class _Agreement:
 
 
 def _load_tensorflow() -> None:
-    """Loads what the learner needs, which takes seconds, while there is nothing to compute."""
+    """Imports TensorFlow, which takes seconds, while there is nothing to compute."""
     with without_native_stderr():
         from relaax_like.nn import runtime  # noqa: F401

@@ -26,7 +26,7 @@ NAMES = {
     "ps.in_snapshot": "a snapshot's files are written under a temporary name",
     "ps.after_snapshot_before_drop": "a snapshot is in place; the old journal segments still exist",
     "ps.in_replay": "a record of the journal has been replayed during the start",
-    "ps.after_spaces_before_reply": "a run's spaces are in its folder; nobody has been told yet",
+    "ps.after_spaces_before_reply": "a run's spaces are written; the proposal is not answered",
 }
 
 

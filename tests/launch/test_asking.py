@@ -66,5 +66,5 @@ def test_without_an_environment_the_servers_say_what_is_missing(tmp_path: Path) 
     text = file.read_text()
     file.write_text(text[: text.index("environment:")])
 
-    with pytest.raises(ConfigError, match="no environment to ask; set state_size"):
+    with pytest.raises(ConfigError, match="no environment to get them from; set state_size"):
         train(file)
