@@ -10,18 +10,19 @@ from relaax_like.launch.conformance import check_algorithm, find_folder_experime
 _COLORS = {"passed": "green", "failed": "red", "not applicable": "yellow"}
 
 
-def show_checks(name: str, sets: Sequence[str], learn_sec: float) -> int:
+def show_checks(name: str, sets: Sequence[str], learn_sec: float, only: Sequence[str] = ()) -> int:
     """Prints what comes of each check; returns 1 if one has failed.
 
     Args:
       name: see `find_folder_experiment`.
       sets: overrides of keys.
       learn_sec: longest time for the check that it learns.
+      only: names of the checks to make; (): all.
     """
     experiment = find_folder_experiment(name, sets)
     console = Console(soft_wrap=True, highlight=False)
     failed = 0
-    for result in check_algorithm(experiment, learn_sec):
+    for result in check_algorithm(experiment, learn_sec, only):
         failed += result.outcome == "failed"
         color, reason = _COLORS[result.outcome], f": {result.reason}" if result.reason else ""
         text = f"{result.name}{reason} ({result.seconds:.1f} s)"

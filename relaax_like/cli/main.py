@@ -304,6 +304,10 @@ def check_algorithm(
     learn_sec: Annotated[
         float, typer.Option(min=1.0, help="Longest time for the check that it learns.")
     ] = 30.0,
+    only: Annotated[
+        list[str],
+        typer.Option(metavar="CHECK", help="Make this check alone; can be repeated."),
+    ] = [],  # noqa: B006 - typer wants a list
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Check an algorithm's folder: specs, NumPy and TensorFlow, padding, resume, placements."""
@@ -312,7 +316,7 @@ def check_algorithm(
         from relaax_like.cli.check_algorithm import show_checks
 
         setup_logging("WARNING")
-        return show_checks(name, sets, learn_sec)
+        return show_checks(name, sets, learn_sec, only)
 
     run_main(start)
 

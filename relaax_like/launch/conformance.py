@@ -133,19 +133,25 @@ def check_algorithm(
       experiment: names the folder, and the settings that it is checked with.
       learn_sec: longest time for the check that it learns.
       only: names of the checks to make; (): all.
+
+    Raises:
+      ConfigError: there is no check of such a name.
     """
     subject = _Subject(experiment)
-    for name, check in (
-        ("specs", _check_specs),
-        ("numpy equals tensorflow", _check_numpy),
-        ("together equals alone", _check_batches),
-        ("padding changes nothing", _check_padding),
-        ("resume", _check_resume),
-        ("placements agree", _check_placements),
-        ("declarations", _check_declarations),
-        ("export", _check_export),
-        ("learns", lambda subject: _check_learning(subject, learn_sec)),
-    ):
+    checks: dict[str, Callable[[_Subject], None]] = {
+        "specs": _check_specs,
+        "numpy equals tensorflow": _check_numpy,
+        "together equals alone": _check_batches,
+        "padding changes nothing": _check_padding,
+        "resume": _check_resume,
+        "placements agree": _check_placements,
+        "declarations": _check_declarations,
+        "export": _check_export,
+        "learns": lambda subject: _check_learning(subject, learn_sec),
+    }
+    if unknown := [name for name in only if name not in checks]:
+        raise ConfigError(f"unknown check {unknown[0]!r} (known: {', '.join(checks)})")
+    for name, check in checks.items():
         if not only or name in only:
             yield _try(name, check, subject)
 

@@ -21,9 +21,9 @@ from relaax_like.launch.agents import (
     make_agent_host,
     make_remote_learners,
 )
-from relaax_like.launch.late_host import LateHost
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.process import (
+    EXIT_ERROR,
     EXIT_USAGE,
     Shutdown,
     end_now,
@@ -41,10 +41,16 @@ from relaax_like.learn.remote_learners import RemoteLearners
 from relaax_like.nn.compiling import use_compile_cache
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
+from relaax_like.rlx_server.late_host import LateHost
 from relaax_like.rlx_server.server import RlxServer, new_event_loop
 from relaax_like.rlx_server.session import Session
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import NotAllowedError, ServerUnavailableError
+from relaax_like.wire.errors import (
+    ConfigError,
+    NotAllowedError,
+    RelaaxError,
+    ServerUnavailableError,
+)
 from relaax_like.wire.reports import Event, Reporter
 from relaax_like.wire.security import ServerSecurity
 from relaax_like.wire.spaces import RunSpaces
@@ -135,7 +141,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
         beside = BesideLearner(learner, metrics, experiment.learner.max_rollouts_ahead or 0)
         host: AgentHost
         if experiment.algorithm.lacks_spaces:
-            host = _make_late_host(experiment, make_client, beside, link)
+            host = _make_late_host(experiment, make_client, beside, link, shutdown)
         else:
             with shutdown.interrupting(), tracing.span(tracing.START):
                 host = make_agent_host(experiment, make_client, beside=beside)
@@ -230,6 +236,7 @@ def _make_late_host(
     make_client: Callable[[str], ParameterServerClient],
     beside: BesideLearner,
     link: Link,
+    shutdown: Shutdown,
 ) -> LateHost:
     """Makes the host of an experiment whose settings do not define its spaces."""
     learner = beside.link
@@ -238,7 +245,12 @@ def _make_late_host(
 
     def make_host(spaces: RunSpaces) -> AgentHost:
         complete, _ = add_spaces(experiment, *spaces)
-        return make_agent_host(complete, make_client, beside=beside)
+        try:
+            return make_agent_host(complete, make_client, beside=beside)
+        except RelaaxError as error:  # no client can mend that
+            logger.error("%s", error)
+            shutdown.request(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
+            raise ServerUnavailableError("the rlx server cannot load its algorithm") from None
 
     def wait_loaded(host: AgentHost, timeout_sec: float) -> bool:
         end = time.monotonic() + timeout_sec

@@ -145,6 +145,11 @@ def test_the_command_ends_with_one_where_a_check_fails(
         assert f"{outcome:14} specs: why (0.5 s)" in capsys.readouterr().out
 
 
+def test_an_unknown_check_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"unknown check 'spec' \(known: specs, numpy equals"):
+        list(check_algorithm(find_folder_experiment("a2c"), only=["spec"]))
+
+
 def test_a_folder_without_one_experiment_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown algorithm"):
         find_folder_experiment("nothing")

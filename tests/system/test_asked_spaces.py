@@ -65,3 +65,20 @@ def test_killed_in_each_state_the_run_goes_on_with_the_same_spaces(cluster: Clus
     for program in (client, spectator, rlx, last):
         assert program.alive, program
         assert TRACE not in program.output, program
+
+
+def test_agents_that_cannot_be_made_end_their_rlx_server_with_a_line(cluster: Cluster) -> None:
+    agent = cluster.folder / "bare" / "agent.py"
+    code = agent.read_text()
+    agent.write_text(code.replace("def reward_and_reset(", "def reward_and_rest("))
+    server, rlx = cluster.start_both_servers()
+    client = cluster.start_client()
+    assert rlx.wait() == 1
+    rlx.wait_for("class Agent does not implement all of")
+    assert TRACE not in rlx.output
+
+    agent.write_text(code)  # the others survive
+    cluster.start_rlx_server()
+    cluster.wait_steps(20)
+    assert server.alive
+    assert client.alive
