@@ -1,13 +1,14 @@
 """Settings of ppo."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from relaax_like.config import ActorCriticConfig, OnPolicy, Tunable, hyper
+from relaax_like.config.found_spaces import describe_mirrors
 from relaax_like.config.mirror import Mirror, parse_mirror
 from relaax_like.config.optimizer import OptimizerConfig, make_adam
-from relaax_like.wire import Box, Discrete, MultiDiscrete
+from relaax_like.wire import Box, Discrete, MultiDiscrete, Spaces
 
 ACTOR, CRITIC, SHARED = "actor", "critic", "default"
 
@@ -72,7 +73,8 @@ class Config(ActorCriticConfig):
     of how it acts in the state itself; 0: off."""
     mirror_observation: tuple[float, ...] | None = None
     """Mirror image of an observation: position i takes component |e|, negated if e < 0; index 0 is
-    written as 0.1 or -0.1. One entry for each of the state_size values."""
+    written as 0.1 or -0.1. One entry for each of the state_size values. By default, with mirror, it
+    comes from the environment, as mirror_action does."""
     mirror_action: tuple[float, ...] | None = None
     """Mirror image of an action in the same notation, one entry per component; for discrete
     actions, of the probabilities of all choices."""
@@ -116,11 +118,7 @@ class Config(ActorCriticConfig):
         given = [self.mirror_observation is not None, self.mirror_action is not None]
         if any(given) and not all(given):
             raise ValueError("mirror_observation and mirror_action: set both or neither")
-        if self.mirror and not all(given):
-            raise ValueError(
-                f"mirror: {self.mirror:g} also needs mirror_observation and mirror_action, "
-                "which define the mirror image"
-            )
+        given.append(self.mirror > 0)
         if self.image is not None and any(given):
             raise ValueError(
                 "mirror_observation: images cannot be mirrored; only vector observations can"
@@ -172,6 +170,22 @@ class Config(ActorCriticConfig):
                 raise ValueError(
                     "mirror_action: splits a choice; map all actions of one choice to one choice"
                 )
+
+    @property
+    def lacks_spaces(self) -> bool:
+        """Whether the file does not define observations, actions, or the mirror images it needs."""
+        return super().lacks_spaces or self._lacks_mirrors
+
+    @property
+    def _lacks_mirrors(self) -> bool:
+        return self.mirror > 0 and self.mirror_observation is None and self.mirror_action is None
+
+    def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
+        """Returns what the file does not set of observations, actions and mirror images."""
+        keys = super().describe_spaces(observation_spaces, action_spaces)
+        if not self._lacks_mirrors:
+            return keys
+        return keys | describe_mirrors(observation_spaces, action_spaces)
 
     @property
     def observation_mirror(self) -> Mirror | None:

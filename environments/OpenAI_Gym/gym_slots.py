@@ -8,7 +8,7 @@ the other slots cannot wait for it; so it is taken away: the slots that ended ar
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -20,6 +20,7 @@ from relaax_like.client.gym_spaces import SpaceCodec, to_array
 from relaax_like.client.interactor import Transition
 from relaax_like.client.values import UserSpace, Values
 from relaax_like.wire import ConfigError, InvalidInputError
+from relaax_like.wire.spaces import Space
 
 _SUCCESS_KEYS = ("is_success", "success")
 # Longer episodes cannot be replayed, and so not be saved: their actions are memory and time.
@@ -93,8 +94,8 @@ class EnvListSlots:
         ]
         self._observations = SpaceCodec(self._envs[0].observation_space)
         self._actions = SpaceCodec(self._envs[0].action_space)
-        self.observation_space = self._observations.space
-        self.action_space = self._actions.space
+        self.observation_space = _add_mirror(self._observations.space, self._envs[0], "observation")
+        self.action_space = _add_mirror(self._actions.space, self._envs[0], "action")
         # Nested observation of each slot now.
         self._now: list[Any] = [None] * self.slots
         self._episodes: list[_Episode | None] = [None] * self.slots
@@ -251,8 +252,8 @@ class VectorEnvSlots:
         self._seed = seed
         self._observations = SpaceCodec(env.single_observation_space)
         self._actions = SpaceCodec(env.single_action_space)
-        self.observation_space = self._observations.space
-        self.action_space = self._actions.space
+        self.observation_space = _add_mirror(self._observations.space, env, "observation")
+        self.action_space = _add_mirror(self._actions.space, env, "action")
 
     def get_state(self) -> dict[str, Any] | None:
         """Returns arrays, numbers and random generator; None: they are not known to be all.
@@ -528,6 +529,37 @@ def _reset_cart_poles(env: CartPoleVectorEnv, mask: np.ndarray) -> np.ndarray:
     env.steps[mask] = 0
     env.prev_done[mask] = False
     return env.state.T.astype(np.float32)
+
+
+def _add_mirror(space: UserSpace, env: gym.Env | VectorEnv, name: str) -> UserSpace:
+    """Returns a space with the mirror that the environment offers, if it offers one.
+
+    Args:
+      space: with a single leaf; others have no mirror.
+      env: has a method get_observation_mirror_indices or get_action_mirror_indices, which returns
+        one number for each component; or not.
+      name: "observation" or "action".
+
+    Raises:
+      ConfigError: the method returned something else.
+    """
+    method = f"get_{name}_mirror_indices"
+    if isinstance(env, VectorEnv):
+        envs = getattr(env.unwrapped, "envs", None)
+        env = envs[0] if envs else env
+    if isinstance(env, VectorEnv):
+        get = getattr(env, method, None)
+    else:
+        get = env.get_wrapper_attr(method) if env.has_wrapper_attr(method) else None
+    if get is None or not isinstance(space, Space):
+        return space
+    indices = get()
+    try:
+        return replace(space, mirror=tuple(float(index) for index in indices))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{env}: {method}() returned {indices!r:.80}, expected a list of numbers ({error})"
+        ) from None
 
 
 def _get_generator(env: gym.Env | VectorEnv) -> Any:

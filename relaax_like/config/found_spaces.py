@@ -79,6 +79,33 @@ def describe_actions(spaces: Spaces, bounded: bool) -> dict[str, Any]:
     return {"action_size": value} | (_describe_bounds(spaces[ACTION]) if bounded else {})
 
 
+def describe_mirrors(observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
+    """Returns the keys mirror_observation and mirror_action, from the mirrors of both spaces.
+
+    Args:
+      observation_spaces: leaf -> space.
+      action_spaces: the same for actions.
+
+    Raises:
+      InvalidInputError: a space has no mirror.
+    """
+    keys = {}
+    for kind, leaf, spaces in (
+        ("observation", OBSERVATION, observation_spaces),
+        ("action", ACTION, action_spaces),
+    ):
+        space = spaces.get(leaf)
+        if space is None or space.mirror is None:
+            raise InvalidInputError(
+                f"mirror: the environment does not define the mirror image of its {kind}s; give it "
+                f"a method get_{kind}_mirror_indices, or set mirror_observation and mirror_action, "
+                "or turn mirror off",
+                f"{kind}_spaces",
+            )
+        keys[f"mirror_{kind}"] = list(space.mirror)
+    return keys
+
+
 def _describe_observation(leaf: str, space: Space) -> tuple[str, Any]:
     if isinstance(space, Discrete | MultiDiscrete):
         sizes = (space.n,) if isinstance(space, Discrete) else space.n

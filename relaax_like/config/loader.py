@@ -131,7 +131,10 @@ def add_spaces(
         complete = type(algorithm).model_validate_json(json.dumps(data))
         complete.validate_spaces(observation_spaces, action_spaces)
     except ValidationError as error:
-        problems = "; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors())
+        problems = "; ".join(
+            ": ".join((*map(str, one["loc"][:1]), one["msg"].removeprefix("Value error, ")))
+            for one in error.errors()
+        )
         raise ConfigError(
             f"{experiment.file}: algorithm: the settings do not suit the environment's spaces: "
             f"{problems}"
@@ -151,9 +154,10 @@ def require_spaces(experiment: Experiment) -> None:
     """
     if experiment.algorithm.lacks_spaces:
         raise ConfigError(
-            f"{experiment.file}: algorithm: observations and actions are not defined, and there "
-            "is no environment to get them from; set state_size, image, num_states or "
-            "observations, and num_actions, action_size or actions, or add a section environment"
+            f"{experiment.file}: algorithm: observations, actions or their mirror images are not "
+            "defined, and there is no environment to get them from; set state_size, image, "
+            "num_states or observations, and num_actions, action_size or actions (with mirror also "
+            "mirror_observation and mirror_action), or add a section environment"
         )
 
 

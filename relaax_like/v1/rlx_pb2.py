@@ -26,7 +26,7 @@ from relaax_like.v1 import ndarray_pb2 as relaax__like_dot_v1_dot_ndarray__pb2
 from relaax_like.v1 import metrics_pb2 as relaax__like_dot_v1_dot_metrics__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18relaax_like/v1/rlx.proto\x12\trelaax.v1\x1a\x1crelaax_like/v1/ndarray.proto\x1a\x1crelaax_like/v1/metrics.proto\"\xa6\x01\n\x05Space\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.relaax.v1.SpaceKind\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x05\x12\x1f\n\x03low\x18\x04 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12 \n\x04high\x18\x05 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12\t\n\x01n\x18\x06 \x03(\x03\x12\r\n\x05start\x18\x07 \x01(\x03\"\x98\x03\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x13\n\x0b\x63lient_name\x18\x02 \x01(\t\x12\r\n\x05slots\x18\x03 \x01(\r\x12\x43\n\x12observation_spaces\x18\x04 \x03(\x0b\x32\'.relaax.v1.Hello.ObservationSpacesEntry\x12\x39\n\raction_spaces\x18\x05 \x03(\x0b\x32\".relaax.v1.Hello.ActionSpacesEntry\x12\x1d\n\x04mode\x18\x06 \x01(\x0e\x32\x0f.relaax.v1.Mode\x12\r\n\x05token\x18\x07 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x08 \x03(\t\x1aJ\n\x16ObservationSpacesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.relaax.v1.Space:\x02\x38\x01\x1a\x45\n\x11\x41\x63tionSpacesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.relaax.v1.Space:\x02\x38\x01\"_\n\x05Ready\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\x04\x12\x10\n\x08\x66\x65\x61tures\x18\x04 \x03(\t\"\xb3\x03\n\x04Step\x12\x37\n\x0cobservations\x18\x01 \x03(\x0b\x32!.relaax.v1.Step.ObservationsEntry\x12#\n\x07rewards\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12&\n\nterminated\x18\x03 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12%\n\ttruncated\x18\x04 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12#\n\x07success\x18\x05 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12\x42\n\x12\x66inal_observations\x18\x06 \x03(\x0b\x32&.relaax.v1.Step.FinalObservationsEntry\x1aG\n\x11ObservationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x1aL\n\x16\x46inalObservationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\"9\n\nEpisodeEnd\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\r\n\x05score\x18\x02 \x01(\x01\x12\x0e\n\x06length\x18\x03 \x01(\x04\"\xcb\x01\n\x07\x41\x63tions\x12\x30\n\x07\x61\x63tions\x18\x01 \x03(\x0b\x32\x1f.relaax.v1.Actions.ActionsEntry\x12\'\n\x08\x65pisodes\x18\x02 \x03(\x0b\x32\x15.relaax.v1.EpisodeEnd\x12\x10\n\x08\x66inished\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x04\x1a\x42\n\x0c\x41\x63tionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\"K\n\x05\x45rror\x12\"\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x14.relaax.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\"\x06\n\x04Ping\"\xaf\x01\n\rClientMessage\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.relaax.v1.HelloH\x00\x12\x1f\n\x04step\x18\x02 \x01(\x0b\x32\x0f.relaax.v1.StepH\x00\x12\x31\n\x07scalars\x18\x03 \x01(\x0b\x32\x1e.relaax.v1.StoreScalarsRequestH\x00\x12\x1f\n\x04ping\x18\x04 \x01(\x0b\x32\x0f.relaax.v1.PingH\x00\x42\x06\n\x04\x62ody\"\xa5\x01\n\rServerMessage\x12!\n\x05ready\x18\x01 \x01(\x0b\x32\x10.relaax.v1.ReadyH\x00\x12%\n\x07\x61\x63tions\x18\x02 \x01(\x0b\x32\x12.relaax.v1.ActionsH\x00\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x10.relaax.v1.ErrorH\x00\x12\x1f\n\x04ping\x18\x04 \x01(\x0b\x32\x0f.relaax.v1.PingH\x00\x42\x06\n\x04\x62ody*`\n\tSpaceKind\x12\x16\n\x12SPACE_KIND_INVALID\x10\x00\x12\x07\n\x03\x42OX\x10\x01\x12\x0c\n\x08\x44ISCRETE\x10\x02\x12\x12\n\x0eMULTI_DISCRETE\x10\x03\x12\x10\n\x0cMULTI_BINARY\x10\x04*0\n\x04Mode\x12\x10\n\x0cMODE_INVALID\x10\x00\x12\t\n\x05TRAIN\x10\x01\x12\x0b\n\x07\x45XPLOIT\x10\x02*\xc9\x01\n\tErrorCode\x12\x16\n\x12\x45RROR_CODE_INVALID\x10\x00\x12\r\n\tMALFORMED\x10\x01\x12\x14\n\x10VERSION_MISMATCH\x10\x02\x12\x12\n\x0eSPACE_MISMATCH\x10\x03\x12\x11\n\rINVALID_FIELD\x10\x04\x12\x10\n\x0cOUT_OF_ORDER\x10\x05\x12\x0e\n\nOVERLOADED\x10\x06\x12\x13\n\x0fUNAUTHENTICATED\x10\x07\x12\x10\n\x0c\x41GENT_FAILED\x10\x08\x12\x0f\n\x0bUNAVAILABLE\x10\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18relaax_like/v1/rlx.proto\x12\trelaax.v1\x1a\x1crelaax_like/v1/ndarray.proto\x1a\x1crelaax_like/v1/metrics.proto\"\xb6\x01\n\x05Space\x12\"\n\x04kind\x18\x01 \x01(\x0e\x32\x14.relaax.v1.SpaceKind\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x05\x12\x1f\n\x03low\x18\x04 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12 \n\x04high\x18\x05 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12\t\n\x01n\x18\x06 \x03(\x03\x12\r\n\x05start\x18\x07 \x01(\x03\x12\x0e\n\x06mirror\x18\x08 \x03(\x01\"\x98\x03\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x13\n\x0b\x63lient_name\x18\x02 \x01(\t\x12\r\n\x05slots\x18\x03 \x01(\r\x12\x43\n\x12observation_spaces\x18\x04 \x03(\x0b\x32\'.relaax.v1.Hello.ObservationSpacesEntry\x12\x39\n\raction_spaces\x18\x05 \x03(\x0b\x32\".relaax.v1.Hello.ActionSpacesEntry\x12\x1d\n\x04mode\x18\x06 \x01(\x0e\x32\x0f.relaax.v1.Mode\x12\r\n\x05token\x18\x07 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x08 \x03(\t\x1aJ\n\x16ObservationSpacesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.relaax.v1.Space:\x02\x38\x01\x1a\x45\n\x11\x41\x63tionSpacesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.relaax.v1.Space:\x02\x38\x01\"_\n\x05Ready\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\x04\x12\x10\n\x08\x66\x65\x61tures\x18\x04 \x03(\t\"\xb3\x03\n\x04Step\x12\x37\n\x0cobservations\x18\x01 \x03(\x0b\x32!.relaax.v1.Step.ObservationsEntry\x12#\n\x07rewards\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12&\n\nterminated\x18\x03 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12%\n\ttruncated\x18\x04 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12#\n\x07success\x18\x05 \x01(\x0b\x32\x12.relaax.v1.NdArray\x12\x42\n\x12\x66inal_observations\x18\x06 \x03(\x0b\x32&.relaax.v1.Step.FinalObservationsEntry\x1aG\n\x11ObservationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\x1aL\n\x16\x46inalObservationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\"9\n\nEpisodeEnd\x12\x0c\n\x04slot\x18\x01 \x01(\r\x12\r\n\x05score\x18\x02 \x01(\x01\x12\x0e\n\x06length\x18\x03 \x01(\x04\"\xcb\x01\n\x07\x41\x63tions\x12\x30\n\x07\x61\x63tions\x18\x01 \x03(\x0b\x32\x1f.relaax.v1.Actions.ActionsEntry\x12\'\n\x08\x65pisodes\x18\x02 \x03(\x0b\x32\x15.relaax.v1.EpisodeEnd\x12\x10\n\x08\x66inished\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x04\x1a\x42\n\x0c\x41\x63tionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.relaax.v1.NdArray:\x02\x38\x01\"K\n\x05\x45rror\x12\"\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x14.relaax.v1.ErrorCode\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\"\x06\n\x04Ping\"\xaf\x01\n\rClientMessage\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.relaax.v1.HelloH\x00\x12\x1f\n\x04step\x18\x02 \x01(\x0b\x32\x0f.relaax.v1.StepH\x00\x12\x31\n\x07scalars\x18\x03 \x01(\x0b\x32\x1e.relaax.v1.StoreScalarsRequestH\x00\x12\x1f\n\x04ping\x18\x04 \x01(\x0b\x32\x0f.relaax.v1.PingH\x00\x42\x06\n\x04\x62ody\"\xa5\x01\n\rServerMessage\x12!\n\x05ready\x18\x01 \x01(\x0b\x32\x10.relaax.v1.ReadyH\x00\x12%\n\x07\x61\x63tions\x18\x02 \x01(\x0b\x32\x12.relaax.v1.ActionsH\x00\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x10.relaax.v1.ErrorH\x00\x12\x1f\n\x04ping\x18\x04 \x01(\x0b\x32\x0f.relaax.v1.PingH\x00\x42\x06\n\x04\x62ody*`\n\tSpaceKind\x12\x16\n\x12SPACE_KIND_INVALID\x10\x00\x12\x07\n\x03\x42OX\x10\x01\x12\x0c\n\x08\x44ISCRETE\x10\x02\x12\x12\n\x0eMULTI_DISCRETE\x10\x03\x12\x10\n\x0cMULTI_BINARY\x10\x04*0\n\x04Mode\x12\x10\n\x0cMODE_INVALID\x10\x00\x12\t\n\x05TRAIN\x10\x01\x12\x0b\n\x07\x45XPLOIT\x10\x02*\xc9\x01\n\tErrorCode\x12\x16\n\x12\x45RROR_CODE_INVALID\x10\x00\x12\r\n\tMALFORMED\x10\x01\x12\x14\n\x10VERSION_MISMATCH\x10\x02\x12\x12\n\x0eSPACE_MISMATCH\x10\x03\x12\x11\n\rINVALID_FIELD\x10\x04\x12\x10\n\x0cOUT_OF_ORDER\x10\x05\x12\x0e\n\nOVERLOADED\x10\x06\x12\x13\n\x0fUNAUTHENTICATED\x10\x07\x12\x10\n\x0c\x41GENT_FAILED\x10\x08\x12\x0f\n\x0bUNAVAILABLE\x10\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,40 +43,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STEP_FINALOBSERVATIONSENTRY']._serialized_options = b'8\001'
   _globals['_ACTIONS_ACTIONSENTRY']._loaded_options = None
   _globals['_ACTIONS_ACTIONSENTRY']._serialized_options = b'8\001'
-  _globals['_SPACEKIND']._serialized_start=1910
-  _globals['_SPACEKIND']._serialized_end=2006
-  _globals['_MODE']._serialized_start=2008
-  _globals['_MODE']._serialized_end=2056
-  _globals['_ERRORCODE']._serialized_start=2059
-  _globals['_ERRORCODE']._serialized_end=2260
+  _globals['_SPACEKIND']._serialized_start=1926
+  _globals['_SPACEKIND']._serialized_end=2022
+  _globals['_MODE']._serialized_start=2024
+  _globals['_MODE']._serialized_end=2072
+  _globals['_ERRORCODE']._serialized_start=2075
+  _globals['_ERRORCODE']._serialized_end=2276
   _globals['_SPACE']._serialized_start=100
-  _globals['_SPACE']._serialized_end=266
-  _globals['_HELLO']._serialized_start=269
-  _globals['_HELLO']._serialized_end=677
-  _globals['_HELLO_OBSERVATIONSPACESENTRY']._serialized_start=532
-  _globals['_HELLO_OBSERVATIONSPACESENTRY']._serialized_end=606
-  _globals['_HELLO_ACTIONSPACESENTRY']._serialized_start=608
-  _globals['_HELLO_ACTIONSPACESENTRY']._serialized_end=677
-  _globals['_READY']._serialized_start=679
-  _globals['_READY']._serialized_end=774
-  _globals['_STEP']._serialized_start=777
-  _globals['_STEP']._serialized_end=1212
-  _globals['_STEP_OBSERVATIONSENTRY']._serialized_start=1063
-  _globals['_STEP_OBSERVATIONSENTRY']._serialized_end=1134
-  _globals['_STEP_FINALOBSERVATIONSENTRY']._serialized_start=1136
-  _globals['_STEP_FINALOBSERVATIONSENTRY']._serialized_end=1212
-  _globals['_EPISODEEND']._serialized_start=1214
-  _globals['_EPISODEEND']._serialized_end=1271
-  _globals['_ACTIONS']._serialized_start=1274
-  _globals['_ACTIONS']._serialized_end=1477
-  _globals['_ACTIONS_ACTIONSENTRY']._serialized_start=1411
-  _globals['_ACTIONS_ACTIONSENTRY']._serialized_end=1477
-  _globals['_ERROR']._serialized_start=1479
-  _globals['_ERROR']._serialized_end=1554
-  _globals['_PING']._serialized_start=1556
-  _globals['_PING']._serialized_end=1562
-  _globals['_CLIENTMESSAGE']._serialized_start=1565
-  _globals['_CLIENTMESSAGE']._serialized_end=1740
-  _globals['_SERVERMESSAGE']._serialized_start=1743
-  _globals['_SERVERMESSAGE']._serialized_end=1908
+  _globals['_SPACE']._serialized_end=282
+  _globals['_HELLO']._serialized_start=285
+  _globals['_HELLO']._serialized_end=693
+  _globals['_HELLO_OBSERVATIONSPACESENTRY']._serialized_start=548
+  _globals['_HELLO_OBSERVATIONSPACESENTRY']._serialized_end=622
+  _globals['_HELLO_ACTIONSPACESENTRY']._serialized_start=624
+  _globals['_HELLO_ACTIONSPACESENTRY']._serialized_end=693
+  _globals['_READY']._serialized_start=695
+  _globals['_READY']._serialized_end=790
+  _globals['_STEP']._serialized_start=793
+  _globals['_STEP']._serialized_end=1228
+  _globals['_STEP_OBSERVATIONSENTRY']._serialized_start=1079
+  _globals['_STEP_OBSERVATIONSENTRY']._serialized_end=1150
+  _globals['_STEP_FINALOBSERVATIONSENTRY']._serialized_start=1152
+  _globals['_STEP_FINALOBSERVATIONSENTRY']._serialized_end=1228
+  _globals['_EPISODEEND']._serialized_start=1230
+  _globals['_EPISODEEND']._serialized_end=1287
+  _globals['_ACTIONS']._serialized_start=1290
+  _globals['_ACTIONS']._serialized_end=1493
+  _globals['_ACTIONS_ACTIONSENTRY']._serialized_start=1427
+  _globals['_ACTIONS_ACTIONSENTRY']._serialized_end=1493
+  _globals['_ERROR']._serialized_start=1495
+  _globals['_ERROR']._serialized_end=1570
+  _globals['_PING']._serialized_start=1572
+  _globals['_PING']._serialized_end=1578
+  _globals['_CLIENTMESSAGE']._serialized_start=1581
+  _globals['_CLIENTMESSAGE']._serialized_end=1756
+  _globals['_SERVERMESSAGE']._serialized_start=1759
+  _globals['_SERVERMESSAGE']._serialized_end=1924
 # @@protoc_insertion_point(module_scope)

@@ -55,7 +55,7 @@ AGENT_FAILED: ErrorCode
 UNAVAILABLE: ErrorCode
 
 class Space(_message.Message):
-    __slots__ = ("kind", "dtype", "shape", "low", "high", "n", "start")
+    __slots__ = ("kind", "dtype", "shape", "low", "high", "n", "start", "mirror")
     KIND_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +63,7 @@ class Space(_message.Message):
     HIGH_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    MIRROR_FIELD_NUMBER: _ClassVar[int]
     kind: SpaceKind
     dtype: str
     shape: _containers.RepeatedScalarFieldContainer[int]
@@ -70,7 +71,8 @@ class Space(_message.Message):
     high: _ndarray_pb2.NdArray
     n: _containers.RepeatedScalarFieldContainer[int]
     start: int
-    def __init__(self, kind: _Optional[_Union[SpaceKind, str]] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., low: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., high: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., n: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ...) -> None: ...
+    mirror: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, kind: _Optional[_Union[SpaceKind, str]] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., low: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., high: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., n: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ..., mirror: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "client_name", "slots", "observation_spaces", "action_spaces", "mode", "token", "features")

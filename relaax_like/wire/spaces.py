@@ -8,7 +8,7 @@ import heapq
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,10 +45,14 @@ class Space:
     Attributes:
       dtype: name of the element type.
       shape: shape of one element, without the slot axis.
+      mirror: how a value looks in a mirror, as `relaax_like.config.mirror.parse_mirror` takes it:
+        one number for each component, for discrete actions for each choice; None: not known. Two
+        spaces that differ only in this are equal.
     """
 
     dtype: str
     shape: tuple[int, ...]
+    mirror: tuple[float, ...] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -61,6 +65,11 @@ class Space:
             )
         if any(length < 0 for length in self.shape):
             raise InvalidInputError(f"space: shape {list(self.shape)} has a negative axis", "shape")
+        if self.mirror is not None and len(self.mirror) > MAX_COMPONENTS:
+            raise InvalidInputError(
+                f"space: a mirror of {len(self.mirror)} numbers, expected at most {MAX_COMPONENTS}",
+                "mirror",
+            )
 
     def count_bytes(self, slots: int) -> int | None:
         """Returns the size of the array of all slots; None above `MAX_LEAF_BYTES`.
@@ -149,7 +158,7 @@ class Box(Space):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Box):
             return NotImplemented
-        return space_to_message(self) == space_to_message(other)
+        return _describe(self) == _describe(other)
 
     def __hash__(self) -> int:
         return hash((self.dtype, self.shape))
@@ -269,6 +278,13 @@ _KINDS = {
 
 def space_to_message(space: Space) -> rlx_pb2.Space:
     """Converts a leaf to its message."""
+    message = _describe(space)
+    message.mirror.extend(space.mirror or ())
+    return message
+
+
+def _describe(space: Space) -> rlx_pb2.Space:
+    """Returns a leaf's message without its mirror."""
     message = rlx_pb2.Space(kind=_KINDS[type(space)], dtype=space.dtype, shape=space.shape)
     if isinstance(space, Box):
         for name, bound in (("low", space.low), ("high", space.high)):
@@ -291,6 +307,8 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
     # Of the millions that may have come; one more than is allowed, for the error.
     shape = tuple(message.shape[: MAX_AXES + 1])
     common: dict[str, Any] = {"dtype": message.dtype[:40], "shape": shape}
+    if message.mirror:
+        common["mirror"] = tuple(message.mirror[: MAX_COMPONENTS + 1])
     try:
         if message.kind == rlx_pb2.BOX:
             for name in ("low", "high"):

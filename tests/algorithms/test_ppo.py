@@ -420,7 +420,8 @@ def test_each_observation_of_a_history_is_mirrored():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"mirror": 1.0}, "mirror: 1 also needs mirror_observation"),
+        ({"mirror": 1.0, "mirror_action": (0.1,)}, "set both"),
+        ({"mirror_observation": (float("inf"), 1), "mirror_action": (0.1,)}, "finite number"),
         ({"mirror_observation": (-0.1, 1)}, "set both"),
         ({"mirror_observation": (-0.1,), "mirror_action": (0.1,)}, "1 numbers, expected 2"),
         ({"mirror_observation": (0.0, 1), "mirror_action": (0.1,)}, "0 at position 0.*0.1 or -0.1"),

@@ -184,6 +184,55 @@ def test_a_mirror_waits_for_the_spaces(tmp_path):
     assert complete.algorithm.observation_mirror is not None
 
 
+MIRRORED = {"observation": Box(dtype="float32", shape=(3,), mirror=(-0.1, 2, 1))}
+SWAPPED = {"action": Discrete(n=2, mirror=(1, 0.1))}
+
+
+# covers P14
+def test_mirror_images_come_from_the_environment(tmp_path):
+    experiment = load_ppo(tmp_path, "mirror: 2", "state_size: 3", "num_actions: 2")
+    assert experiment.algorithm.lacks_spaces
+
+    complete, overrides = add_spaces(experiment, MIRRORED, SWAPPED)
+
+    assert overrides == [
+        "algorithm.mirror_observation=[-0.1, 2, 1]",
+        "algorithm.mirror_action=[1, 0.1]",
+    ]
+    assert not complete.algorithm.lacks_spaces
+    assert complete.algorithm.observation_mirror.indices == (0, 2, 1)
+    assert complete.algorithm.observation_mirror.signs == (-1, 1, 1)
+    assert complete.algorithm.action_mirror.indices == (1, 0)
+
+
+def test_mirror_images_are_left_alone_without_the_mirror_loss(tmp_path):
+    complete, _ = add_spaces(load_ppo(tmp_path), MIRRORED, SWAPPED)
+    assert complete.algorithm.mirror_observation is None
+
+
+@pytest.mark.parametrize(
+    ("observations", "actions", "words"),
+    [
+        (MIRRORED, TWO, "give it a method get_action_mirror_indices, or set mirror_observation"),
+        ({"a": VECTOR, "b": VECTOR}, SWAPPED, "give it a method get_observation_mirror_indices"),
+        (
+            {"observation": Box(dtype="float32", shape=(2,), mirror=(np.nan, 1))},
+            SWAPPED,
+            "mirror_observation: Input should be a finite number",
+        ),
+        (MIRRORED, {"action": Discrete(n=2, mirror=(0.1,))}, "1 numbers, expected 2"),
+        (
+            {"observation": Box(dtype="uint8", shape=(10, 12, 3), mirror=(0.1,))},
+            SWAPPED,
+            "images cannot be mirrored",
+        ),
+    ],
+)
+def test_mirror_images_that_are_none_are_refused(tmp_path, observations, actions, words):
+    with pytest.raises(ConfigError, match=words):
+        add_spaces(load_ppo(tmp_path, "mirror: 1"), observations, actions)
+
+
 def test_integers_are_seen_as_one_hot_vectors():
     from relaax_like.algorithm import Encoder
 

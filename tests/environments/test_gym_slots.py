@@ -4,6 +4,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
@@ -298,6 +299,36 @@ def test_nested_spaces_run_in_every_mode(kind: str) -> None:
     summary = Interactor(slots, Agent(), limit=3, max_episodes=4).run()
     assert summary.episodes == 4
     assert NESTED.contains(slots._observations.unpack_rows(told[-1][0])[0])
+
+
+def make_mirrored(wrap: Any = lambda env: env) -> gym.Env:
+    return wrap(gym.make("support.mirrored_envs:MirroredCartPole-v0"))
+
+
+# covers P14
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: EnvListSlots([make_mirrored()]),
+        lambda: EnvListSlots([make_mirrored(lambda env: gym.wrappers.TimeLimit(env, 5))]),
+        lambda: VectorEnvSlots(
+            SyncVectorEnv([make_mirrored], autoreset_mode=AutoresetMode.SAME_STEP)
+        ),
+    ],
+    ids=["alone", "wrapped", "vector"],
+)
+def test_an_environment_offers_its_mirror_images(make: Any) -> None:
+    slots = make()
+    assert slots.observation_space.mirror == (-0.1, -1, -2, -3)
+    assert slots.action_space.mirror == (1, 0.1)
+    assert slots.observation_space.shape == (4,)
+
+
+def test_a_mirror_that_is_no_list_of_numbers_is_refused_by_the_name_of_its_method() -> None:
+    env = make_mirrored()
+    env.unwrapped.get_action_mirror_indices = lambda: 3
+    with pytest.raises(ConfigError, match=r"get_action_mirror_indices\(\) returned 3"):
+        EnvListSlots([env])
 
 
 def test_render_draws_slot_zero_where_it_can() -> None:

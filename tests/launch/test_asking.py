@@ -61,6 +61,19 @@ def test_sizes_that_the_environment_contradicts_are_refused(tmp_path: Path) -> N
         train(file)
 
 
+# covers P14
+def test_an_environment_says_how_it_looks_in_a_mirror(tmp_path: Path) -> None:
+    file = write_file(tmp_path, "support.mirrored_envs:MirroredCartPole-v0", ", mirror: 1.0")
+    program = file.read_text().replace(f"path: '{INTEGERS}'", "program: OpenAI_Gym")
+    file.write_text(program)
+
+    train(file, "algorithm.max_global_step=128", "learner.target_return=null")
+
+    saved = load_experiment(tmp_path / "run" / "config.yaml").algorithm
+    assert saved.mirror_observation == (-0.1, -1, -2, -3)  # type: ignore[attr-defined]
+    assert saved.mirror_action == (1, 0.1)  # type: ignore[attr-defined]
+
+
 def test_without_an_environment_the_servers_say_what_is_missing(tmp_path: Path) -> None:
     file = write_file(tmp_path, "one")
     text = file.read_text()

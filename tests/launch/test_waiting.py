@@ -120,6 +120,25 @@ def test_the_first_proposal_decides_and_is_kept_before_it_is_answered(
     assert propose(None) == propose(PENDULUM) == CARTPOLE
 
 
+# covers P14
+def test_the_first_client_also_defines_the_mirror_images(experiment: Experiment) -> None:
+    experiment = load_experiment(experiment.file, ["algorithm.mirror=1"])
+    mirrored = RunSpaces(
+        {"observation": Box(dtype="float32", shape=(4,), mirror=(-0.1, -1, -2, -3))},
+        {"action": Discrete(n=2, mirror=(1, 0.1))},
+    )
+    waiting = Waiting(experiment)
+    try:
+        with pytest.raises(InvalidInputError, match="get_observation_mirror_indices"):
+            waiting.link.propose_spaces(CARTPOLE)
+        waiting.link.propose_spaces(mirrored)
+        assert waiting.join() == CARTPOLE
+        again = load_experiment(experiment.file, ["algorithm.mirror=1"]).algorithm
+        assert again.mirror_action == (1, 0.1)  # type: ignore[attr-defined]
+    finally:
+        waiting.close()
+
+
 @pytest.mark.parametrize(("proposal", "said"), HOSTILE.values(), ids=HOSTILE)
 def test_what_cannot_be_used_decides_nothing(
     experiment: Experiment, waiting: Waiting, proposal: RunSpaces, said: str

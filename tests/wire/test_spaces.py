@@ -1,5 +1,6 @@
 """Spaces on the wire, and the validation of what arrives for them."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from relaax_like.v1 import ndarray_pb2, rlx_pb2
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import DTYPES, ndarray_to_message
 from relaax_like.wire.spaces import (
+    MAX_COMPONENTS,
     Box,
     Discrete,
     MultiBinary,
@@ -55,6 +57,27 @@ def test_space_survives_the_wire(space: Space) -> None:
 def test_discrete_numbers_survive_the_wire(n: list[int], start: int) -> None:
     for space in (Discrete(n=n[0], start=start), MultiDiscrete(n=tuple(n), shape=(len(n),))):
         assert message_to_space(space_to_message(space), "action") == space
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Box(dtype="float32", shape=(2,), low=0, mirror=(1, 0.1)),
+        Discrete(n=3, mirror=(-0.1, 2, 1)),
+        MultiDiscrete(n=(2, 2), shape=(2,), mirror=(2, 3, 0.1, 1)),
+    ],
+)
+def test_mirrors_survive_the_wire_and_distinguish_no_spaces(space: Space) -> None:
+    received = message_to_space(space_to_message(space), "action")
+    assert received.mirror == space.mirror
+    assert received == space == replace(space, mirror=None)
+
+
+def test_a_mirror_that_is_too_long_is_refused() -> None:
+    message = space_to_message(BOX)
+    message.mirror.extend([1.0] * (MAX_COMPONENTS + 1))
+    with pytest.raises(InvalidInputError, match="a mirror of 65537 numbers"):
+        message_to_space(message, "action")
 
 
 def test_boxes_with_other_bounds_are_not_equal() -> None:
