@@ -1,11 +1,13 @@
 """A2C: advantage actor-critic, synchronous form of A3C."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from relaax_like.algorithm import ActorCritic, Algorithm, Batch, Losses
 from relaax_like.nn.returns import compute_vtrace
 
-from .config import Config
+from .config import ACTOR, CRITIC, SHARED, Config
 
 
 class A2C(Algorithm):
@@ -14,6 +16,12 @@ class A2C(Algorithm):
     autograph = False
     config: Config
     model: ActorCritic
+
+    @property
+    def max_gradient_norm(self) -> Any:
+        """Of actor and critic, each by itself, unless they share layers."""
+        norm = self.config.max_gradient_norm
+        return norm if self.config.shared_network else {ACTOR: norm, CRITIC: norm}
 
     def learn(self, batch: Batch) -> Losses:
         """Returns the costs of a rollout `[T, k, ...]`.
@@ -44,8 +52,10 @@ class A2C(Algorithm):
         entropy = batch.mean(seen.policy.entropy())
         actor = -batch.mean(log_prob * advantages) - config.entropy_coefficient * entropy
         critic = config.value_coefficient * batch.mean((targets - seen.values) ** 2)
-        metrics = {"actor": actor, "critic": critic, "entropy": entropy}
-        return Losses({"default": actor + critic}, metrics=metrics)
+        metrics = {"entropy": entropy}
+        if not config.shared_network:
+            return Losses({ACTOR: actor, CRITIC: critic}, metrics=metrics)
+        return Losses({SHARED: actor + critic}, metrics={ACTOR: actor, CRITIC: critic, **metrics})
 
 
 def make_algorithm(config: Config, model: ActorCritic, seed: int) -> A2C:

@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 from relaax_like.config import ActorCriticConfig, OnPolicy, Tunable, hyper
 from relaax_like.config.optimizer import OptimizerConfig, make_adam
 
+ACTOR, CRITIC, SHARED = "actor", "critic", "default"
+
 
 class Config(ActorCriticConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
@@ -30,7 +32,8 @@ class Config(ActorCriticConfig):
     value_coefficient: hyper.ValueCoefficient = 0.5
     """Weight of the value function's squared error in the loss."""
     max_gradient_norm: hyper.MaxGradientNorm = 0.5
-    """Maximum global norm of a gradient; larger ones are scaled down; null: no limit."""
+    """Maximum gradient norm, for actor and critic separately, or for both together with
+    shared_network; larger gradients are scaled down; null: no limit."""
     normalize_advantage: bool = False
     """Normalise the advantages of each gradient to mean 0 and standard deviation 1."""
     learning_rate: hyper.LearningRate = 7e-4
@@ -63,6 +66,7 @@ class Config(ActorCriticConfig):
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:
-        """Adam for all variables."""
+        """Adam for actor and critic, or for all variables where they share layers."""
         end, steps = self.learning_rate_end, self.max_global_step
-        return {"default": make_adam(self.learning_rate, self.adam_epsilon, end, steps)}
+        adam = make_adam(self.learning_rate, self.adam_epsilon, end, steps)
+        return {SHARED: adam} if self.shared_network else {ACTOR: adam, CRITIC: adam}

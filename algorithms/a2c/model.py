@@ -1,10 +1,13 @@
-"""The networks of a2c: policy and value function."""
+"""The networks of a2c: policy and value function, each a variable group of its own."""
 
 from relaax_like.algorithm import ActorCritic
 
-from .config import Config
+from .config import ACTOR, CRITIC, Config
 
 
 def make_model(config: Config, seed: int) -> ActorCritic:
     """Builds the model with the values that a run starts from."""
-    return ActorCritic(config, seed)
+    model = ActorCritic(config, seed)
+    if not config.shared_network:
+        model.groups = {ACTOR: ("actor", "heads"), CRITIC: ("critic",)}
+    return model

@@ -143,10 +143,17 @@ class ActorCritic(Model):
         }
         return policies, next_states
 
-    def value(self, inputs: Tensors, states: Tensors) -> tf.Tensor:
-        """Returns V(observation), `[B] float32`; states are the memory before it."""
+    def value(self, inputs: Tensors, states: Tensors, critic: Network | None = None) -> tf.Tensor:
+        """Returns V(observation), `[B] float32`.
+
+        Args:
+          inputs: observations by leaf, `[B, ...]`.
+          states: the memory before them.
+          critic: what computes the values, such as the `Target` of this model's critic; None: that
+            critic.
+        """
         x, _ = self._look(inputs, states)
-        return self.critic(x, states.get(VALUE))[0][..., 0]
+        return (critic or self.critic)(x, states.get(VALUE))[0][..., 0]
 
     def unroll(self, inputs: Tensors, states: Tensors, begins: tf.Tensor) -> Unrolled:
         """Goes through a rollout.

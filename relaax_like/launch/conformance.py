@@ -28,7 +28,7 @@ from relaax_like.config.models import Experiment, LearnerConfig
 from relaax_like.config.optimizer import OptimizerConfig, choose_optimizer
 from relaax_like.config.places import describe_error, describe_place
 from relaax_like.config.plan import Episodes, Offline, OnPolicy, get_plan, has_fixed_size, name_plan
-from relaax_like.core.manifest import TRAINABLE, make_manifest
+from relaax_like.core.manifest import TRAINABLE, find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.rollout import Rollout
@@ -137,6 +137,8 @@ def check_algorithm(
     Raises:
       ConfigError: there is no check of such a name.
     """
+    with without_native_stderr():
+        import relaax_like.nn.runtime  # noqa: F401  # TensorFlow greets
     subject = _Subject(experiment)
     checks: dict[str, Callable[[_Subject], None]] = {
         "specs": _check_specs,
@@ -446,7 +448,7 @@ def _check_placements(subject: _Subject) -> None:
     variables = _get_variables(algorithm.model)
     manifest = make_manifest(variables)
     start = [variable.value for variable in variables]
-    store = Store(manifest, manifest.pack(start), optimizers)
+    store = Store(manifest, manifest.pack(start), optimizers, find_follows(variables))
     tally = Tally()
     with (
         ParameterServer(store, metrics=NullMetrics()) as server,

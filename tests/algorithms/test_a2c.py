@@ -90,11 +90,6 @@ def compute(config, inputs, next_inputs, alive, rewards, actions, log_mu=None):
     return task, gradients, costs
 
 
-def assert_costs(costs, want):
-    total = {"default": want["actor"] + want["critic"]}
-    assert costs == pytest.approx({**want, **total}, rel=1e-4)
-
-
 def test_costs_of_an_older_policys_actions_are_weighted_as_in_vtrace():
     config = make_config(layers=(8, 6), max_gradient_norm=None)
     inputs, next_inputs, alive, rewards, random = make_batch()
@@ -103,7 +98,7 @@ def test_costs_of_an_older_policys_actions_are_weighted_as_in_vtrace():
     batch = inputs, next_inputs, alive, rewards, actions, log_mu
     task, _, costs = compute(config, *batch)
     values = {v.name: v.value for v in task.get_variables()}
-    assert_costs(costs, compute_costs(config, values, *batch))
+    assert costs == pytest.approx(compute_costs(config, values, *batch), rel=1e-4)
 
 
 def test_costs_equal_the_papers_sums():
@@ -113,19 +108,33 @@ def test_costs_equal_the_papers_sums():
     task, _, costs = compute(config, inputs, next_inputs, alive, rewards, actions)
     values = {v.name: v.value for v in task.get_variables()}
     want = compute_costs(config, values, inputs, next_inputs, alive, rewards, actions)
-    assert_costs(costs, want)
+    assert costs == pytest.approx(want, rel=1e-4)
 
 
-def test_the_gradient_is_clipped_to_its_global_norm():
+def test_what_shares_layers_has_one_cost():
+    inputs, next_inputs, alive, rewards, random = make_batch()
+    actions = random.integers(2, size=alive.shape)
+    log_mu = np.full(alive.shape, np.log(0.5))
+    _, _, costs = compute(
+        make_config(layers=(8,), shared_network=True),
+        *(inputs, next_inputs, alive, rewards, actions, log_mu),
+    )
+    assert costs["default"] == pytest.approx(costs["actor"] + costs["critic"])
+
+
+def test_the_gradients_of_actor_and_critic_are_clipped_by_themselves():
     settings = {"layers": (8,), "max_gradient_norm": 1e-3}
     inputs, next_inputs, alive, rewards, random = make_batch()
     actions = random.integers(2, size=alive.shape)
-    _, gradients, costs = compute(
+    task, gradients, costs = compute(
         make_config(**settings), inputs, next_inputs, alive, 100 * rewards, actions
     )
-    norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients))
-    assert norm == pytest.approx(1e-3, rel=1e-3)
-    assert costs["gradient norm"] > 1
+    squares = {"policy": 0.0, "value": 0.0}
+    for variable, gradient in zip(task.get_variables(), gradients, strict=True):
+        squares[variable.name.split(".")[0]] += (gradient.astype(np.float64) ** 2).sum()
+    assert np.sqrt(list(squares.values())) == pytest.approx(1e-3, rel=1e-3)
+    assert costs["gradient norm actor"] > 1
+    assert costs["gradient norm critic"] > 1
 
 
 def test_normalised_advantages_do_not_depend_on_the_rewards_scale():
@@ -331,5 +340,7 @@ def test_spaces_that_do_not_fit_are_refused_with_the_cure():
 
 def test_the_rate_falls_to_its_end_over_the_budget():
     config = make_config(learning_rate=1e-3, learning_rate_end=1e-4, max_global_step=1000)
-    optimizer = config.optimizers["default"]
-    assert (optimizer.schedule, optimizer.schedule_env_steps) == ("linear", 1000)
+    optimizers = config.optimizers
+    assert sorted(optimizers) == ["actor", "critic"]
+    for optimizer in optimizers.values():
+        assert (optimizer.schedule, optimizer.schedule_env_steps) == ("linear", 1000)

@@ -78,10 +78,10 @@ MISTAKES: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "a cost of another group": (
         "algorithm.py",
-        '{"default":',
-        '{"defualt":',
+        "{ACTOR: actor,",
+        "{'acotr': actor,",
         "resume",
-        "'defualt'",
+        "'acotr'",
     ),
 }
 
