@@ -12,7 +12,7 @@ if [ $# -eq 3 ]; then
     export DISPLAY="${DISPLAY_NUMBER:-:99}"
     Xvfb "$DISPLAY" -screen 0 1024x768x24 -nolisten tcp &
     # Without a password, so on loopback only unless told otherwise.
-    x11vnc -display WAIT"$DISPLAY" -forever -shared -nopw -quiet -rfbport 5900 \
+    x11vnc -display WAIT"$DISPLAY" -forever -shared -nopw -quiet -rfbport "${VNC_PORT:-5900}" \
         -listen "${VNC_LISTEN:-localhost}" &
     exec python3 "$main" --rlx-server "$1" --env "$2" --display
 fi

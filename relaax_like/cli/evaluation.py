@@ -10,14 +10,13 @@ from relaax_like.launch.evaluation import (
     evaluation_to_dict,
     format_evaluation,
 )
-from relaax_like.launch.saved_policy import BEST, LATEST
 from relaax_like.wire.errors import ConfigError
 
 
 def show_evaluation(
     experiment: Experiment,
     episodes: int,
-    best: bool,
+    version: str,
     video: Video | None,
     timeout_sec: float,
     as_json: bool,
@@ -27,9 +26,9 @@ def show_evaluation(
     A run without a section `environment` is played by clients that connect meanwhile.
     """
     if experiment.environment is None:
-        evaluation = _evaluate_with_clients(experiment, episodes, best, video, timeout_sec)
+        evaluation = _evaluate_with_clients(experiment, episodes, version, video, timeout_sec)
     else:
-        evaluation = evaluate_snapshot(experiment, episodes, best, video)
+        evaluation = evaluate_snapshot(experiment, episodes, version, video)
     if as_json:
         print(json.dumps(evaluation_to_dict(evaluation)))
         return 0
@@ -40,7 +39,7 @@ def show_evaluation(
 
 
 def _evaluate_with_clients(
-    experiment: Experiment, episodes: int, best: bool, video: Video | None, timeout_sec: float
+    experiment: Experiment, episodes: int, version: str, video: Video | None, timeout_sec: float
 ) -> Evaluation:
     if video is not None:
         raise ConfigError(
@@ -49,4 +48,4 @@ def _evaluate_with_clients(
         )
     from relaax_like.launch.client_evaluation import evaluate_with_clients
 
-    return evaluate_with_clients(experiment, episodes, BEST if best else LATEST, timeout_sec)
+    return evaluate_with_clients(experiment, episodes, version, timeout_sec)

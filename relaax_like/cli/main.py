@@ -164,12 +164,7 @@ def resume(
 def evaluate(
     config: RunArgument,
     episodes: Annotated[int, typer.Option(min=1, help="Number of episodes to play.")] = 100,
-    best: Annotated[
-        bool,
-        typer.Option(
-            "--best", help="Use the snapshot with the highest mean return instead of the newest."
-        ),
-    ] = False,
+    version: VersionOption = "latest",
     video: Annotated[
         Path | None, typer.Option(help="Also record episodes to this .mp4 or .gif file.")
     ] = None,
@@ -208,7 +203,7 @@ def evaluate(
         from relaax_like.launch.evaluation import Video
 
         wish = None if video is None else Video(path=video, episodes=video_episodes)
-        return show_evaluation(experiment, episodes, best, wish, timeout, as_json)
+        return show_evaluation(experiment, episodes, version, wish, timeout, as_json)
 
     run_main(start)
 

@@ -60,14 +60,14 @@ class Video:
 
 
 def evaluate_snapshot(
-    experiment: Experiment, episodes: int, best: bool = False, video: Video | None = None
+    experiment: Experiment, episodes: int, version: str = LATEST, video: Video | None = None
 ) -> Evaluation:
     """Plays with a snapshot of the experiment; a running training is not disturbed.
 
     Args:
       experiment: whose snapshots.
       episodes: to play.
-      best: the kept one with the best mean return in training, instead of the newest.
+      version: which of them; see `read_snapshot`.
       video: films episodes of their own, before those that are counted.
 
     Raises:
@@ -78,7 +78,7 @@ def evaluate_snapshot(
     experiment, _ = ask_environment(experiment)
     if video is not None:
         validate_video(video.path)
-    state = read_snapshot(experiment, BEST if best else LATEST)
+    state = read_snapshot(experiment, version)
     filmed = ""
     with open_server(experiment, state) as server:
         if video is not None:

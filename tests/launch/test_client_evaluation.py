@@ -117,7 +117,7 @@ def test_clients_play_until_there_are_enough_episodes(processes: Processes, run:
 
 
 def test_json_alone_is_printed_and_the_best_version_plays(processes: Processes, run: Path) -> None:
-    program = evaluate(processes, run, "--episodes", 2, "--best", "--json")
+    program = evaluate(processes, run, "--episodes", 2, "--version", "best", "--json")
     play(program, 2)
     assert program.wait() == 0
     (line,) = [line for line in program.lines if line.startswith("{")]

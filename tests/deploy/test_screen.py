@@ -1,0 +1,99 @@
+"""What the client's image starts, with a real virtual screen that a VNC viewer looks at."""
+
+# covers R21
+
+import os
+import shutil
+import socket
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.cluster import ROOT, Cluster, accepts, find_free_port, wait_until
+
+SCRIPT = ROOT / "deploy" / "gym-client.sh"
+# The environment's own background; the empty screen is black.
+WHITE = 255
+
+
+@pytest.fixture(autouse=True)
+def needs_a_screen() -> None:
+    missing = [tool for tool in ("Xvfb", "x11vnc") if shutil.which(tool) is None]
+    if missing:
+        message = f"{', '.join(missing)} missing (apt-get install xvfb x11vnc)"
+        assert os.environ.get("RELAAX_REQUIRE_XVFB") != "1", message
+        pytest.skip(message)
+
+
+class Viewer:
+    """A VNC viewer of RFC 6143: version 3.8, no password, raw pixels.
+
+    Attributes:
+      size: of the screen, height and width.
+    """
+
+    def __init__(self, port: int):
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        version = self._read(12)
+        assert version.startswith(b"RFB 003.")
+        self._socket.sendall(b"RFB 003.008\n")
+        (kinds,) = self._read(1)
+        assert 1 in self._read(kinds), "it asks for a password"
+        self._socket.sendall(b"\x01")
+        assert self._read(4) == bytes(4)
+        self._socket.sendall(b"\x01")  # beside other viewers
+        width, height, bits = struct.unpack("!HHB", self._read(5))
+        assert bits == 32
+        (length,) = struct.unpack("!15xI", self._read(19))
+        self._read(length)
+        self.size = height, width
+
+    def look(self) -> np.ndarray:
+        """Returns the screen, `[height, width, 4] uint8`."""
+        height, width = self.size
+        self._socket.sendall(struct.pack("!BBHHHH", 3, 0, 0, 0, width, height))
+        screen = np.zeros((height, width, 4), np.uint8)
+        kind, parts = struct.unpack("!BxH", self._read(4))
+        assert kind == 0
+        for _ in range(parts):
+            x, y, w, h, encoding = struct.unpack("!HHHHi", self._read(12))
+            assert encoding == 0
+            pixels = np.frombuffer(self._read(w * h * 4), np.uint8)
+            screen[y : y + h, x : x + w] = pixels.reshape(h, w, 4)
+        return screen
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            part = self._socket.recv(size - len(data))
+            assert part, "the server hung up"
+            data += part
+        return data
+
+
+def test_a_viewer_sees_the_environment_while_its_client_trains(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start_both_servers()
+        port = find_free_port()
+        client = cluster.start(
+            "client",
+            [SCRIPT, f"localhost:{cluster.rlx_port}", "CartPole-v1", "display"],
+            DISPLAY_NUMBER=f":{port}",
+            VNC_PORT=str(port),
+        )
+        wait_until(lambda: accepts(port), client)
+        viewer = Viewer(port)
+        assert viewer.size == (768, 1024)
+
+        def show() -> int:
+            return int((viewer.look()[..., :3] == WHITE).all(axis=-1).sum())
+
+        # 600 x 400, most of them background.
+        wait_until(lambda: show() > 200_000, client)
+        cluster.wait_steps(20)
+        viewer.close()
+        assert client.alive
