@@ -72,7 +72,7 @@ class PPO(Algorithm):
         entropy = batch.mean(seen.policy.entropy())
         before = self.model.make_distribution(batch.extras["parameters"])
         mirrored = self._compare_with_mirror(batch, seen)
-        actor = -batch.mean(gains) - config.entropy_coefficient * entropy
+        actor = -batch.mean(gains) - self._compute_entropy_weight() * entropy
         if config.mirror:
             actor += config.mirror * mirrored["mirror"]
         critic = config.value_coefficient * batch.mean(self._compute_value_cost(batch, seen.values))
@@ -119,10 +119,17 @@ class PPO(Algorithm):
         }
 
     def _compute_clip(self) -> tf.Tensor | float:
-        if self.config.clip_schedule == "constant":
-            return self.config.clip
+        return self._schedule(self.config.clip, self.config.clip_schedule)
+
+    def _compute_entropy_weight(self) -> tf.Tensor | float:
+        return self._schedule(self.config.entropy_coefficient, self.config.entropy_schedule)
+
+    def _schedule(self, value: Any, schedule: str) -> tf.Tensor | float:
+        """Returns a setting as it is now; linear: it is 0 at max_global_step."""
+        if schedule == "constant":
+            return value
         done = tf.cast(self.global_t, tf.float32) / self.config.max_global_step
-        return self.config.clip * tf.maximum(1.0 - done, 0.0)
+        return value * tf.maximum(1.0 - done, 0.0)
 
     def _compute_value_cost(self, batch: Batch, values: tf.Tensor) -> tf.Tensor:
         """Returns the squared error of each value; with clip_value the larger of two.

@@ -52,6 +52,8 @@ class Config(ActorCriticConfig):
     shared_network; larger gradients are scaled down; null: no limit."""
     entropy_coefficient: hyper.EntropyCoefficient = 0.0
     """Weight of the policy's entropy in the actor's loss."""
+    entropy_schedule: Literal["constant", "linear"] = "constant"
+    """Schedule of entropy_coefficient; linear: down to 0 at max_global_step."""
     value_coefficient: hyper.ValueCoefficient = 0.5
     """Weight of the squared error in the critic's loss."""
     normalize_advantage: Literal["minibatch", "batch", "none"] = "minibatch"

@@ -11,10 +11,11 @@ the command to its end, `start` comes before learning: imports, and in ours serv
 until the first episode's end; `learn` lasts until the target is reached; `end` comes after it: in
 ours clients are told and weights are saved.
 
-ppo: `relaax run algorithms/ppo/ppo.yaml` as it is, and `relaax train` with the same eight
-environments in its one process. Here `start` lasts until the first update begins, in all programs;
-`compile` is what the first update takes longer than the median of all; `learn` is the rest until
-the training is over; `end` what comes after it.
+ppo: `relaax run algorithms/ppo/ppo.yaml` with rl-baselines3-zoo's settings for CartPole-v1, and
+`relaax train` with the same eight environments in its one process.
+Here `start` lasts until the first update begins, in all programs; `compile` is what the first
+update takes longer than the median of all; `learn` is the rest until the training is over; `end`
+what comes after it.
 
 Ratios are those of the medians to the first program's; more than 1: slower. Medians leave out the
 runs that did not reach the target.
@@ -38,8 +39,14 @@ from relaax_like.config.loader import load_experiment
 
 A2C = CHECKOUT / "algorithms" / "a2c" / "a2c.yaml"
 PPO = CHECKOUT / "algorithms" / "ppo" / "ppo.yaml"
+# Where ppo.yaml differs from rl-baselines3-zoo's settings for CartPole-v1.
+ZOO = (
+    "algorithm.num_steps=256",
+    "algorithm.max_global_step=100000",
+    "algorithm.entropy_coefficient=0",
+)
 # ppo's eight environments in one process.
-SERIAL = ("environment.clients=1", "environment.slots=8")
+SERIAL = (*ZOO, "environment.clients=1", "environment.slots=8")
 LIMIT_SEC = 300.0
 
 Row = dict[str, Any]
@@ -96,8 +103,8 @@ def _describe(run: Run) -> Row:
 
 
 def make_sb3_settings(algorithm: str, seed: int) -> Settings:
-    """Returns rl-baselines3-zoo's settings for CartPole-v1; those of ppo are ppo.yaml's, too."""
-    settings = make_settings(load_experiment(PPO, [f"seed={seed}"]))
+    """Returns rl-baselines3-zoo's settings for CartPole-v1."""
+    settings = make_settings(load_experiment(PPO, [*ZOO, f"seed={seed}"]))
     settings["limit_sec"] = LIMIT_SEC
     if algorithm == "ppo":
         return settings
@@ -159,7 +166,7 @@ COMPARISONS = {
     "ppo": Comparison(
         programs={
             "relaax ppo serial": lambda seed: run_ppo("train", SERIAL, seed),
-            "relaax ppo": lambda seed: run_ppo("run", (), seed),
+            "relaax ppo": lambda seed: run_ppo("run", ZOO, seed),
             "sb3 ppo": run_sb3_ppo,
         },
         seeds=range(5),

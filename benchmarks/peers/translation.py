@@ -82,6 +82,8 @@ def _validate(config: Any) -> None:
         "critic_learning_rate": config.critic_learning_rate != config.learning_rate,
         "normalize_advantage": config.normalize_advantage == "batch",
         "mirror": config.mirror != 0,
+        "entropy_schedule": config.entropy_coefficient != 0
+        and config.entropy_schedule != "constant",
         "observation_history": config.observation_history > 1,
     }
     for name, is_wrong in wrong.items():

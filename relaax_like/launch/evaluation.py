@@ -17,7 +17,7 @@ from relaax_like.launch.local import (
     make_local_agents,
     open_slots,
 )
-from relaax_like.launch.saved_policy import BEST, LATEST, open_server, read_snapshot
+from relaax_like.launch.saved_policy import LATEST, open_server, read_snapshot
 from relaax_like.launch.video import FilmedSlots, draw_without_screen, validate_video
 from relaax_like.learn.fixed_values import FixedValues
 from relaax_like.nn.compiling import use_compile_cache

@@ -123,6 +123,18 @@ def test_costs_of_the_first_update_equal_the_papers_formulas():
     assert {name: costs[name] for name in want} == pytest.approx(want, rel=1e-4, abs=1e-6)
 
 
+def test_the_weight_of_the_entropy_falls_with_the_budget():
+    batch, costs = make_batch(), {}
+    for name, at in (("constant", 700), ("linear", 0), ("linear", 700), ("linear", 2000)):
+        settings = {"entropy_schedule": name, "max_global_step": 1000}
+        task = make_task(make_config(entropy_coefficient=0.5, **settings))
+        costs[name, at] = task.update(**batch, global_t=at).costs
+    whole, entropy = costs["constant", 700]["actor"], costs["constant", 700]["entropy"]
+    for at, left in ((0, 1.0), (700, 0.3), (2000, 0.0)):
+        want = whole + 0.5 * (1 - left) * entropy
+        assert costs["linear", at]["actor"] == pytest.approx(want, rel=1e-4)
+
+
 def test_each_network_is_moved_by_its_own_optimizer_alone():
     before = values_of(make_task(make_config()))
     task = make_task(make_config(learning_rate=0.0))
