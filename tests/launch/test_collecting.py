@@ -109,7 +109,7 @@ def test_the_learner_of_a_parameter_server_keeps_what_came_over_the_network(
             f"relaax-parameter-server.bind=localhost:{cluster.ps_port}",
             f"relaax-rlx-server.bind=localhost:{cluster.rlx_port}",
             *("algorithm.name=null", f"algorithm.path={copy_uncompiled('ppo', tmp_path)}"),
-            *("algorithm.network={layers: [4]}", "algorithm.epochs=1"),
+            *("algorithm.network={layers: [4]}", "algorithm.epochs=1", "algorithm.num_steps=256"),
         )
         flags = [part for text in sets for part in ("--set", text)]
         file = ROOT / "algorithms" / "ppo" / "ppo.yaml"

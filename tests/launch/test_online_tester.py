@@ -47,7 +47,7 @@ from relaax_like.wire.spaces import Box, Discrete
 PPO = ROOT / "algorithms" / "ppo" / "ppo.yaml"
 A2C = ROOT / "algorithms" / "a2c" / "a2c.yaml"
 SMALL = (
-    *("--epochs", "1", "--set", "algorithm.name=null"),
+    *("--epochs", "1", "--num-steps", "256", "--set", "algorithm.name=null"),
     *("--set", "algorithm.network={layers: [4]}"),
 )
 TESTED = ("--eval-freq", "2", "--num-eval-eps", "3", "--save-freq", "3", "--seed", "3")
