@@ -52,11 +52,12 @@ _given: set[int] = set()
 def find_free_port() -> int:
     """Finds a port that is free now, outside the range that outgoing connections draw from.
 
-    None is given twice, nor to the other process of a test run.
+    None is given twice, nor to another process of a test run.
     """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 2
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     while True:
-        port = 20_000 + 2 * random.randrange(6_000) + worker
+        port = 20_000 + workers * random.randrange(12_000 // workers) + worker
         if port in _given:
             continue
         with socket.socket() as probe:
