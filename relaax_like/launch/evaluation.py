@@ -1,7 +1,9 @@
 """Greedy evaluation: the best actions of the newest snapshot, in fresh episodes."""
 
+import logging
 import math
 import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,11 @@ from relaax_like.launch.video import FilmedSlots, draw_without_screen, validate_
 from relaax_like.learn.fixed_values import FixedValues
 from relaax_like.nn.compiling import use_compile_cache
 from relaax_like.parameter_server.parameter_server import ParameterServer
+
+logger = logging.getLogger(__name__)
+
+# So long nobody wonders why no episode ends.
+_PATIENCE_SEC = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +150,8 @@ def play_greedy(
       done: is set at the end; when it is set before, fewer are played.
 
     Returns:
-      The episodes, one of each slot, then the next one of each.
+      The episodes, one of each slot, then the next one of each. Says once, as a warning, when no
+      episode has ended for a minute.
     """
     environment = experiment.environment
     assert environment is not None
@@ -151,7 +159,10 @@ def play_greedy(
     played: list[list[SlotEpisode]] = [[] for _ in range(slots.slots)]
     done = threading.Event() if done is None else done
 
+    patience = _Patience()
+
     def count(episode: SlotEpisode) -> None:
+        patience.begin()
         if len(played[episode.slot]) < each:
             played[episode.slot].append(episode)
         if all(len(own) == each for own in played):
@@ -163,11 +174,34 @@ def play_greedy(
         rnd=environment.rnd,
         limit=environment.limit,
         on_episode=count,
+        on_step=patience.check,
         stop=done,
         seed=experiment.seed,
     ).run()
     rounds = [own[number] for number in range(each) for own in played if number < len(own)]
     return rounds[:episodes]
+
+
+class _Patience:
+    """Warns once when no episode has ended for long."""
+
+    def __init__(self) -> None:
+        self._has_warned = False
+        self.begin()
+
+    def begin(self) -> None:
+        """An episode has ended."""
+        self._since = time.monotonic()
+
+    def check(self) -> None:
+        """Called after each step of the environments."""
+        if not self._has_warned and time.monotonic() - self._since > _PATIENCE_SEC:
+            self._has_warned = True
+            logger.warning(
+                "no episode has ended for %g s; if the policy never ends one, set "
+                "environment.limit, the number of steps after which an episode is cut off",
+                _PATIENCE_SEC,
+            )
 
 
 def format_evaluation(evaluation: Evaluation) -> str:

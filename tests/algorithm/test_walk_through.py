@@ -1,7 +1,5 @@
 """docs/algorithms.md, "step by step": a reader's changes of a2c, made as the page says, work."""
 
-# covers F9, F13
-
 import os
 import re
 import subprocess

@@ -1,0 +1,52 @@
+"""`relaax eval` of a run's own environment: which snapshot, and what it says while nothing ends."""
+
+import logging
+
+import pytest
+from support.saved_runs import write_run
+
+from relaax_like.config.loader import load_experiment
+from relaax_like.config.models import Experiment
+from relaax_like.launch import evaluation
+from relaax_like.launch.evaluation import evaluate_snapshot
+from relaax_like.wire.errors import ConfigError, SnapshotError
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """Snapshots of versions 2 and 3, of which 2 has the higher score."""
+    folder = write_run(
+        tmp_path_factory.mktemp("evaluated") / "run",
+        "name: ppo, state_size: 4, num_actions: 2, network: {layers: [8]}",
+        "environment: {program: OpenAI_Gym, env: CartPole-v1, slots: 2}",
+        versions=(2, 3),
+    )
+    return load_experiment(folder / "config.yaml")
+
+
+# covers J15
+@pytest.mark.parametrize(("version", "found"), [("latest", 3), ("best", 2), ("2", 2), ("3", 3)])
+def test_the_snapshot_of_a_version_is_played(
+    experiment: Experiment, version: str, found: int
+) -> None:
+    played = evaluate_snapshot(experiment, 2, version)
+    assert (played.version, played.global_t, len(played.returns)) == (found, 100 * found, 2)
+
+
+def test_a_version_that_is_not_there_is_refused(experiment: Experiment) -> None:
+    with pytest.raises(SnapshotError, match=r"no snapshot of version 9; there are .* 2, 3"):
+        evaluate_snapshot(experiment, 2, "9")
+    with pytest.raises(ConfigError, match="'newest', expected latest, best, or the number"):
+        evaluate_snapshot(experiment, 2, "newest")
+
+
+def test_it_says_once_that_no_episode_ends(
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    evaluate_snapshot(experiment, 4)
+    assert caplog.messages == []
+    monkeypatch.setattr(evaluation, "_PATIENCE_SEC", 0.0)
+    evaluate_snapshot(experiment, 4)
+    (message,) = caplog.messages
+    assert "set environment.limit" in message
