@@ -1,8 +1,10 @@
 """Settings of bc."""
 
-from pydantic import Field
+from typing import Literal
 
-from relaax_like.config import ActorCriticConfig, Offline, OptimizerConfig
+from pydantic import Field, model_validator
+
+from relaax_like.config import ActorCriticConfig, Offline, OnPolicy, OptimizerConfig
 
 ACTOR, CRITIC, SHARED = "actor", "critic", "default"
 
@@ -14,9 +16,37 @@ class Config(ActorCriticConfig):
     """Steps per update, at most the number of steps in the smallest file; with a recurrent network,
     columns of a file per update."""
 
+    learn_from: Literal["recordings", "overridden"] = "recordings"
+    """`recordings`: the files of `learner.offline`. `overridden`: steps of connected clients where
+    something else than the policy decided, such as a human; see `executed` in the rlx protocol."""
+    rollout_steps: int = Field(default=64, ge=1)
+    """With `learn_from: overridden`: steps that an agent sends at once."""
+    num_steps: int = Field(default=256, ge=1)
+    """With `learn_from: overridden`: environment steps of one iteration, a multiple of
+    `rollout_steps`. Each epoch makes one update, of all overridden ones among them."""
+    epochs: int = Field(default=4, ge=1)
+    """With `learn_from: overridden`: updates of one iteration."""
+
+    @model_validator(mode="after")
+    def _validate_steps(self) -> "Config":
+        if self.num_steps % self.rollout_steps:
+            raise ValueError(
+                f"num_steps: {self.num_steps} is not a multiple of rollout_steps "
+                f"({self.rollout_steps})"
+            )
+        return self
+
     @property
-    def plan(self) -> Offline:
-        """Each file is read once per pass; its steps are shuffled one by one."""
+    def plan(self) -> Offline | OnPolicy:
+        """Files, each read once per pass; or overridden steps, all of an iteration at once."""
+        if self.learn_from == "overridden":
+            return OnPolicy(
+                rollout_steps=self.rollout_steps,
+                rollouts=self.num_steps // self.rollout_steps,
+                epochs=self.epochs,
+                update_norm=self.normalize_observations,
+                overridden="only",
+            )
         return Offline(
             minibatch_size=self.batch_size,
             minibatch_of="rollouts" if self.network.is_recurrent else "steps",

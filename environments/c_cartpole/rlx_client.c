@@ -28,6 +28,7 @@ enum {
     MAX_NAME_BYTES = 100,
     /* What a message has beside the numbers of an observation: names, dtypes, lengths. */
     MAX_REST_BYTES = 512,
+    MAX_WAIT_MS = 60000,
     /* Values of the enums SpaceKind and Mode. */
     BOX = 1,
     DISCRETE = 2,
@@ -67,7 +68,8 @@ static void drop_connection(rlx_client *client)
     if (client->socket >= 0)
         close(client->socket);
     client->socket = -1;
-    client->reward_due = false;
+    client->reward_due = client->unanswered = client->has_executed = false;
+    client->step_id = 0;
 }
 
 static rlx_status lose(rlx_client *client, const char *why)
@@ -153,6 +155,9 @@ static uint8_t *put_scalar(uint8_t *at, int field, const char *dtype, uint64_t b
     return put_length(at, field, end);
 }
 
+/* Stands for an observation of zeros. */
+static const float NOTHING_SEEN[1];
+
 /* A map's entry "observation" -> NdArray of shape [1, observation_size]. */
 static uint8_t *put_observation(const rlx_client *client, uint8_t *at, int field,
                                 const float *observation)
@@ -160,8 +165,9 @@ static uint8_t *put_observation(const rlx_client *client, uint8_t *at, int field
     const uint8_t *end = at, *shape_end;
     at -= 4 * (size_t)client->observation_size;
     for (int i = 0; i < client->observation_size; i++) {
-        uint32_t bits;
-        memcpy(&bits, &observation[i], sizeof bits);
+        uint32_t bits = 0;
+        if (observation != NOTHING_SEEN)
+            memcpy(&bits, &observation[i], sizeof bits);
         store_little_endian(at + 4 * (size_t)i, bits, 4);
     }
     at = put_length(at, 3, end);
@@ -189,6 +195,24 @@ static uint8_t *put_space(uint8_t *at, int field, const char *leaf, int kind, co
     return put_length(at, field, end);
 }
 
+static uint8_t *put_fixed64(uint8_t *at, int field, uint64_t value)
+{
+    at -= 8;
+    store_little_endian(at, value, 8);
+    return put_varint(at, KEY(field, FIXED64));
+}
+
+/* A map's entry "action" -> NdArray of one int64. */
+static uint8_t *put_action(uint8_t *at, int field, int64_t action)
+{
+    const uint8_t *end = at;
+    uint64_t bits;
+    memcpy(&bits, &action, sizeof bits);
+    at = put_scalar(at, 2, "int64", bits, 8);
+    at = put_text(at, 1, "action");
+    return put_length(at, field, end);
+}
+
 static uint8_t *output_end(const rlx_client *client)
 {
     return client->output + client->output_bytes;
@@ -197,6 +221,15 @@ static uint8_t *output_end(const rlx_client *client)
 static uint8_t *put_hello(const rlx_client *client)
 {
     uint8_t *at = output_end(client);
+    if (client->max_wait_ms) {
+        at = put_number(at, 9, (uint64_t)client->max_wait_ms);
+        at = put_text(at, 8, "timings"); /* sorted, and written from the end */
+        at = put_text(at, 8, "step_id");
+    }
+    at = put_text(at, 8, "present");
+    if (client->max_wait_ms)
+        at = put_text(at, 8, "max_wait");
+    at = put_text(at, 8, "executed");
     at = put_number(at, 6, client->exploit ? EXPLOIT : TRAIN);
     at = put_space(at, 5, "action", DISCRETE, "int64", 6, client->actions);
     at = put_space(at, 4, "observation", BOX, "float32", 3, client->observation_size);
@@ -212,11 +245,20 @@ typedef struct {
     const double *reward;     /* NULL: the episode begins, nothing happened before */
     bool terminated, truncated;
     const float *final_observation; /* of a truncated episode */
+    bool skips;                     /* no action is due; the observation means nothing */
 } step;
 
 static uint8_t *put_step(const rlx_client *client, const step *told)
 {
     uint8_t *at = output_end(client);
+    if (client->has_executed) {
+        at = put_scalar(at, 10, "bool", 1, 1);
+        at = put_action(at, 9, client->executed);
+    }
+    if (told->skips)
+        at = put_scalar(at, 8, "bool", 0, 1);
+    if (client->step_id)
+        at = put_fixed64(at, 7, client->step_id);
     if (told->final_observation)
         at = put_observation(client, at, 6, told->final_observation);
     if (told->reward) {
@@ -250,6 +292,9 @@ typedef struct {
 typedef struct {
     enum { NOTHING, READY, ACTIONS, ERROR } kind;
     uint64_t max_message_bytes; /* Ready; 0: not told */
+    bool can_execute, can_skip, can_limit;
+    uint64_t step_id; /* Actions; 0: not told */
+    uint32_t queue_us, prediction_us, total_us;
     bool has_action;            /* Actions, with all that follows */
     int64_t action;
     int episodes;
@@ -390,6 +435,20 @@ static bool read_episode(reader in, double *score)
     return !in.bad;
 }
 
+static bool read_timings(reader in, answer *out)
+{
+    field part;
+    while (read_field(&in, &part)) {
+        if (part.key == KEY(1, FIXED32))
+            out->queue_us = (uint32_t)part.value;
+        else if (part.key == KEY(2, FIXED32))
+            out->prediction_us = (uint32_t)part.value;
+        else if (part.key == KEY(3, FIXED32))
+            out->total_us = (uint32_t)part.value;
+    }
+    return !in.bad;
+}
+
 static bool read_actions(reader in, answer *out)
 {
     field part;
@@ -408,6 +467,13 @@ static bool read_actions(reader in, answer *out)
         case KEY(3, BYTES):
             out->finished = part.bytes;
             break;
+        case KEY(5, FIXED64):
+            out->step_id = part.value;
+            break;
+        case KEY(6, BYTES):
+            if (!read_timings(part.bytes, out))
+                return false;
+            break;
         }
     }
     return !in.bad;
@@ -416,9 +482,15 @@ static bool read_actions(reader in, answer *out)
 static bool read_ready(reader in, answer *out)
 {
     field part;
-    while (read_field(&in, &part))
+    while (read_field(&in, &part)) {
         if (part.key == KEY(3, VARINT))
             out->max_message_bytes = part.value;
+        if (part.key != KEY(4, BYTES))
+            continue;
+        out->can_execute |= equals(part.bytes, "executed");
+        out->can_skip |= equals(part.bytes, "present");
+        out->can_limit |= equals(part.bytes, "max_wait");
+    }
     return !in.bad;
 }
 
@@ -491,10 +563,25 @@ static rlx_status take_error(rlx_client *client, const answer *got)
 
 /* The connection. */
 
-/* Reads until the input has so many bytes. Only what has arrived is taken for there. */
-static rlx_status fill(rlx_client *client, size_t size, double deadline)
+/* Waits until something can be read; whether that came before the deadline. */
+static bool wait_readable(const rlx_client *client, double deadline)
+{
+    struct pollfd waiting = {.fd = client->socket, .events = POLLIN};
+    int ready;
+    do {
+        double left = deadline - monotonic_sec();
+        ready = poll(&waiting, 1, left > 0 ? (int)(1e3 * left) + 1 : 0);
+    } while (ready < 0 && errno == EINTR);
+    return ready != 0;
+}
+
+/* Reads until the input has so many bytes. Only what has arrived is taken for there. A time that is
+ * `soft` ends with RLX_LATE, and nothing is lost. */
+static rlx_status fill(rlx_client *client, size_t size, double deadline, bool soft)
 {
     while (client->input_bytes < size) {
+        if (soft && !wait_readable(client, deadline))
+            return RLX_LATE;
         ssize_t got = recv(client->socket, client->input + client->input_bytes,
                            HEADER_BYTES + MAX_INPUT_BYTES - client->input_bytes, 0);
         if (got == 0)
@@ -505,16 +592,15 @@ static rlx_status fill(rlx_client *client, size_t size, double deadline)
             return lose(client, strerror(errno));
         if (got > 0)
             client->input_bytes += (size_t)got;
-        if (client->input_bytes < size && monotonic_sec() > deadline)
+        if (!soft && client->input_bytes < size && monotonic_sec() > deadline)
             return lose_in_time(client);
     }
     return RLX_OK;
 }
 
 /* Waits for one message. What it says points into the input, until the next one is waited for. */
-static rlx_status receive(rlx_client *client, answer *out)
+static rlx_status receive(rlx_client *client, answer *out, double deadline, bool soft)
 {
-    double deadline = monotonic_sec() + client->timeout_sec;
     uint8_t *input = client->input;
     const char *problem;
     uint32_t length;
@@ -522,17 +608,17 @@ static rlx_status receive(rlx_client *client, answer *out)
     client->input_bytes -= client->input_used;
     memmove(input, input + client->input_used, client->input_bytes);
     client->input_used = 0;
-    status = fill(client, HEADER_BYTES, deadline);
+    status = fill(client, HEADER_BYTES, deadline, soft);
     if (status)
         return status;
     length = (uint32_t)input[0] << 24 | (uint32_t)input[1] << 16 | (uint32_t)input[2] << 8
              | input[3];
     if (length > MAX_INPUT_BYTES)
         return distrust(client, "a message longer than any answer");
-    client->input_used = HEADER_BYTES + length;
-    status = fill(client, client->input_used, deadline);
+    status = fill(client, HEADER_BYTES + length, deadline, soft);
     if (status)
         return status;
+    client->input_used = HEADER_BYTES + length;
     problem = read_answer((reader){.at = input + HEADER_BYTES, .size = length}, out);
     if (problem)
         return distrust(client, problem);
@@ -555,7 +641,8 @@ static rlx_status send_message(rlx_client *client, uint8_t *at)
             /* The server says why before it closes; that is worth more than "broken pipe". */
             answer last;
             const char *why = strerror(errno);
-            rlx_status status = receive(client, &last);
+            double deadline = monotonic_sec() + client->timeout_sec;
+            rlx_status status = receive(client, &last, deadline, false);
             return status ? status : lose(client, why);
         }
     }
@@ -677,6 +764,15 @@ static rlx_status validate(rlx_client *client)
           && client->connect_timeout_sec >= 1e-3 && client->connect_timeout_sec <= 1e6))
         return fail(client, RLX_INVALID, "timeouts of %g and %g s, expected 0.001 to 1e6",
                     client->connect_timeout_sec, client->timeout_sec);
+    if (client->max_wait_ms < 0 || client->max_wait_ms > MAX_WAIT_MS)
+        return fail(client, RLX_INVALID, "max_wait_ms: %d, expected 0 to %d", client->max_wait_ms,
+                    MAX_WAIT_MS);
+    if (client->answer_timeout_sec != 0
+        && !(client->max_wait_ms && client->answer_timeout_sec > 0
+             && client->answer_timeout_sec <= 1e6))
+        return fail(client, RLX_INVALID,
+                    "answer_timeout_sec: %g, expected 0, or with max_wait_ms up to 1e6",
+                    client->answer_timeout_sec);
     if (!(client->min_sleep_sec >= 0 && client->min_sleep_sec <= client->max_sleep_sec
           && client->max_sleep_sec <= 1e6))
         return fail(client, RLX_INVALID,
@@ -704,11 +800,19 @@ static rlx_status greet(rlx_client *client)
     answer got;
     rlx_status status = send_message(client, put_hello(client));
     if (!status)
-        status = receive(client, &got);
+        status = receive(client, &got, monotonic_sec() + client->timeout_sec, false);
     if (status)
         return status;
     if (got.kind != READY)
         return distrust(client, "something other than Ready as the answer to the hello");
+    client->can_execute = got.can_execute;
+    client->can_skip = got.can_skip;
+    if (client->max_wait_ms && !got.can_limit) {
+        drop_connection(client);
+        return fail(client, RLX_INVALID,
+                    "max_wait_ms: the server at %s does not support it; update it",
+                    client->address);
+    }
     if (got.max_message_bytes && got.max_message_bytes < client->output_bytes) {
         drop_connection(client);
         return fail(client, RLX_INVALID,
@@ -811,6 +915,30 @@ rlx_status rlx_reconnect(rlx_client *client)
     return status;
 }
 
+/* Waits for the answer to the newest step; answers to earlier ones are dropped. */
+static rlx_status receive_answer(rlx_client *client, answer *got)
+{
+    bool soft = client->answer_timeout_sec > 0;
+    double deadline = monotonic_sec() + (soft ? client->answer_timeout_sec : client->timeout_sec);
+    for (;;) {
+        rlx_status status = receive(client, got, deadline, soft);
+        if (status == RLX_LATE)
+            return fail(client, RLX_LATE,
+                        "%s: no answer to step %llu within %g s; do what is safe and report it with "
+                        "rlx_executed", client->address, (unsigned long long)client->step_id,
+                        client->answer_timeout_sec);
+        if (status)
+            return status;
+        if (got->kind != ACTIONS)
+            return distrust(client, "something other than Actions as the answer to a step");
+        if (got->finished.size || !client->step_id || got->step_id == client->step_id)
+            return RLX_OK;
+        if (!got->step_id || got->step_id > client->step_id)
+            return distrust(client, "the answer to a step that was not sent");
+        client->late_answers++;
+    }
+}
+
 /* Tells a step and takes the answer. */
 static rlx_status exchange(rlx_client *client, const step *told, answer *got)
 {
@@ -826,13 +954,25 @@ static rlx_status exchange(rlx_client *client, const step *told, answer *got)
                     client->reward_due
                         ? "rlx_act begins an episode, but the last action's reward is due"
                         : "there is no action that a reward could belong to: begin with rlx_act");
+    if (client->unanswered && !client->has_executed)
+        return fail(client, RLX_INVALID,
+                    "the last step was not answered in time: report what was carried out with "
+                    "rlx_executed");
+    if (client->max_wait_ms)
+        client->step_id++;
     status = send_message(client, put_step(client, told));
+    client->has_executed = client->unanswered = false;
     if (!status)
-        status = receive(client, got);
+        status = receive_answer(client, got);
+    if (status == RLX_LATE) {
+        client->reward_due = told->observation != NULL;
+        client->unanswered = told->observation && !told->skips;
+    }
     if (status)
         return status;
-    if (got->kind != ACTIONS)
-        return distrust(client, "something other than Actions as the answer to a step");
+    client->queue_us = got->queue_us;
+    client->prediction_us = got->prediction_us;
+    client->total_us = got->total_us;
     client->reward_due = told->observation != NULL;
     if (!got->finished.size)
         return RLX_OK;
@@ -879,6 +1019,32 @@ rlx_status rlx_reward_and_act(rlx_client *client, double reward, const float *ob
 {
     step told = {.reward = &reward, .observation = observation};
     return ask(client, &told, action);
+}
+
+rlx_status rlx_executed(rlx_client *client, int64_t action)
+{
+    if (!client->reward_due)
+        return fail(client, RLX_INVALID, "rlx_executed: there is no action that it could replace");
+    if (!client->can_execute)
+        return fail(client, RLX_INVALID, "rlx_executed: the agents of the server at %s cannot use it",
+                    client->address);
+    if (action < 0 || action >= client->actions)
+        return fail(client, RLX_INVALID, "rlx_executed: %lld, expected 0 to %d", (long long)action,
+                    client->actions - 1);
+    client->executed = action;
+    client->has_executed = true;
+    return RLX_OK;
+}
+
+rlx_status rlx_reward_and_skip(rlx_client *client, double reward)
+{
+    step told = {.reward = &reward, .observation = NOTHING_SEEN, .skips = true};
+    int64_t none;
+    if (client->socket >= 0 && !client->can_skip)
+        return fail(client, RLX_INVALID,
+                    "rlx_reward_and_skip: the agents of the server at %s cannot use it",
+                    client->address);
+    return ask(client, &told, &none);
 }
 
 rlx_status rlx_reward_and_reset(rlx_client *client, double reward, double *score)

@@ -33,7 +33,10 @@ typedef enum {
     /* The server refused, or sent what is not of this protocol. `code` tells the two apart. */
     RLX_REFUSED,
     /* An argument that cannot be, or a verb at the wrong time. Nothing was sent. */
-    RLX_INVALID
+    RLX_INVALID,
+    /* No answer within `answer_timeout_sec`. The session continues: do what is safe, report it with
+     * rlx_executed, and call the next verb. The answer is dropped when it comes. */
+    RLX_LATE
 } rlx_status;
 
 /* Codes of the server's Error. */
@@ -55,11 +58,21 @@ typedef struct rlx_client {
     bool exploit;               /* best actions, nothing is learned; default: false */
     double timeout_sec;         /* longest wait for an answer; default: 60 */
     double connect_timeout_sec; /* longest wait for the TCP connection; default: 10 */
+    /* The server answers each step within so many milliseconds, 1 to 60000, whatever its learner
+     * does. Default: 0, it may take its time to learn. */
+    int max_wait_ms;
+    /* Longest wait of a verb before it returns RLX_LATE; needs max_wait_ms. Default: 0, none. */
+    double answer_timeout_sec;
     /* Before a reconnection; drawn anew between the two, so that many clients do not come back at
      * the same moment. Default: 1 and 10. */
     double min_sleep_sec, max_sleep_sec;
     /* Takes the progress lines of reconnecting; NULL: nobody. Default: prints them. */
     void (*report)(const char *line);
+
+    /* With max_wait_ms: where the time of the newest answer went at the server, in microseconds, and
+     * how many answers were dropped. */
+    uint32_t queue_us, prediction_us, total_us;
+    uint64_t late_answers;
 
     /* To be read after any status but RLX_OK: one line, for people. */
     char text[1024];
@@ -70,7 +83,11 @@ typedef struct rlx_client {
     const char *address, *name;
     int observation_size, actions;
     int socket;
-    bool reward_due, finished;
+    bool reward_due, finished, unanswered;
+    bool can_execute, can_skip; /* features of the session */
+    bool has_executed;
+    int64_t executed;
+    uint64_t step_id;
     uint8_t *output, *input;
     size_t output_bytes, input_bytes, input_used;
     uint64_t random;
@@ -106,6 +123,16 @@ rlx_status rlx_act(rlx_client *client, const float *observation, int64_t *action
 /* Tells the last action's reward, finite, and asks for the next action. */
 rlx_status rlx_reward_and_act(rlx_client *client, double reward, const float *observation,
                               int64_t *action);
+
+/* Tells that something else than the policy decided the last action, such as a human or a safety
+ * controller, and what was carried out. To be called before the verb that tells the reward, which
+ * sends it. RLX_INVALID: no such action, or the server's agents cannot use it.
+ */
+rlx_status rlx_executed(rlx_client *client, int64_t action);
+
+/* Tells a reward while no action is due, as when it is another player's turn. It counts for the last
+ * action, as does the reward of the next verb. */
+rlx_status rlx_reward_and_skip(rlx_client *client, double reward);
 
 /* Tells the last reward of an episode that ended itself. Go on with rlx_act.
  *

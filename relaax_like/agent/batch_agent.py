@@ -10,7 +10,7 @@ from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import TASK, Prediction, Request, make_ranks
 from relaax_like.core.records import Episode
-from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED
+from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, Executed
 from relaax_like.wire.spaces import OBSERVATION
 
 Arrays = Mapping[str, np.ndarray]
@@ -88,6 +88,10 @@ class BatchAgent(abc.ABC):
         self._init_states = self._get_init_states()
         self._states: States = self._init_states
         self._observations: Arrays = {}
+        # Of the step at hand: who is absent, what was carried out; and who is absent from the next.
+        self._absent: np.ndarray | None = None
+        self._executed: Executed | None = None
+        self._absent_next: np.ndarray | None = None
         # What was asked of each task in the step at hand, and its answer.
         self._asked: dict[str, tuple[Request, Prediction]] = {}
         self._predicting: Predicting | None = None
@@ -102,14 +106,30 @@ class BatchAgent(abc.ABC):
         return False
 
     @property
+    def can_be_absent(self) -> bool:
+        """Whether `observe` takes slots that are absent, and actions that were not the agent's."""
+        stores_all = type(self)._cts_store_data is BatchAgent._cts_store_data
+        return stores_all and len(self.helpers) == 1
+
+    @property
+    def cuts_overridden(self) -> bool:
+        """Whether memory begins anew behind a step whose action was overridden."""
+        return self.learning and self._main.overridden == "cut"
+
+    @property
     def has_memory(self) -> bool:
         """Whether something is remembered from one step of an episode to the next."""
         return any(self._init_states.values())
 
     @property
     def discarded_rollouts(self) -> int:
-        """Whole rollouts that were thrown away, as nobody learned from them in time."""
+        """Complete rollouts that were dropped because the learner was not ready for them."""
         return sum(helper.discarded_rollouts for helper in self._storing)
+
+    @property
+    def discarded_steps(self) -> int:
+        """Environment steps in them, of the main task."""
+        return sum(helper.discarded_steps for helper in self._storing if helper.counts_steps)
 
     def metrics(self) -> Metrics:
         """Returns the recorder."""
@@ -162,9 +182,20 @@ class BatchAgent(abc.ABC):
         for name, (request, prediction) in asked.items():
             helper = self.helpers[name]
             helper.add_actions(
-                request.inputs, request.states, prediction, self._find_joined(request.inputs)
+                request.inputs,
+                request.states,
+                prediction,
+                self._find_joined(request.inputs),
+                self._absent,
             )
-            helper.add_outcome(rewards, next_alive, next_observations, final_observations)
+            helper.add_outcome(
+                rewards,
+                next_alive,
+                next_observations,
+                final_observations,
+                self._executed,
+                self._absent_next,
+            )
 
     def _find_joined(self, inputs: Arrays) -> Mapping[str, int]:
         """Returns which inputs are observations as they came, joined with those before them."""
@@ -200,6 +231,8 @@ class BatchAgent(abc.ABC):
         ended: np.ndarray | None = None,
         final_observations: Arrays | None = None,
         episodes: Sequence[Episode] = (),
+        executed: Executed | None = None,
+        absent: np.ndarray | None = None,
     ) -> None:
         """Takes what the last actions led to.
 
@@ -212,7 +245,13 @@ class BatchAgent(abc.ABC):
           ended: [k] bool, either of them; None where no episode ended.
           final_observations: name -> [k, ...], rows of slots that were truncated.
           episodes: that ended with this step.
+          executed: what was carried out instead of the last actions; None: they were.
+          absent: [k] bool, slots whose observations mean nothing and which need no action; None:
+            there are none.
+
+        `executed` and `absent` are for agents whose `can_be_absent` is True.
         """
+        self._executed, self._absent_next = executed, absent
         if rewards is None:
             self._states = self._get_init_states()
         else:
@@ -234,8 +273,12 @@ class BatchAgent(abc.ABC):
             elif ended is not None:
                 for helper in self._storing:
                     helper.refresh()
+            if executed is not None and self.cuts_overridden:
+                # The trace ends there, and what is learned from begins without a memory.
+                ended = executed.overridden if ended is None else ended | executed.overridden
             if ended is not None:
                 self._reset_states(ended)
+        self._absent = absent
         if observations is not None:
             self._observations = observations
 
@@ -260,7 +303,10 @@ class BatchAgent(abc.ABC):
             self._request = self._predicting.send(prediction)
         except StopIteration as end:
             self._request = self._predicting = None
-            actions, self._states = end.value
+            actions, states = end.value
+            if self._absent is not None:
+                states = _choose_rows(self._absent, self._states, states)
+            self._states = states
             return actions
         return None
 
@@ -382,14 +428,7 @@ class BatchAgent(abc.ABC):
                 return
 
     def _reset_states(self, ended: np.ndarray) -> None:
-        states = {}
-        for task, arrays in self._states.items():
-            init = self._init_states[task]
-            states[task] = {
-                name: np.where(_widen(ended, array.ndim), init[name], array)
-                for name, array in arrays.items()
-            }
-        self._states = states
+        self._states = _choose_rows(ended, self._init_states, self._states)
 
 
 class SimpleRLAgent(BatchAgent):
@@ -417,6 +456,17 @@ def _repeat(
 def _to_rows(observation: Any) -> dict[str, np.ndarray]:
     named = observation if isinstance(observation, Mapping) else {OBSERVATION: observation}
     return {name: np.asarray(array)[None] for name, array in named.items()}
+
+
+def _choose_rows(slots: np.ndarray, those: States, others: States) -> States:
+    """Returns arrays with the rows of some slots from the first, and all else from the others."""
+    return {
+        task: {
+            name: np.where(_widen(slots, array.ndim), those[task][name], array)
+            for name, array in arrays.items()
+        }
+        for task, arrays in others.items()
+    }
 
 
 def _widen(mask: np.ndarray, axes: int) -> np.ndarray:

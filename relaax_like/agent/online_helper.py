@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from relaax_like.agent.data_processor import ComputationDataProcessor
+from relaax_like.config.plan import OverriddenUse
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.records import MAX_EPISODES, Episode
 from relaax_like.experience.magnitudes import MAX_RETURN, validate_rollout
-from relaax_like.experience.rollout import Rollout, RolloutBuffer, make_agent_ids
+from relaax_like.experience.rollout import Executed, RolloutBuffer, make_agent_ids
 from relaax_like.wire.errors import InvalidInputError
 
 logger = logging.getLogger(__name__)
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 Arrays = Mapping[str, np.ndarray]
 # Shorter than the patience of clients, who wait a minute for their actions.
 _WAIT_SEC, _LONG_WAIT_SEC = 2.0, 50.0
+# Of a client's own limit, which also has to cover the prediction and the event loop.
+AGENT_SHARE = 0.5
 # A client so many of whose rollouts are refused, one after another, has to look at its simulator.
 _MAX_REFUSED = 3
 # Shortest time between two lines about them.
@@ -43,8 +46,10 @@ class OnlineHelper:
 
     Attributes:
       discarded_rollouts: complete rollouts that nobody learned from in time.
+      discarded_steps: environment steps in them.
       refused_rollouts: rollouts with NaN, infinity or numbers that are too large.
       client: see below.
+      overridden: as the argument.
       counts_steps: whether its rollouts are the agent's environment steps. True unless the agent's
         `BatchAgent` has another task to count them.
 
@@ -59,6 +64,9 @@ class OnlineHelper:
         gradient has to be compiled, and where `ahead` is 0, as a run that is to be repeatable loses
         nothing to a slow moment.
       client: the agent's client, for logs.
+      overridden: what becomes of steps whose action was overridden; see `OnPolicy`.
+      max_segment_sec: a rollout that has taken longer is submitted with the steps that it has;
+        None: it is always complete.
     """
 
     # Of all helpers: a client can have as many sessions as it likes.
@@ -74,8 +82,11 @@ class OnlineHelper:
         on_learned: Callable[[], None] | None = None,
         max_wait_sec: float | None = None,
         client: str = "",
+        overridden: OverriddenUse = "cut",
+        max_segment_sec: float | None = None,
     ):
         self.discarded_rollouts = 0
+        self.discarded_steps = 0
         self.refused_rollouts = 0
         self.counts_steps = True
         self._processor = processor
@@ -88,7 +99,10 @@ class OnlineHelper:
         self._refused_in_a_row = 0
         self._name = processor.name_agent()
         agents = make_agent_ids(f"{processor.name}/{client}/{self._name}", slots)
-        self._buffer = RolloutBuffer(steps, agents)
+        self.overridden = overridden
+        self._max_segment_sec = max_segment_sec
+        self._due_at = 0.0  # of the unfinished rollout
+        self._buffer = RolloutBuffer(steps, agents, overridden)
         self._episodes: list[Episode] = []
         self._uncounted = 0  # steps of discarded rollouts, to go with the next request
         # Two counters, each with one writer: what is under way needs no lock.
@@ -110,7 +124,7 @@ class OnlineHelper:
     @property
     def unfinished_steps(self) -> int:
         """Steps of all slots that are stored and not yet learned from."""
-        return self._buffer.length * self._slots
+        return self._buffer.env_steps
 
     @property
     def finished(self) -> str:
@@ -163,13 +177,22 @@ class OnlineHelper:
         states: Arrays,
         prediction: Prediction,
         joined: Mapping[str, int] | None = None,
+        absent: np.ndarray | None = None,
     ) -> None:
         """Stores what was seen, remembered (before the step) and done; `[k, ...]`.
 
-        `joined`: see `RolloutBuffer.add_actions`.
+        `joined`, `absent`: see `RolloutBuffer.add_actions`.
         """
+        if self._max_segment_sec is not None and not self._buffer.length:
+            self._due_at = time.monotonic() + self._max_segment_sec
         self._buffer.add_actions(
-            inputs, prediction.actions, prediction.log_prob, states, prediction.version, joined
+            inputs,
+            prediction.actions,
+            prediction.log_prob,
+            states,
+            prediction.version,
+            joined,
+            absent,
         )
 
     def add_outcome(
@@ -178,6 +201,8 @@ class OnlineHelper:
         next_alive: np.ndarray,
         next_inputs: Arrays,
         final_inputs: Arrays | None = None,
+        executed: Executed | None = None,
+        absent_next: np.ndarray | None = None,
     ) -> None:
         """Stores what the actions led to; see `RolloutBuffer.add_outcome`.
 
@@ -187,19 +212,30 @@ class OnlineHelper:
           InvalidInputError: it has numbers that nothing can be learned from, as had the ones before
             it; names array, step and slot.
         """
-        rollout = self._buffer.add_outcome(rewards, next_alive, next_inputs, final_inputs)
+        is_due = self._max_segment_sec is not None and time.monotonic() >= self._due_at
+        rollout = self._buffer.add_outcome(
+            rewards, next_alive, next_inputs, final_inputs, executed, absent_next, is_due
+        )
         if rollout is None:
+            return
+        taken = self._buffer.newest_env_steps
+        if rollout.valid is not None and not rollout.valid.any():
+            self._uncounted += taken
+            if self._episodes or self.counts_steps:
+                self._processor.report(self._episodes, self._take_env_steps(0))
+                self._episodes = []
             return
         try:
             validate_rollout(rollout)
         except InvalidInputError as error:
-            self._refuse(rollout, error)
+            self._refuse(taken, error)
             return
         self._refused_in_a_row = 0
         if self._submitted - self._learned > self._ahead:  # the wait was in vain
             # Its newest episodes go with the next one: a report for each would bury the learner.
             self.discarded_rollouts += 1
-            self._uncounted += rollout.env_steps
+            self.discarded_steps += taken
+            self._uncounted += taken
             del self._episodes[:-MAX_EPISODES]
             return
         ended, self._episodes = self._episodes, []
@@ -208,7 +244,7 @@ class OnlineHelper:
         if longest is None:
             longest = _WAIT_SEC if self._learned and self._ahead else _LONG_WAIT_SEC
         self._wait_until = time.monotonic() + longest
-        env_steps = self._take_env_steps(rollout.env_steps)
+        env_steps = self._take_env_steps(taken)
         self._processor.submit(rollout, ended, self._note_learned, env_steps, self._name)
 
     def add_episodes(self, episodes: Sequence[Episode]) -> None:
@@ -224,6 +260,7 @@ class OnlineHelper:
             "buffer": self._buffer.get_state(),
             "episodes": [[episode.episode_return, episode.length] for episode in self._episodes],
             "discarded_rollouts": self.discarded_rollouts,
+            "discarded_steps": self.discarded_steps,
             "uncounted": self._uncounted,
         }
         self._buffer.discard()
@@ -236,6 +273,7 @@ class OnlineHelper:
         self._buffer.set_state(state["buffer"])
         self._episodes = [Episode(*episode) for episode in state["episodes"]]
         self.discarded_rollouts = int(state["discarded_rollouts"])
+        self.discarded_steps = int(state["discarded_steps"])
         self._uncounted = int(state["uncounted"])
 
     def refresh(self) -> None:
@@ -252,12 +290,12 @@ class OnlineHelper:
         if self._submitted:
             self._processor.leave(self._name)
 
-    def _refuse(self, rollout: Rollout, error: InvalidInputError) -> None:
+    def _refuse(self, env_steps: int, error: InvalidInputError) -> None:
         """Counts the steps of a rollout that is not learned from."""
         self.refused_rollouts += 1
         self._refused_in_a_row += 1
         ended, self._episodes = self._episodes, []
-        self._processor.report(ended, self._take_env_steps(rollout.env_steps))
+        self._processor.report(ended, self._take_env_steps(env_steps))
         if self._refused_in_a_row >= _MAX_REFUSED:
             raise InvalidInputError(
                 f"{error}; {_MAX_REFUSED} rollouts in a row were rejected: check the simulator "
@@ -288,6 +326,8 @@ class OnlineHelper:
             on_learned=self._on_learned,
             max_wait_sec=self._max_wait_sec,
             client=self.client,
+            overridden=self.overridden,
+            max_segment_sec=self._max_segment_sec,
         )
         helper.counts_steps = self.counts_steps
         return helper

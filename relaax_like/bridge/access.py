@@ -29,6 +29,7 @@ METHOD_ROLES: Mapping[str, Role | None] = {
     "/relaax.v1.ParameterServer/PushPullWhole": Role.AGENT,
     "/relaax.v1.ParameterServer/Pull": Role.AGENT,
     "/relaax.v1.ParameterServer/GetStatus": Role.AGENT,
+    "/relaax.v1.ParameterServer/ReportClients": Role.AGENT,
     "/relaax.v1.Experience/Collect": Role.AGENT,
     "/relaax.v1.RunSpaces/Propose": Role.AGENT,
     "/relaax.v1.ParameterServer/Save": Role.OPERATOR,

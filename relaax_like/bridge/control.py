@@ -31,13 +31,14 @@ from relaax_like.bridge.stub import (
     Health,
     ParameterServerStub,
     get_status,
+    report_clients,
     request_save,
     request_stop,
     wait_for_manifest,
 )
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.metrics import Metrics, NullMetrics
-from relaax_like.core.records import Status
+from relaax_like.core.records import ClientsReport, Status
 from relaax_like.core.roles import ExperienceSink, ParameterServerBackend
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.metrics.server import MAX_MESSAGE_BYTES as MAX_METRICS_BYTES
@@ -153,6 +154,10 @@ class Link:
         """
         with self._explaining_tls():
             return get_status(self._channel, self.address, timeout_sec)
+
+    def report_clients(self, report: ClientsReport) -> None:
+        """Tells the server about the clients of an rlx server; see `stub.report_clients`."""
+        report_clients(self._channel, self.address, report)
 
     def propose_spaces(
         self, spaces: RunSpaces | None, timeout_sec: float = 5.0

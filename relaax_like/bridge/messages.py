@@ -12,10 +12,13 @@ from relaax_like.core.manifest import MAX_STATISTICS, Manifest
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import (
     MAX_EPISODES,
+    MAX_SERVED_CLIENTS,
+    ClientsReport,
     ClientStatus,
     Episode,
     Push,
     Reply,
+    ServedClient,
     Status,
     Values,
 )
@@ -36,6 +39,8 @@ _DURABILITY_NAMES = {number: name for name, number in _DURABILITIES.items()}
 # Parts of the flat vector of values, in ascending order.
 Ranges = tuple[slice, ...]
 MAX_RANGES = 65_536
+# Of a report about clients: its server's name, and each text about a client.
+_MAX_NAME_LENGTH, _MAX_TEXT_LENGTH = 200, 500
 # Memory of one episode, as a message and as a record.
 _EPISODE_BYTES = 256
 
@@ -392,7 +397,62 @@ def status_to_message(status: Status) -> pb.Status:
         )
         for client in status.client_list
     ]
+    fields["served"] = [_served_to_message(client) for client in status.served]
     return pb.Status(**fields)
+
+
+def report_to_message(report: ClientsReport) -> pb.ClientsReport:
+    """Converts an rlx server's report to its message."""
+    clients = [_served_to_message(client) for client in report.clients]
+    return pb.ClientsReport(
+        server_id=report.server_id, clients=clients, num_clients=report.num_clients
+    )
+
+
+def message_to_report(message: pb.ClientsReport) -> ClientsReport:
+    """Converts a received report.
+
+    Raises:
+      InvalidInputError: too many clients, or names that are too long.
+    """
+    longest = max(
+        (len(text) for c in message.clients for text in (c.name, c.session, c.stall)), default=0
+    )
+    if (
+        not 1 <= len(message.server_id) <= _MAX_NAME_LENGTH
+        or len(message.clients) > MAX_SERVED_CLIENTS
+        or longest > _MAX_TEXT_LENGTH
+    ):
+        raise InvalidInputError(
+            f"server_id of {len(message.server_id)} characters, {len(message.clients)} clients, "
+            f"texts of up to {longest} characters; expected 1 to {_MAX_NAME_LENGTH}, at most "
+            f"{MAX_SERVED_CLIENTS}, and at most {_MAX_TEXT_LENGTH}",
+            "clients",
+        )
+    return ClientsReport(
+        server_id=message.server_id,
+        clients=tuple(_message_to_served(client) for client in message.clients),
+        num_clients=message.num_clients,
+    )
+
+
+def _served_to_message(client: ServedClient) -> pb.ServedClient:
+    return pb.ServedClient(**{k: value for k, value in vars(client).items() if value is not None})
+
+
+def _message_to_served(message: pb.ServedClient) -> ServedClient:
+    return ServedClient(
+        name=message.name,
+        session=message.session,
+        slots=message.slots,
+        answers=message.answers,
+        p50_ms=message.p50_ms if message.HasField("p50_ms") else None,
+        p99_ms=message.p99_ms if message.HasField("p99_ms") else None,
+        max_wait_ms=message.max_wait_ms,
+        late=message.late,
+        discarded_steps=message.discarded_steps,
+        stall=message.stall,
+    )
 
 
 def message_to_status(message: pb.Status) -> Status:
@@ -438,4 +498,6 @@ def message_to_status(message: pb.Status) -> Status:
         ),
         mirror_error=message.mirror_error,
         journal_error=message.journal_error,
+        served=tuple(_message_to_served(client) for client in message.served),
+        served_clients=message.served_clients,
     )

@@ -131,6 +131,16 @@ class ParameterServerServicer:
         """Answers with the numbers for people."""
         return messages.status_to_message(self._backend.status())
 
+    def ReportClients(
+        self, request: pb.ClientsReport, context: grpc.ServicerContext
+    ) -> pb.ClientsReportReply:
+        """Takes an rlx server's numbers about its clients."""
+        try:
+            self._backend.report_clients(messages.message_to_report(request))
+        except InvalidInputError as error:
+            errors.abort(context, error)
+        return pb.ClientsReportReply()
+
     def Save(self, request: pb.SaveRequest, context: grpc.ServicerContext) -> pb.SaveReply:
         """Writes a snapshot now."""
         try:
@@ -187,6 +197,9 @@ def add_to_server(servicer: ParameterServerServicer, server: grpc.Server) -> Non
         ),
         "GetStatus": grpc.unary_unary_rpc_method_handler(
             servicer.GetStatus, pb.GetStatusRequest.FromString, frames.to_bytes
+        ),
+        "ReportClients": grpc.unary_unary_rpc_method_handler(
+            servicer.ReportClients, pb.ClientsReport.FromString, frames.to_bytes
         ),
         "Save": grpc.unary_unary_rpc_method_handler(
             servicer.Save, pb.SaveRequest.FromString, frames.to_bytes

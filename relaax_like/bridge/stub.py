@@ -19,7 +19,7 @@ from relaax_like.config.address import parse_address
 from relaax_like.core.buffers import BufferPool
 from relaax_like.core.manifest import Manifest, message_to_manifest
 from relaax_like.core.metrics import Metrics
-from relaax_like.core.records import Push, Reply, Status
+from relaax_like.core.records import ClientsReport, Push, Reply, Status
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
 from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
@@ -214,6 +214,19 @@ def get_status(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) ->
         return messages.message_to_status(
             stub.GetStatus(pb.GetStatusRequest(), timeout=timeout_sec)
         )
+
+
+def report_clients(
+    channel: grpc.Channel, address: str, report: ClientsReport, timeout_sec: float = 5.0
+) -> None:
+    """Tells a parameter server about the clients of an rlx server.
+
+    Raises:
+      ServerUnavailableError: no answer in time.
+    """
+    stub = pb_grpc.ParameterServerStub(channel)
+    with _translate_errors(address):
+        stub.ReportClients(messages.report_to_message(report), timeout=timeout_sec)
 
 
 def request_save(channel: grpc.Channel, address: str, timeout_sec: float = 300.0) -> str:

@@ -51,7 +51,7 @@ def make_table(address: str, status: Status) -> Table:
     table = Table(title=f"parameter server {address}", show_header=False)
     for name, value in rows.items():
         table.add_row(name, escape(value))
-    for name, row in _describe_clients(status):
+    for name, row in (*_describe_clients(status), *_describe_served(status)):
         table.add_row(name, escape(row))
     return table
 
@@ -79,6 +79,24 @@ def _describe_clients(status: Status) -> Iterator[tuple[str, str]]:
         yield ("" if index else "client"), row
     if len(status.client_list) > _MAX_CLIENTS:
         yield "", f"and {status.clients - _MAX_CLIENTS} more"
+
+
+def _describe_served(status: Status) -> Iterator[tuple[str, str]]:
+    """Yields a row for each environment: how long its steps wait for their answers."""
+    shown = status.served[:_MAX_CLIENTS]
+    for index, client in enumerate(shown):
+        parts = [f"{client.name}: {client.answers:,} answers"]
+        if client.p50_ms is not None and client.p99_ms is not None:
+            parts.append(f"p50 {client.p50_ms:.2g} ms, p99 {client.p99_ms:.2g} ms")
+        if client.max_wait_ms:
+            parts.append(f"{client.late:,} later than {client.max_wait_ms} ms")
+        if client.discarded_steps:
+            parts.append(f"{client.discarded_steps:,} steps discarded")
+        if client.stall:
+            parts.append(client.stall)
+        yield ("" if index else "environment"), "; ".join(parts)
+    if status.served_clients > len(shown):
+        yield "", f"and {status.served_clients - len(shown)} more"
 
 
 def _describe_durability(status: Status) -> str:

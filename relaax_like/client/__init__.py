@@ -11,10 +11,12 @@ Needs numpy and protobuf only.
 from relaax_like.client.arguments import add_security_arguments, make_security
 from relaax_like.client.client import (
     EpisodeResult,
+    LateAnswerError,
     OutOfOrderError,
     Retry,
     RlxClient,
     StepResult,
+    Timings,
 )
 from relaax_like.client.connection import Connection
 from relaax_like.client.interactor import (
@@ -32,12 +34,14 @@ __all__ = [
     "EnvironmentSlots",
     "EpisodeResult",
     "Interactor",
+    "LateAnswerError",
     "OutOfOrderError",
     "Retry",
     "RlxClient",
     "RunSummary",
     "SlotEpisode",
     "StepResult",
+    "Timings",
     "Transition",
     "add_security_arguments",
     "make_security",

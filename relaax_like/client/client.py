@@ -7,15 +7,20 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from relaax_like.client.connection import Connection
-from relaax_like.client.ordinary import ActionsReader, pack_step
-from relaax_like.client.outcome import pack_outcome, pack_success, validate_outcome
+from relaax_like.client.ordinary import EMPTY, ActionsReader, pack_step
+from relaax_like.client.outcome import (
+    pack_outcome,
+    pack_success,
+    validate_flags,
+    validate_outcome,
+)
 from relaax_like.client.scalars import LatencyMeter, ScalarBuffer
 from relaax_like.client.values import UserSpace, Values, make_space_values
 from relaax_like.v1 import rlx_pb2
@@ -28,6 +33,7 @@ from relaax_like.wire.errors import (
     ServerUnavailableError,
 )
 from relaax_like.wire.framing import MAX_MESSAGE_BYTES, PROTOCOL_VERSION
+from relaax_like.wire.ndarray import write_ndarray
 from relaax_like.wire.security import ClientSecurity
 from relaax_like.wire.spaces import (
     ACTION,
@@ -45,8 +51,19 @@ class OutOfOrderError(RelaaxError, RuntimeError):
     """A verb was called at the wrong time. Nothing was sent."""
 
 
-# Optional parts of the protocol that this client knows; sorted.
-_FEATURES = ("ping",)
+class LateAnswerError(RelaaxError, TimeoutError):
+    """The server has not answered within `answer_timeout_sec`.
+
+    The session continues: do what is safe, and pass it as `executed` to the next step. The answer
+    is dropped when it comes.
+    """
+
+
+# Optional parts of the protocol: those that each session has if the server can, and those that one
+# with a time limit needs.
+_FEATURES = ("executed", "ping", "present")
+_LIMITED_FEATURES = ("max_wait", "step_id", "timings")
+_MAX_WAIT_MS = 60_000
 _PING = rlx_pb2.ClientMessage(ping=rlx_pb2.Ping()).SerializeToString()
 # Before the second attempt to connect.
 _FIRST_SLEEP_SEC = 0.25
@@ -97,6 +114,21 @@ class EpisodeResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Timings:
+    """Where the time between a complete step and its answer went, at the server, in microseconds.
+
+    Attributes:
+      queue_us: until the prediction began.
+      prediction_us: the prediction, of all clients that were answered together.
+      total_us: all of it.
+    """
+
+    queue_us: int
+    prediction_us: int
+    total_us: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepResult:
     """The answer to one `step`.
 
@@ -106,12 +138,14 @@ class StepResult:
       episodes: those that the step ended.
       finished: not empty when training has ended: what ended it.
       version: of the weights that chose the actions.
+      timings: of a client with `max_wait_ms`; else None.
     """
 
     actions: Values | None
     episodes: tuple[EpisodeResult, ...] = ()
     finished: str = ""
     version: int = 0
+    timings: Timings | None = None
 
 
 class RlxClient:
@@ -137,6 +171,7 @@ class RlxClient:
       name: shown in the server's log and score lines.
       session: the server's name of this session.
       features: optional parts of the protocol that are on in this session.
+      late_answers: answers that were dropped, as they came after `answer_timeout_sec`.
     """
 
     def __init__(
@@ -152,6 +187,8 @@ class RlxClient:
         security: ClientSecurity | None = None,
         timeout_sec: float = 60.0,
         connect_timeout_sec: float = 10.0,
+        max_wait_ms: int | None = None,
+        answer_timeout_sec: float | None = None,
         retry: Retry | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
@@ -170,6 +207,10 @@ class RlxClient:
             each connection.
           timeout_sec: longest wait for an answer, or for a sign that the server is still alive.
           connect_timeout_sec: longest wait for the TCP connection.
+          max_wait_ms: the server answers each step within that time, 1 to 60 000, whatever its
+            learner does; None: it may take its time to learn.
+          answer_timeout_sec: longest wait of a verb for its answer, after which it raises
+            LateAnswerError; needs `max_wait_ms`. None: `timeout_sec`, after which the session ends.
           retry: how `reconnect` waits. When given, the first connection is retried like that too.
           report: takes the lines about waiting and reconnecting; default: print to stdout.
 
@@ -183,6 +224,7 @@ class RlxClient:
         self.finished = ""
         self.session = ""
         self.features: frozenset[str] = frozenset()
+        self.late_answers = 0
         self._connection: Connection | None = None
         self._closed = False
         self._observations = make_space_values(observation_space, OBSERVATION)
@@ -193,6 +235,9 @@ class RlxClient:
         if token and security is not None:
             raise ConfigError("token and security are both set; put the token into security")
         self._security = security or ClientSecurity(token=token)
+        _validate_limits(max_wait_ms, answer_timeout_sec)
+        self._max_wait_ms = max_wait_ms
+        self._answer_timeout_sec = answer_timeout_sec
         self._hello = self._make_hello(exploit)
         self._timeout_sec = timeout_sec
         self._connect_timeout_sec = connect_timeout_sec
@@ -206,6 +251,11 @@ class RlxClient:
         self._talking = threading.RLock()  # held while something is sent or awaited
         # True: the server waits for the rewards of the actions that it gave.
         self._rewards_due = False
+        self._step_id = 0
+        # Whether actions did not come in time; what was carried out instead is to be told.
+        self._is_unanswered = False
+        # Episodes of answers that were dropped.
+        self._late_episodes: tuple[EpisodeResult, ...] = ()
         # When the last answer came; 0: not traced, or what follows is not the environment's time.
         self._answered = 0
         tracing.start_from_environment("environment", self.name)
@@ -222,6 +272,9 @@ class RlxClient:
             mode=rlx_pb2.EXPLOIT if exploit else rlx_pb2.TRAIN,
             features=_FEATURES,
         )
+        if self._max_wait_ms is not None:
+            hello.max_wait_ms = self._max_wait_ms
+            hello.features[:] = sorted((*_FEATURES, *_LIMITED_FEATURES))
         for values, into in (
             (self._observations, hello.observation_spaces),
             (self._actions, hello.action_spaces),
@@ -261,6 +314,9 @@ class RlxClient:
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
         self._rewards_due = False
+        self._step_id = 0
+        self._is_unanswered = False
+        self._late_episodes = ()
         self._answered = 0
         if connection is not None:
             connection.close()
@@ -289,6 +345,12 @@ class RlxClient:
             answer = connection.receive()
             if answer.WhichOneof("body") != "ready":
                 raise ProtocolError(f"{self._address} did not reply to the hello with Ready")
+            missing = set(self._hello.features).difference(answer.ready.features, _FEATURES)
+            if missing:
+                raise ProtocolError(
+                    f"max_wait_ms: the server at {self._address} does not support "
+                    f"{', '.join(sorted(missing))}; update it, or connect without max_wait_ms"
+                )
         except BaseException:
             connection.close()
             raise
@@ -420,12 +482,14 @@ class RlxClient:
         result = self._exchange_step(message, mark)
         return None if result.actions is None else self._actions.first_row(result.actions)
 
-    def reward_and_act(self, reward: Any, state: Any) -> Any:
+    def reward_and_act(self, reward: Any, state: Any, executed: Any = None) -> Any:
         """Tells the last action's reward and asks for the next action.
 
         Args:
           reward: a number, or `[r]` where the server's model takes several.
           state: the observation after the last action.
+          executed: what was carried out, if that was decided by something else than the policy,
+            such as a human or a safety controller; None: the last action.
 
         Returns:
           As `act`: the action, or None when training has finished.
@@ -434,8 +498,10 @@ class RlxClient:
         """
         mark = self._mark_call()
         outcome = self._validate_reward("reward_and_act", reward, False, False)
+        self._validate_told(executed)
         leaves = self._observations.row_to_leaves(state, "state")
-        result = self._exchange(pack_step(leaves, *outcome), True, mark)
+        flags, taken = self._read_executed_row(executed)
+        result = self._exchange(self._pack_step(leaves, outcome, flags, taken), True, mark)
         return None if result.actions is None else self._actions.first_row(result.actions)
 
     def reward_and_reset(
@@ -444,6 +510,7 @@ class RlxClient:
         state: Any = None,
         truncated: bool = False,
         success: bool | None = None,
+        executed: Any = None,
     ) -> float | None:
         """Tells the episode's last reward and ends the episode. Go on with `act`.
 
@@ -453,6 +520,7 @@ class RlxClient:
             followed is estimated from it.
           truncated: True when the episode was cut off (a time limit), False when it ended itself.
           success: whether the task was solved, where the environment says so.
+          executed: as of `reward_and_act`.
 
         Returns:
           The episode's score, or None when training has finished.
@@ -474,6 +542,8 @@ class RlxClient:
         if state is not None:
             leaves = self._observations.row_to_leaves(state, "state")
             pack_arrays(leaves, message.final_observations)
+        self._pack_rest(message, *self._read_executed_row(executed))
+        self._validate_told(executed)
         result = self._exchange_step(message, mark)
         if self.finished:
             return None
@@ -514,6 +584,10 @@ class RlxClient:
         truncated: Any = None,
         final_observations: Any = None,
         success: Any = None,
+        *,
+        present: Any = None,
+        executed: Any = None,
+        overridden: Any = None,
     ) -> StepResult:
         """Tells what happened in all slots since the last answer and asks for the next actions.
 
@@ -530,6 +604,11 @@ class RlxClient:
           final_observations: `[k, ...]`: last observations of the slots that ended, other rows are
             ignored. Needed where a slot was truncated.
           success: `[k]` int8: 1 solved, 0 not, -1 not said.
+          present: `[k]` bool: slots that take part in this step. Of the others observations and
+            actions mean nothing, and the next reward counts for their last action. Default: all.
+          executed: `[k, ...]`, what was carried out instead of the last actions. Default: they.
+          overridden: `[k]` bool: slots where something else than the policy decided. Default:
+            where `executed` differs from the last actions.
 
         Raises:
           OutOfOrderError: rewards at the first step, or none at a later one.
@@ -542,19 +621,24 @@ class RlxClient:
         mark = self._mark_call()
         message = rlx_pb2.Step()
         goes_on = True
+        flags, taken = self._read_rest(present, executed, overridden)
         if rewards is not None:
             self._validate_rewards_due("step with rewards")
+            self._validate_told(executed)
             outcome = validate_outcome(self.slots, rewards, terminated, truncated)
             _, terminated, truncated = outcome
             if observations is not None and final_observations is None and success is None:
                 self._validate_no_finals(truncated)
                 leaves = self._observations.to_leaves(observations, self.slots, "observations")
-                return self._exchange(pack_step(leaves, *outcome), True, mark)
+                return self._exchange(self._pack_step(leaves, outcome, flags, taken), True, mark)
             pack_outcome(message, *outcome)
             self._pack_ends(message, truncated, final_observations, success)
             goes_on = not (terminated | truncated).all()
         else:
-            self._validate_first(terminated, truncated, final_observations, success)
+            self._validate_first(
+                terminated, truncated, final_observations, success, executed, overridden
+            )
+        self._pack_rest(message, flags, taken)
         if observations is not None:
             leaves = self._observations.to_leaves(observations, self.slots, "observations")
             pack_arrays(leaves, message.observations)
@@ -602,7 +686,79 @@ class RlxClient:
         answered, self._answered = self._answered, 0
         return tracing.end("environment", answered) or tracing.begin()
 
+    def _pack_step(
+        self,
+        leaves: Mapping[str, np.ndarray],
+        outcome: tuple[np.ndarray, np.ndarray, np.ndarray],
+        flags: Mapping[str, np.ndarray],
+        executed: Mapping[str, np.ndarray],
+    ) -> bytes:
+        return pack_step(leaves, *outcome, self._number_step(), flags, executed)
+
+    def _read_rest(
+        self, present: Any, executed: Any, overridden: Any
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Returns flags and leaves of what was carried out; those that were given."""
+        flags, taken = {}, {}
+        for name, values, feature in (
+            ("present", present, "present"),
+            ("executed", executed, "executed"),
+            ("overridden", overridden, "executed"),
+        ):
+            if values is None:
+                continue
+            self._validate_feature(feature, name)
+            if name == "executed":
+                taken = self._actions.to_leaves(values, self.slots, name)
+            else:
+                flags[name] = validate_flags(values, self.slots, name)
+        if overridden is not None and executed is None:
+            raise InvalidInputError("overridden: pass executed, too", "overridden")
+        return flags, taken
+
+    def _read_executed_row(
+        self, executed: Any
+    ) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
+        """Returns what `_read_rest` does, for one slot that was overridden."""
+        if executed is None:
+            return EMPTY, EMPTY
+        self._validate_feature("executed", "executed")
+        leaves = self._actions.row_to_leaves(executed, "executed")
+        return {"overridden": np.ones(1, np.bool_)}, leaves
+
+    def _validate_feature(self, feature: str, name: str) -> None:
+        if self._connection is not None and feature not in self.features:
+            raise OutOfOrderError(
+                f"{name}: the agents of the server at {self._address} cannot use it "
+                f"(RlxClient.features lacks {feature})"
+            )
+
+    def _pack_rest(
+        self,
+        message: rlx_pb2.Step,
+        flags: Mapping[str, np.ndarray],
+        executed: Mapping[str, np.ndarray],
+    ) -> None:
+        for name, array in flags.items():
+            write_ndarray(array, getattr(message, name))
+        pack_arrays(executed, message.executed)
+
+    def _validate_told(self, executed: Any) -> None:
+        if self._is_unanswered and executed is None:
+            raise OutOfOrderError(
+                "executed: missing, but the last step was not answered in time; pass what was "
+                "carried out instead"
+            )
+        self._is_unanswered = False
+
+    def _number_step(self) -> int:
+        """Returns the next step's number; 0: steps of this session have none."""
+        if self._max_wait_ms is not None:
+            self._step_id += 1
+        return self._step_id
+
     def _exchange_step(self, step: rlx_pb2.Step, mark: int) -> StepResult:
+        step.step_id = self._number_step()
         message = rlx_pb2.ClientMessage(step=step)
         return self._exchange(message.SerializeToString(), bool(step.observations), mark)
 
@@ -626,19 +782,43 @@ class RlxClient:
         try:
             connection.send_bytes(step)
             mark = tracing.end("send", mark)
-            body = connection.receive_bytes()
         except InvalidInputError:
             raise  # too long: nothing was sent, the session goes on
         except BaseException:
             self._drop_connection()
             raise
+        result = None
+        while result is None:
+            body = self._receive(connection, asks, start)
+            result = self._read_answer(connection, body, asks)
         latency_sec = time.perf_counter() - start
         mark = tracing.end("wait for actions", mark)
-        result = self._read_answer(connection, body, asks)
         if asks and not result.finished:
             self._measure(connection, latency_sec)
         self._answered = tracing.end("decode", mark)
         return result
+
+    def _receive(self, connection: Connection, asks: bool, start: float) -> bytes:
+        """Waits for a message.
+
+        Raises:
+          LateAnswerError: it did not come in time.
+        """
+        limit = self._answer_timeout_sec
+        try:
+            if limit is None:
+                return connection.receive_bytes()
+            body = connection.receive_within(limit - (time.perf_counter() - start))
+        except BaseException:
+            self._drop_connection()
+            raise
+        if body is None:
+            self._rewards_due = self._is_unanswered = asks
+            raise LateAnswerError(
+                f"{self._address}: no answer to step {self._step_id} within {limit:g} s; do what "
+                "is safe and pass it as executed to the next step"
+            )
+        return body
 
     def _open_connection(self) -> Connection:
         if self._connection is None:
@@ -650,15 +830,23 @@ class RlxClient:
             )
         return self._connection
 
-    def _read_answer(self, connection: Connection, body: bytes, asked: bool) -> StepResult:
+    def _read_answer(self, connection: Connection, body: bytes, asked: bool) -> StepResult | None:
+        """Returns the answer to the newest step; None: it is that to an earlier one."""
         try:
             leaves = self._reader.read(body) if asked else None
         except InvalidInputError as error:
             raise self._fail(str(error)) from None
         if leaves is not None:
+            numbers = self._reader.numbers
+            if self._step_id and self._is_late(numbers["step_id"]):
+                return None
             self._rewards_due = True
-            actions = self._actions.from_leaves(leaves)
-            return StepResult(actions=actions, version=self._reader.version)
+            return StepResult(
+                actions=self._actions.from_leaves(leaves),
+                episodes=self._take_late_episodes(),
+                version=self._reader.version,
+                timings=_make_timings(numbers) if self._step_id else None,
+            )
         try:
             answer = connection.parse(body)
         except BaseException:
@@ -666,29 +854,54 @@ class RlxClient:
             raise
         if answer.WhichOneof("body") != "actions":
             raise self._fail("received a message other than Actions in reply to a step")
-        result = self._unpack_actions(answer.actions, asked)
-        if result.actions is not None and not result.episodes:
+        message = answer.actions
+        if not message.finished and self._step_id and self._is_late(message.step_id):
+            self._late_episodes += _read_episodes(message)
+            return None
+        result = self._unpack_actions(message, asked)
+        if result.actions is not None and not message.episodes:
             self._reader.remember(body, result.version)
         return result
 
+    def _is_late(self, step_id: int) -> bool:
+        """Whether an answer is that to an earlier step.
+
+        Raises:
+          ProtocolError: it is the answer to no step.
+        """
+        if not 0 < step_id <= self._step_id:
+            raise self._fail(f"answered step {step_id}, but the newest is {self._step_id}")
+        self.late_answers += step_id < self._step_id
+        return step_id < self._step_id
+
+    def _take_late_episodes(self) -> tuple[EpisodeResult, ...]:
+        episodes, self._late_episodes = self._late_episodes, ()
+        return episodes
+
     def _unpack_actions(self, message: rlx_pb2.Actions, asked: bool) -> StepResult:
-        episodes = tuple(
-            EpisodeResult(slot=end.slot, score=end.score, length=end.length)
-            for end in message.episodes
-        )
+        episodes = self._take_late_episodes() + _read_episodes(message)
         if message.finished:
             self.finished = message.finished
             self._drop_connection()
             return StepResult(actions=None, episodes=episodes, finished=message.finished)
         self._rewards_due = asked
+        timings = None
+        if message.HasField("timings"):
+            timings = _make_timings(
+                {field.name: number for field, number in message.timings.ListFields()}
+            )
         if not asked:
-            return StepResult(actions=None, episodes=episodes, version=message.version)
+            return StepResult(
+                actions=None, episodes=episodes, version=message.version, timings=timings
+            )
         try:
             leaves = unpack_arrays(message.actions, self._actions.spaces, self.slots, "actions")
         except InvalidInputError as error:
             raise self._fail(str(error)) from None
         actions = self._actions.from_leaves(leaves)
-        return StepResult(actions=actions, episodes=episodes, version=message.version)
+        return StepResult(
+            actions=actions, episodes=episodes, version=message.version, timings=timings
+        )
 
     def _fail(self, what: str) -> ProtocolError:
         self._drop_connection()
@@ -728,6 +941,31 @@ class RlxClient:
         with self._talking, contextlib.suppress(ServerUnavailableError):
             for request in self._scalars.take():
                 connection.send(rlx_pb2.ClientMessage(scalars=request))
+
+
+def _read_episodes(message: rlx_pb2.Actions) -> tuple[EpisodeResult, ...]:
+    return tuple(
+        EpisodeResult(slot=end.slot, score=end.score, length=end.length) for end in message.episodes
+    )
+
+
+def _make_timings(numbers: Mapping[str, int]) -> Timings:
+    return Timings(
+        queue_us=numbers.get("queue_us", 0),
+        prediction_us=numbers.get("prediction_us", 0),
+        total_us=numbers.get("total_us", 0),
+    )
+
+
+def _validate_limits(max_wait_ms: int | None, answer_timeout_sec: float | None) -> None:
+    if max_wait_ms is not None and not 1 <= max_wait_ms <= _MAX_WAIT_MS:
+        raise ConfigError(f"max_wait_ms: {max_wait_ms}, expected 1 to {_MAX_WAIT_MS}")
+    if answer_timeout_sec is None:
+        return
+    if max_wait_ms is None:
+        raise ConfigError("answer_timeout_sec is set, but max_wait_ms is not; set both")
+    if not answer_timeout_sec > 0:
+        raise ConfigError(f"answer_timeout_sec: {answer_timeout_sec}, expected more than 0")
 
 
 def _print_line(line: str) -> None:

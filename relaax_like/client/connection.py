@@ -199,14 +199,38 @@ class Connection:
         A server that says that it is still alive is waited for longer.
         """
         try:
-            body = self._receive()
+            body = self._receive(self._timeout_sec)
             while body == _PING:
-                body = self._receive()
+                body = self._receive(self._timeout_sec)
             return body
         except OSError as error:
             raise self._lost(error) from None
         except BaseException:
             # Also Ctrl-C: half a message may have been read.
+            self.close()
+            raise
+
+    def receive_within(self, seconds: float) -> bytes | None:
+        """Waits shortly for one message; None: it was not complete in time, and may still come.
+
+        Raises as `receive`.
+        """
+        end = time.monotonic() + seconds
+        connected = self._open_socket()
+        try:
+            while True:
+                try:
+                    connected.settimeout(max(end - time.monotonic(), 1e-6))
+                    body = self._receive(max(end - time.monotonic(), 0.0))
+                finally:
+                    connected.settimeout(self._timeout_sec)
+                if body != _PING:
+                    return body
+        except TimeoutError:
+            return None
+        except OSError as error:
+            raise self._lost(error) from None
+        except BaseException:
             self.close()
             raise
 
@@ -226,8 +250,8 @@ class Connection:
             raise _error_to_exception(message.error)
         return message
 
-    def _receive(self) -> bytes:
-        deadline = time.monotonic() + self._timeout_sec
+    def _receive(self, timeout_sec: float) -> bytes:
+        deadline = time.monotonic() + timeout_sec
         self._fill(HEADER.size, deadline)
         length = unpack_length(bytes(self._buffer[: HEADER.size]), self._max_message_bytes)
         end = HEADER.size + length

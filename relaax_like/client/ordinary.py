@@ -4,6 +4,7 @@ They are written and read by their layout, which costs a fraction of building an
 """
 
 import functools
+import types
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,6 +14,15 @@ from relaax_like.wire.layout import Layout, Span
 from relaax_like.wire.ndarray import DTYPES, write_ndarray
 from relaax_like.wire.spaces import Spaces, pack_arrays
 
+_STEP_ID = ("step", "step_id")
+# Numbers of an answer that differ from one to the next.
+_NUMBERS = frozenset(
+    {
+        ("actions", "step_id"),
+        *(("actions", "timings", field.name) for field in rlx_pb2.Timings.DESCRIPTOR.fields),
+    }
+)
+EMPTY: Mapping[str, np.ndarray] = types.MappingProxyType({})
 # Name, dtype and shape of arrays.
 Signature = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
 
@@ -22,6 +32,9 @@ def pack_step(
     rewards: np.ndarray,
     terminated: np.ndarray,
     truncated: np.ndarray,
+    step_id: int = 0,
+    flags: Mapping[str, np.ndarray] = EMPTY,
+    executed: Mapping[str, np.ndarray] = EMPTY,
 ) -> bytes:
     """Returns the message of a step without final observations and success; all was checked.
 
@@ -30,12 +43,20 @@ def pack_step(
       rewards: `[k]` or `[k, r]`, float32 or float64.
       terminated: `[k]` bool.
       truncated: `[k]` bool.
+      step_id: number of the step; 0: it has none.
+      flags: `present` and `overridden`, `[k]` bool, or some of them.
+      executed: leaf -> `[k, ...]`, what was carried out; empty: the actions that were given.
     """
-    arrays = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
-    layout = _make_step_layout(_sign(observations), _sign(arrays))
+    arrays = {"rewards": rewards, "terminated": terminated, "truncated": truncated, **flags}
+    layout = _make_step_layout(_sign(observations), _sign(arrays), _sign(executed), step_id > 0)
     data = []
     for span in layout.spans:
-        source = observations if len(span.path) > 2 else arrays
+        if span.path == _STEP_ID:
+            data.append(step_id.to_bytes(8, "little"))
+            continue
+        source: Mapping[str, np.ndarray] = arrays
+        if len(span.path) > 2:
+            source = observations if span.path[1] == "observations" else executed
         data.append(source[span.path[-1]].tobytes())
     return layout.fill(data)
 
@@ -45,13 +66,20 @@ def _sign(arrays: Mapping[str, np.ndarray]) -> Signature:
 
 
 @functools.lru_cache(maxsize=64)
-def _make_step_layout(observations: Signature, outcome: Signature) -> Layout:
+def _make_step_layout(
+    observations: Signature, outcome: Signature, executed: Signature, has_id: bool
+) -> Layout:
     message = rlx_pb2.ClientMessage()
+    if has_id:
+        message.step.step_id = 1
     leaves = {name: np.zeros(shape, dtype) for name, dtype, shape in observations}
     pack_arrays(leaves, message.step.observations)
+    taken = {name: np.zeros(shape, dtype) for name, dtype, shape in executed}
+    pack_arrays(taken, message.step.executed)
     for name, dtype, shape in outcome:
         write_ndarray(np.zeros(shape, dtype), getattr(message.step, name))
-    return Layout(message.SerializeToString(), rlx_pb2.ClientMessage.DESCRIPTOR)
+    descriptor = rlx_pb2.ClientMessage.DESCRIPTOR
+    return Layout(message.SerializeToString(), descriptor, numbers=(_STEP_ID,))
 
 
 class ActionsReader:
@@ -63,24 +91,29 @@ class ActionsReader:
 
     Attributes:
       version: of the weights that chose the actions which were read last.
+      numbers: other numbers of that answer, by name: `step_id`, and the fields of `Timings`.
     """
 
     def __init__(self, spaces: Spaces, slots: int):
         self.version = 0
+        self.numbers: dict[str, int] = {}
         self._spaces = spaces
         self._slots = slots
         self._layout: Layout | None = None
         self._spans: dict[str, Span] = {}
+        self._number_spans: list[Span] = []
 
     def remember(self, body: bytes, version: int) -> None:
         """Takes an answer with nothing but actions, which was parsed and found good."""
         try:
-            layout = Layout(body, rlx_pb2.ServerMessage.DESCRIPTOR)
+            layout = Layout(body, rlx_pb2.ServerMessage.DESCRIPTOR, numbers=_NUMBERS)
         except ValueError:
             return
-        spans = {span.path[-1]: span for span in layout.spans if "actions" in span.path}
-        if len(layout.spans) == len(spans) and spans.keys() == self._spaces.keys():
+        numbers = [span for span in layout.spans if span.path in _NUMBERS]
+        spans = {span.path[-1]: span for span in layout.spans if span.path not in _NUMBERS}
+        if len(layout.spans) == len(spans) + len(numbers) and spans.keys() == self._spaces.keys():
             self._layout, self._spans, self.version = layout, spans, version
+            self._number_spans = numbers
 
     def read(self, body: bytes) -> dict[str, np.ndarray] | None:
         """Returns the actions, leaf -> `[k, ...]`; None: the answer has to be parsed.
@@ -90,6 +123,9 @@ class ActionsReader:
         """
         if self._layout is None or not self._layout.fits(body):
             return None
+        for span in self._number_spans:
+            number = int.from_bytes(body[span.start : span.stop], "little")
+            self.numbers[span.path[-1]] = number
         leaves = {}
         for name, space in self._spaces.items():
             span, dtype = self._spans[name], DTYPES[space.dtype]

@@ -27,8 +27,8 @@ def validate_outcome(
       InvalidInputError: wrong shape or dtype, a reward that is not finite, or a slot that is both
         terminated and truncated.
     """
-    terminated = _validate_flags(terminated, slots, "terminated")
-    truncated = _validate_flags(truncated, slots, "truncated")
+    terminated = validate_flags(terminated, slots, "terminated")
+    truncated = validate_flags(truncated, slots, "truncated")
     if (terminated & truncated).any():
         raise InvalidInputError(
             f"truncated: slot {int((terminated & truncated).argmax())} is also terminated; a "
@@ -84,7 +84,12 @@ def _validate_rewards(rewards: np.ndarray, slots: int) -> np.ndarray:
     return rewards
 
 
-def _validate_flags(flags: Any, slots: int, field: str) -> np.ndarray:
+def validate_flags(flags: Any, slots: int, field: str) -> np.ndarray:
+    """Returns flags as `[k] bool`; None: all are False.
+
+    Raises:
+      InvalidInputError: wrong shape or dtype.
+    """
     if flags is None:
         return np.zeros(slots, np.bool_)
     array = np.asarray(flags)

@@ -212,6 +212,10 @@ class LearnerConfig(Settings):
     """Number of unacknowledged rollouts with which an agent keeps acting, over the network. 0: it
     waits until each rollout has been learned from, or is known not to complete an iteration; null:
     1 with placement agent for algorithms whose iterations have no fixed size, else 0."""
+    max_segment_sec: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Longest time over the network from the first step of a rollout to its submission, for plans
+    of kind OnPolicy: a slow environment then sends what it has, in rollouts of fewer steps; null:
+    rollouts always have all steps."""
     max_lag: int | None = Field(default=None, ge=0)
     """Placement agent: number of versions that the oldest step of an iteration can be behind the
     values that learn from it; older iterations are dropped, and counted. null: no limit."""

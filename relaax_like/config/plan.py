@@ -22,6 +22,7 @@ RETURN_STATISTIC = "return"
 # What a minibatch is made of: steps, or rollouts of one slot with all their steps in order.
 Unit = Literal["steps", "rollouts"]
 Placement = Literal["agent", "server"]
+OverriddenUse = Literal["cut", "only"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,9 @@ class OnPolicy:
       reward_discount: rewards are divided by the running deviation of their sums with this
         discount; None: they are taken as they are.
       offline: whether the algorithm can also learn from recorded files (`learner.offline`).
+      overridden: what becomes of steps where something else than the policy decided (`executed` of
+        the rlx protocol): "cut": they are not learned from, and the trace ends there as at a time
+        limit; "only": nothing else is learned from, as in behaviour cloning.
     """
 
     rollout_steps: int
@@ -62,6 +66,7 @@ class OnPolicy:
     update_norm: bool = False
     reward_discount: float | None = None
     offline: bool = False
+    overridden: OverriddenUse = "cut"
 
     def __post_init__(self) -> None:
         if not self.minibatch_size:
@@ -270,6 +275,12 @@ def get_rollout_steps(config: Any, task: str) -> int:
             f"{', '.join(steps)}; add one"
         )
     return steps[task]
+
+
+def get_overridden_use(config: Any, task: str) -> OverriddenUse:
+    """Returns what becomes of steps of a task whose action was overridden; see `OnPolicy`."""
+    plan = get_task_plan(config, task)
+    return plan.overridden if isinstance(plan, OnPolicy) else "cut"
 
 
 def learns_offline(config: Any) -> bool:

@@ -147,6 +147,35 @@ class ClientStatus:
     silent_sec: float = 0.0
 
 
+# Of one report, and of a status.
+MAX_SERVED_CLIENTS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedClient:
+    """One environment that an rlx server answers; see `relaax.v1.ServedClient`."""
+
+    name: str
+    session: str
+    slots: int
+    answers: int = 0
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    max_wait_ms: int = 0
+    late: int = 0
+    discarded_steps: int = 0
+    stall: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientsReport:
+    """What an rlx server tells about its clients; see `relaax.v1.ClientsReport`."""
+
+    server_id: str
+    clients: tuple[ServedClient, ...]
+    num_clients: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Status:
     """Numbers for people: `relaax status` and the progress line. See `relaax.v1.Status`."""
@@ -177,6 +206,8 @@ class Status:
     mirrored_global_t: int | None = None
     mirror_error: str = ""
     journal_error: str = ""
+    served: tuple[ServedClient, ...] = ()
+    served_clients: int = 0
 
 
 # A learner in the parameter server's process.

@@ -31,6 +31,7 @@ from relaax_like.core.manifest import Manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import (
+    ClientsReport,
     Counts,
     Experience,
     LearnerUpdate,
@@ -108,6 +109,10 @@ class ParameterServerBackend(abc.ABC):
     @abc.abstractmethod
     def status(self) -> Status:
         """Returns the current numbers."""
+
+    @abc.abstractmethod
+    def report_clients(self, report: ClientsReport) -> None:
+        """Takes an rlx server's numbers about its clients, for `status`."""
 
     @abc.abstractmethod
     def save_checkpoint(self) -> Path | None:

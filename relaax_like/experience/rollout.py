@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -66,6 +66,18 @@ class Rollout:
         return int(self.next_alive.size if self.valid is None else self.valid.sum())
 
 
+class Executed(NamedTuple):
+    """What was carried out instead of the actions that were given.
+
+    Attributes:
+      actions: name -> [k, ...], as the policy draws them.
+      overridden: [k] bool, slots where something else than the policy decided.
+    """
+
+    actions: Arrays
+    overridden: np.ndarray
+
+
 class RolloutBuffer:
     """Collects one rollout after another.
 
@@ -77,12 +89,24 @@ class RolloutBuffer:
     Arrays are made at the first step, in the shapes and dtypes that come; a finished rollout's
     arrays are given away and new ones made. Not thread-safe.
 
+    A slot can be absent from a step: the row is a hole, and its reward is added to that of the
+    slot's last row. If it is still absent when the rollout is complete, that last row moves to the
+    next rollout, as what follows it is not known yet.
+
     Args:
       steps: T.
       agents: [k] int64, the number of each slot; see `Rollout.starts`.
+      overridden: what becomes of steps whose action was overridden; see `OnPolicy`.
+
+    Attributes:
+      env_steps: steps that slots have taken in the unfinished rollout.
+      newest_env_steps: the same of the newest complete rollout; overridden ones count, too.
     """
 
-    def __init__(self, steps: int, agents: np.ndarray):
+    def __init__(self, steps: int, agents: np.ndarray, overridden: Literal["cut", "only"] = "cut"):
+        self.env_steps = 0
+        self.newest_env_steps = 0
+        self._overridden = overridden
         self._steps = steps
         self._slots = slots = len(agents)
         # Where the unfinished rollout begins; see `Rollout.starts`.
@@ -92,7 +116,11 @@ class RolloutBuffer:
         self._inputs: dict[str, np.ndarray] = {}
         self._joined: dict[str, int] = {}
         self._rewards = np.empty((0, slots, 1), np.float32)
-        self._finals: dict[int, dict[str, np.ndarray]] = {}
+        # What followed a row in these slots is not what the next row begins with.
+        self._followers: list[tuple[int, np.ndarray, dict[str, np.ndarray]]] = []
+        # None as long as no slot was absent and nothing was overridden.
+        self._holes: _Holes | None = None
+        self._states_before: Arrays = {}  # of the newest row
 
     @property
     def length(self) -> int:
@@ -107,6 +135,7 @@ class RolloutBuffer:
         states: Arrays,
         version: int,
         joined: Mapping[str, int] | None = None,
+        absent: np.ndarray | None = None,
     ) -> None:
         """Stores what was seen and done; `add_outcome` must follow.
 
@@ -118,6 +147,7 @@ class RolloutBuffer:
           version: of the values that acted.
           joined: inputs that are the newest observation joined, on the last axis, with those before
             it -> how many, 2 or more; each is stored once. The same at each call.
+          absent: [k] bool, slots that take no part in this step; None: there are none.
         """
         assert not self._waiting, "add_actions was called twice without an outcome in between"
         t = self._length
@@ -136,6 +166,14 @@ class RolloutBuffer:
         self._log_prob[t] = log_prob
         self._versions[t] = version
         self._waiting = True
+        if absent is not None and self._holes is None:
+            self._holes = self._make_holes()
+        if self._holes is not None:
+            self._note_absent(
+                self._holes, np.zeros(self._slots, bool) if absent is None else absent
+            )
+            self._holes.keep_states(states)
+        self._states_before = states
 
     def add_outcome(
         self,
@@ -143,6 +181,9 @@ class RolloutBuffer:
         next_alive: np.ndarray,
         next_inputs: Arrays,
         final_inputs: Arrays | None = None,
+        executed: Executed | None = None,
+        absent_next: np.ndarray | None = None,
+        is_due: bool = False,
     ) -> Rollout | None:
         """Stores what the actions led to.
 
@@ -152,6 +193,10 @@ class RolloutBuffer:
           next_inputs: name -> [k, ...]; where an episode ended the next one's first observation.
             Inputs that it lacks, as they are no observations, count as unchanged.
           final_inputs: name -> [k, ...], last observations of the slots that were truncated.
+          executed: what was carried out; None: the actions that were given.
+          absent_next: [k] bool, slots that are absent from the step that follows; None: none.
+          is_due: whether the rollout ends with this step, even if it has fewer than T; the rows
+            that it lacks are holes.
 
         Returns:
           The rollout when this was its last step, else None.
@@ -162,15 +207,24 @@ class RolloutBuffer:
             self._rewards = np.empty((self._steps, *rewards.shape), np.float32)
         self._rewards[t] = rewards
         self._next_alive[t] = next_alive
+        finals: dict[str, np.ndarray] = {}
         if final_inputs is not None:
-            finals = self._cut(final_inputs)
-            self._finals[t] = {name: np.array(array) for name, array in finals.items()}
+            finals = {name: np.array(array) for name, array in self._cut(final_inputs).items()}
+            self._followers.append((t, next_alive != ALIVE, finals))
+        self.env_steps += self._slots
+        if self._holes is None and (executed is not None or self._overridden == "only"):
+            self._holes = self._make_holes()
+        if self._holes is not None:
+            self._add_outcome_with_holes(self._holes, rewards, next_alive, finals, executed)
         self._length = t + 1
         self._waiting = False
-        return self._take(next_inputs) if self._length == self._steps else None
+        if self._length < self._steps and not is_due:
+            return None
+        return self._take(next_inputs, absent_next)
 
     def get_state(self) -> dict[str, Any]:
         """Returns the unfinished rollout, the actions that wait for their outcome included."""
+        assert self._holes is None, "environments of this process are always present"
         length = self._length
         stop = length + self._waiting
         if not stop:
@@ -183,7 +237,7 @@ class RolloutBuffer:
             "next_alive": self._next_alive[:length],
             "rewards": self._rewards[:length],
             "states": self._states,
-            "finals": [[t, finals] for t, finals in self._finals.items()],
+            "followers": [list(follower) for follower in self._followers],
             "starts": self._starts,
             "history": self._history,
             "joined": self._joined,
@@ -214,12 +268,15 @@ class RolloutBuffer:
         self._next_alive[:length] = state["next_alive"]
         self._rewards[:length] = rewards
         self._states = dict(state["states"])
-        self._finals = {int(t): dict(finals) for t, finals in state["finals"]}
+        self._followers = [(int(t), mask, dict(arrays)) for t, mask, arrays in state["followers"]]
+        self.env_steps = length * self._slots
 
     def discard(self) -> int:
         """Forgets the unfinished rollout; returns how many whole steps of a slot it had."""
         length, self._length, self._waiting = self._length, 0, False
-        self._finals = {}
+        self._followers = []
+        self._holes = None
+        self.env_steps = 0
         if length:
             self._starts = find_next_starts(self._starts, self._next_alive[:length])
         return length
@@ -232,7 +289,7 @@ class RolloutBuffer:
         self._log_prob = np.empty((steps, slots), np.float32)
         self._next_alive = np.empty((steps, slots), np.float32)
         self._versions = np.empty(steps, np.int64)
-        self._finals = {}
+        self._followers = []
 
     def _cut(self, inputs: Arrays) -> Arrays:
         """Returns the newest observation of inputs that are joined."""
@@ -243,10 +300,17 @@ class RolloutBuffer:
             for name, array in inputs.items()
         }
 
-    def _take(self, next_inputs: Arrays) -> Rollout:
-        next_inputs = self._cut(next_inputs)
+    def _take(self, next_inputs: Arrays, absent_next: np.ndarray | None) -> Rollout:
+        next_inputs, length = self._cut(next_inputs), self._length
         for name, array in self._inputs.items():
-            array[-1] = next_inputs.get(name, array[-2])
+            array[length] = next_inputs.get(name, array[length - 1])
+        if self._holes is None and (absent_next is not None or length < self._steps):
+            self._holes = self._make_holes()
+        if self._holes is not None:
+            absent = np.zeros(self._slots, np.bool_) if absent_next is None else absent_next
+            self._note_return(self._holes, absent, length)
+            self._carry(self._holes, absent)
+            self._fill_rest(self._holes)
         rollout = Rollout(
             inputs={name: array[:-1] for name, array in self._inputs.items()},
             next_inputs={name: self._shift(name) for name in self._inputs},
@@ -256,23 +320,212 @@ class RolloutBuffer:
             log_prob=self._log_prob,
             states=self._states,
             versions=self._versions,
+            valid=None if self._holes is None else self._holes.valid,
             starts=self._starts,
             history=self._history,
         )
-        self._starts = find_next_starts(self._starts, self._next_alive)
+        self.newest_env_steps, self.env_steps = self.env_steps, 0
+        if self._holes is not None:
+            self._holes = self._holes.make_next()
+        self._starts = find_next_starts(self._starts, self._next_alive[:length])
         self._inputs = {}
         self._length = 0
         return rollout
 
     def _shift(self, name: str) -> np.ndarray:
         array = self._inputs[name][1:]
-        if not self._finals:
+        if not self._followers:
             return array
         array = array.copy()
-        for t, finals in self._finals.items():
-            ended = self._next_alive[t] != ALIVE
-            array[t, ended] = finals.get(name, self._inputs[name][t])[ended]
+        for t, slots, following in self._followers:
+            array[t, slots] = following.get(name, self._inputs[name][t])[slots]
         return array
+
+    # Holes.
+
+    def _make_holes(self) -> "_Holes":
+        """Returns those of a rollout that had none up to now."""
+        t = self._length
+        last_rows = np.full(self._slots, -1)
+        if t:
+            last_rows[self._next_alive[t - 1] == ALIVE] = t - 1
+        states = {name: np.array(array) for name, array in self._states_before.items()}
+        return _Holes(np.ones((self._steps, self._slots), np.bool_), last_rows, states)
+
+    def _note_absent(self, holes: "_Holes", absent: np.ndarray) -> None:
+        """Notes who is absent from the row that `add_actions` has just stored."""
+        t = self._length
+        holes.absent = absent
+        holes.valid[t] = ~absent
+        if t == 0 and holes.carried is not None:
+            self._place_carried(holes, holes.carried)
+        self._note_return(holes, absent, t)
+
+    def _note_return(self, holes: "_Holes", absent: np.ndarray, t: int) -> None:
+        """Notes what the last rows of slots have led to that are present again, in row t."""
+        back = ~absent & (holes.last_rows >= 0) & (holes.last_rows < t - 1)
+        for row in np.unique(holes.last_rows[back]):
+            slots = back & (holes.last_rows == row)
+            seen = {name: np.array(array[t]) for name, array in self._inputs.items()}
+            self._followers.append((int(row), slots, seen))
+
+    def _place_carried(self, holes: "_Holes", carried: "_Carried") -> None:
+        slots = carried.slots & holes.absent
+        for stored, arrays in ((self._inputs, carried.inputs), (self._actions, carried.actions)):
+            for name, array in arrays.items():
+                stored[name][0, slots] = array[slots]
+        for name, array in carried.states.items():
+            self._states[name][slots] = array[slots]
+        self._log_prob[0, slots] = carried.log_prob[slots]
+        self._versions[0] = min(self._versions[0], carried.version)
+        holes.valid[0, slots] = True
+        holes.last_rows[slots] = 0
+
+    def _add_outcome_with_holes(
+        self,
+        holes: "_Holes",
+        rewards: np.ndarray,
+        next_alive: np.ndarray,
+        finals: Arrays,
+        executed: Executed | None,
+    ) -> None:
+        t, absent, last_rows = self._length, holes.absent, holes.last_rows
+        ended = next_alive != ALIVE
+        self.env_steps -= int(absent.sum())
+        if absent.any():
+            self._rewards[t, absent] = 0.0
+            if t == 0 and holes.carried is not None:
+                slots = holes.carried.slots & absent
+                self._rewards[0, slots] = holes.carried.rewards[slots]
+            waiting = np.flatnonzero(absent & (last_rows >= 0))
+            rows = last_rows[waiting]
+            self._rewards[rows, waiting] += rewards[waiting]
+            self._next_alive[t, waiting] = ALIVE
+            # After that: a row that was carried is row t.
+            self._next_alive[rows, waiting] = next_alive[waiting]
+            for row, slot in zip(rows, waiting, strict=True):
+                if ended[slot] and finals:
+                    self._followers.append((int(row), np.arange(len(ended)) == slot, dict(finals)))
+        played = ~absent
+        if self._overridden == "only":
+            holes.valid[t] = False
+        if executed is not None:
+            overridden = executed.overridden & played
+            played &= ~self._take_executed(holes, executed.actions, overridden)
+        last_rows[played] = t
+        last_rows[ended] = -1
+        holes.carried = None
+
+    def _take_executed(
+        self, holes: "_Holes", actions: Arrays, overridden: np.ndarray
+    ) -> np.ndarray:
+        """Returns the slots whose trace is cut."""
+        t = self._length
+        for name, array in actions.items():
+            self._actions[name][t, overridden] = array[overridden]
+        if self._overridden == "only":
+            self._log_prob[t, overridden] = 0.0
+            holes.valid[t] = overridden
+            return np.zeros_like(overridden)
+        holes.valid[t, overridden] = False
+        slots = np.flatnonzero(overridden & (holes.last_rows >= 0))
+        rows = holes.last_rows[slots]
+        self._next_alive[rows, slots] = TRUNCATED
+        row = self._next_alive[t]
+        row[overridden & (row == ALIVE)] = TRUNCATED
+        holes.last_rows[overridden] = -1
+        # What begins behind it begins with an empty memory.
+        begins = overridden & ~holes.valid[:t].any(0)
+        for array in self._states.values():
+            array[begins] = 0.0
+        return overridden
+
+    def _fill_rest(self, holes: "_Holes") -> None:
+        """Makes the rows that a rollout lacks holes."""
+        length = self._length
+        holes.valid[length:] = False
+        self._versions[length:] = self._versions[length - 1]
+        self._next_alive[length:] = ALIVE
+        for array in self._inputs.values():
+            array[length + 1 :] = 0
+        for array in (self._rewards, self._log_prob, *self._actions.values()):
+            array[length:] = 0
+
+    def _carry(self, holes: "_Holes", absent_next: np.ndarray) -> None:
+        """Moves rows to the next rollout: of slots that are absent, and whose episode goes on."""
+        holes.carried = None
+        slots = absent_next & (holes.last_rows >= 0)
+        if self._overridden == "only" or not slots.any():  # a clone needs no successors
+            return
+        rows, all_slots = np.maximum(holes.last_rows, 0), np.arange(self._slots)
+        holes.carried = _Carried(
+            slots=slots,
+            inputs={name: array[rows, all_slots] for name, array in self._inputs.items()},
+            actions={name: array[rows, all_slots] for name, array in self._actions.items()},
+            log_prob=self._log_prob[rows, all_slots],
+            rewards=self._rewards[rows, all_slots],
+            states={name: np.array(array) for name, array in holes.states.items()},
+            version=int(self._versions[rows[slots]].min()),
+        )
+        holes.valid[rows[slots], np.flatnonzero(slots)] = False
+
+
+class _Carried(NamedTuple):
+    """Rows of the rollout before, one of each slot; those of `slots` count.
+
+    Attributes:
+      slots: [k] bool.
+      inputs: name -> [k, ...].
+      actions: name -> [k, ...].
+      log_prob: [k].
+      rewards: [k, r].
+      states: name -> [k, ...].
+      version: the oldest.
+    """
+
+    slots: np.ndarray
+    inputs: Arrays
+    actions: Arrays
+    log_prob: np.ndarray
+    rewards: np.ndarray
+    states: Arrays
+    version: int
+
+
+class _Holes:
+    """Which rows of the unfinished rollout are learned from, and what must be known for it.
+
+    Attributes:
+      valid: [T, k] bool.
+      absent: [k] bool, from the newest row.
+      last_rows: [k], the newest row of each slot that its next reward, or its next observation,
+        belongs to; -1: there is none.
+      states: name -> [k, ...], the memory before the newest row that each slot took part in.
+      carried: rows that the rollout before has left.
+    """
+
+    def __init__(self, valid: np.ndarray, last_rows: np.ndarray, states: dict[str, np.ndarray]):
+        self.valid = valid
+        self.absent = np.zeros(valid.shape[1], np.bool_)
+        self.last_rows = last_rows
+        self.states = states
+        self.carried: _Carried | None = None
+
+    def keep_states(self, states: Arrays) -> None:
+        """Takes the memory before the newest row, of the slots that are not absent from it."""
+        present = ~self.absent
+        for name, array in states.items():
+            if name in self.states:
+                self.states[name][present] = array[present]
+            else:
+                self.states[name] = np.array(array)
+
+    def make_next(self) -> "_Holes":
+        """Returns those of the next rollout."""
+        last_rows = np.full_like(self.last_rows, -1)
+        following = _Holes(np.ones_like(self.valid), last_rows, self.states)
+        following.carried = self.carried
+        return following
 
 
 def concatenate(rollouts: Sequence[Rollout]) -> Rollout:

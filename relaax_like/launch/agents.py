@@ -54,11 +54,13 @@ class BesideLearner:
       link: to the learner; not started yet.
       metrics: the agents' recorder.
       ahead: rollouts that an agent may be ahead of it.
+      max_segment_sec: see `OnlineHelper`.
     """
 
     link: ChildLearner | RemoteLearners
     metrics: Metrics
     ahead: int
+    max_segment_sec: float | None = None
 
 
 def make_remote_learners(
@@ -96,6 +98,14 @@ def make_remote_learners(
         )
 
     return RemoteLearners(make_learner)
+
+
+def make_beside_learner(
+    experiment: Experiment, link: ChildLearner | RemoteLearners, metrics: Metrics
+) -> BesideLearner:
+    """Returns what agents need of a learner in another process, as the settings say."""
+    learner = experiment.learner
+    return BesideLearner(link, metrics, learner.max_rollouts_ahead or 0, learner.max_segment_sec)
 
 
 def make_agent_host(
@@ -194,7 +204,9 @@ def make_agent_host(
         )
         for task, actor in actors.items()
     }
-    return BatchHost(config, lambda: beside_processors, agent_class, beside.ahead)
+    return BatchHost(
+        config, lambda: beside_processors, agent_class, beside.ahead, beside.max_segment_sec
+    )
 
 
 def validate_values(experiment: Experiment, model: Any, values: Sequence[np.ndarray]) -> None:

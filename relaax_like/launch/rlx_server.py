@@ -1,6 +1,7 @@
 """The rlx server's process."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -14,11 +15,13 @@ from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment, RlxServerConfig
 from relaax_like.core.metrics import Metrics
+from relaax_like.core.records import ClientsReport
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch.agents import (
     BesideLearner,
     has_plain_agents,
     make_agent_host,
+    make_beside_learner,
     make_remote_learners,
 )
 from relaax_like.launch.metrics import make_agent_metrics
@@ -60,6 +63,7 @@ logger = logging.getLogger(__name__)
 # A client that says hello while there is no parameter server is asked to come back.
 _HELLO_WAIT_SEC = 5.0
 _POLL_SEC = 1.0
+_REPORT_SEC = 2.0
 _LEARNER = "relaax_like.launch.learner_main"
 
 
@@ -138,7 +142,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
         def make_client(client_id: str) -> ParameterServerClient:
             return link.parameter_server_stub(client_id, metrics, _HELLO_WAIT_SEC)
 
-        beside = BesideLearner(learner, metrics, experiment.learner.max_rollouts_ahead or 0)
+        beside = make_beside_learner(experiment, learner, metrics)
         host: AgentHost
         if experiment.algorithm.lacks_spaces:
             host = _make_late_host(experiment, make_client, beside, link, shutdown)
@@ -151,6 +155,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
             ask = _ask_for_spaces if isinstance(host, LateHost) else _ask_for_manifest
             if _announce_link(link, ask, shutdown) and _wait_for_learner(host, learner, shutdown):
                 reporter.report(Event.READY)
+                _report_clients(server, link, shutdown)
 
         try:
             serve_until_stopped(server, settings, shutdown, announce)
@@ -300,6 +305,17 @@ def _wait_for_learner(
         if learner.wait_loaded(_POLL_SEC):
             return True
     return False
+
+
+def _report_clients(server: RlxServer, link: Link, shutdown: Shutdown) -> None:
+    """Tells the parameter server about the clients until this process ends, for `relaax status`."""
+    server_id = make_client_id("rlx")
+    while not shutdown.requested.wait(_REPORT_SEC):
+        clients, num_clients = server.describe_clients()
+        with contextlib.suppress(RelaaxError):  # it is away; the next report follows
+            link.report_clients(
+                ClientsReport(server_id=server_id, clients=tuple(clients), num_clients=num_clients)
+            )
 
 
 def _make_environment() -> dict[str, str]:

@@ -15,7 +15,11 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
 from relaax_like.core.roles import ParameterServerClient
-from relaax_like.launch.agents import BesideLearner, make_agent_host, make_remote_learners
+from relaax_like.launch.agents import (
+    make_agent_host,
+    make_beside_learner,
+    make_remote_learners,
+)
 from relaax_like.launch.local import LocalAgents, open_slots
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.process import (
@@ -91,7 +95,7 @@ def play(
                 learner = make_remote_learners(
                     link, name, _SERVER_WAIT_SEC, shutdown, sampling.get_sec
                 )
-                beside = BesideLearner(learner, metrics, experiment.learner.max_rollouts_ahead or 0)
+                beside = make_beside_learner(experiment, learner, metrics)
             host = make_agent_host(experiment, make_client, client_id=name, beside=beside)
             # Whoever takes the place of a worker that died plays other episodes.
             purpose = f"{name} from step {link.status().global_t}"

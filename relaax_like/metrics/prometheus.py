@@ -40,6 +40,7 @@ _GAUGES = {
         "unsynced_records",
         "Acknowledged pushes that are not synced; a power failure would lose them.",
     ),
+    "environments": ("served_clients", "Environments that are connected to rlx servers."),
     "held_back_gradients": ("held_back", "Gradients held back until others arrive."),
     "resident_memory_bytes": ("resident_bytes", "Resident memory of the process in bytes."),
 }
@@ -82,6 +83,31 @@ class StatusCollector(Collector):
             if client.staleness is not None:
                 staleness.add_metric([client.client_id], client.staleness)
         yield staleness
+        yield from _describe_served(status)
+
+
+def _describe_served(status: Status) -> Iterator[Metric]:
+    labels = ["client", "session"]
+    late = CounterMetricFamily(
+        "relaax_late_answers", "Answers that took longer than max_wait_ms.", labels=labels
+    )
+    discarded = CounterMetricFamily(
+        "relaax_discarded_steps",
+        "Environment steps that were counted but not learned from.",
+        labels=labels,
+    )
+    p99 = GaugeMetricFamily(
+        "relaax_answer_seconds_p99",
+        "99th percentile of the time from a complete step to its answer.",
+        labels=labels,
+    )
+    for client in status.served:
+        names = [client.name, client.session]
+        late.add_metric(names, client.late)
+        discarded.add_metric(names, client.discarded_steps)
+        if client.p99_ms is not None:
+            p99.add_metric(names, client.p99_ms / 1e3)
+    yield from (late, discarded, p99)
 
 
 class PrometheusPage:

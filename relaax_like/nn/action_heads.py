@@ -176,6 +176,22 @@ def actions_to_wire(space: Space, actions: np.ndarray) -> np.ndarray:
     return actions
 
 
+def actions_from_wire(space: Space, actions: np.ndarray) -> np.ndarray:
+    """Converts what an environment took to a distribution's actions; see `actions_to_wire`.
+
+    Args:
+      space: the leaf.
+      actions: `[B, *space.shape]` of the space's dtype.
+
+    Returns:
+      `[B]` (Discrete) or `[B, d]`, int64 or float32.
+    """
+    if isinstance(space, Discrete):
+        return actions.astype(np.int64) - space.start
+    dtype = np.float32 if isinstance(space, Box) else np.int64
+    return actions.reshape(len(actions), -1).astype(dtype)
+
+
 def _make(module: Any, space: Space, parameters: Any, log_std: Any, bounded: bool) -> Any:
     """Builds a distribution out of one of the twin modules, which have the same names."""
     if isinstance(space, Discrete):

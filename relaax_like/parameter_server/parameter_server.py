@@ -17,6 +17,7 @@ from relaax_like.config.combine import CombineConfig
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import (
+    ClientsReport,
     Counts,
     Episode,
     Lease,
@@ -44,6 +45,7 @@ from relaax_like.parameter_server.push_journal import JOURNAL_INDEX, Durability,
 from relaax_like.parameter_server.records import Position, Record
 from relaax_like.parameter_server.replies import Answered, Replies
 from relaax_like.parameter_server.saver import Saver
+from relaax_like.parameter_server.served_clients import ServedClients
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, EpisodeMeans, Statistics
@@ -148,6 +150,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         # Without a folder that counts starts, the time of day grows from start to start.
         self._epoch = snapshots.epoch if snapshots else time.time_ns() // 1_000_000
         self._statistics = Statistics(target.episodes if target else DEFAULT_WINDOW, clock)
+        self._served = ServedClients(clock)
         self._curves = OptimizerCurves(metrics, clock)
         self._replies = Replies()  # written under _record_lock
         self._combiner = Combiner(combine or CombineConfig(), store.manifest, clock)
@@ -367,6 +370,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         statistics, saver = self._statistics, self._saver
         saved = None if saver is None else saver.saved
         means = statistics.means
+        served, served_clients = self._served.find()
         return Status(
             global_t=global_t,
             version=values.version,
@@ -394,7 +398,13 @@ class ParameterServer(ParameterServerBackend, Publisher):
             mirrored_global_t=None if self._mirror is None else self._mirror.status.newest_global_t,
             mirror_error="" if self._mirror is None else self._mirror.status.error,
             journal_error="" if self._journal is None else self._journal.failed,
+            served=served,
+            served_clients=served_clients,
         )
+
+    def report_clients(self, report: ClientsReport) -> None:
+        """Takes an rlx server's numbers about its clients, for `status`."""
+        self._served.take(report)
 
     @property
     def _durability(self) -> Durability:

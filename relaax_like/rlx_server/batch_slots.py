@@ -11,8 +11,15 @@ from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.agent.history import ObservationHistory
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.records import Episode
-from relaax_like.nn.action_heads import actions_to_wire
-from relaax_like.rlx_server.slot_agents import AgentFailure, BatchAgents, Decision
+from relaax_like.experience.rollout import Executed
+from relaax_like.nn.action_heads import actions_from_wire, actions_to_wire
+from relaax_like.rlx_server.slot_agents import (
+    EXECUTED,
+    PRESENT,
+    AgentFailure,
+    BatchAgents,
+    Decision,
+)
 from relaax_like.rlx_server.transition import Arrays, Transition
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import Spaces
@@ -30,6 +37,7 @@ class BatchSlots(BatchAgents):
       shapes: leaf -> shape of one observation as the model's inputs have it, where it comes in
         another.
       starts: leaf -> what its integers begin at, where the model's begin at 0.
+      cuts_traces: whether the plan can learn from steps with holes between them.
       history: joins the newest observations; None: the model sees one.
       on_ready: called, from any thread, when `ready` has become True.
       exploit: the training's end does not concern the client.
@@ -45,6 +53,7 @@ class BatchSlots(BatchAgents):
         exploit: bool = False,
         history: ObservationHistory | None = None,
         starts: Mapping[str, int] | None = None,
+        cuts_traces: bool = True,
     ):
         self._agent = make_agent(on_ready)
         self._processor = processor
@@ -58,6 +67,18 @@ class BatchSlots(BatchAgents):
             self._agent.observation_history = history.length
         self._rewards = max(part.stop for part in processor.reward_columns.values())
         self._all_begin = False
+        self.unsupported = self._find_unsupported(cuts_traces)
+        self._given: Arrays = {}  # newest actions
+
+    def _find_unsupported(self, cuts_traces: bool) -> dict[str, str]:
+        both = (PRESENT, EXECUTED)
+        if not self._agent.can_be_absent:
+            return dict.fromkeys(both, "the agents of this algorithm store steps themselves")
+        if not (cuts_traces or self._exploit):
+            return dict.fromkeys(both, "the algorithm's plan needs complete episodes")
+        if self._history is None:
+            return {}
+        return {PRESENT: f"observation_history is {self._history.length}, expected 1"}
 
     @property
     def remembers(self) -> bool:
@@ -68,6 +89,11 @@ class BatchSlots(BatchAgents):
     def ready(self) -> bool:  # type: ignore[override]
         """Whether the pending step can be answered now."""
         return not self._agent.waiting
+
+    @property
+    def discarded_steps(self) -> int:  # type: ignore[override]
+        """Environment steps that were not learned from, as no learner was ready."""
+        return self._agent.discarded_steps
 
     def observe(self, transition: Transition) -> None:
         """Hands what happened to the agent."""
@@ -84,14 +110,20 @@ class BatchSlots(BatchAgents):
         finals = self._shape(transition.final_observations)
         if self._history is not None and finals is not None:
             finals = self._history.join_finals(finals)
+        executed = self._find_executed(transition)
+        begins = transition.ended
+        if executed is not None and self._agent.cuts_overridden:
+            begins = executed.overridden if begins is None else begins | executed.overridden
         self._agent.observe(
-            self._join(self._shape(transition.observations), transition.ended),
+            self._join(self._shape(transition.observations), begins),
             transition.rewards,
             transition.terminated,
             transition.truncated,
             transition.ended,
             finals,
             [Episode(e.episode_return, e.length) for e in transition.episodes],
+            executed,
+            transition.absent,
         )
 
     def request(self) -> Request | None:
@@ -107,11 +139,8 @@ class BatchSlots(BatchAgents):
         actions = self._agent.take(prediction)
         if actions is None:
             return None
-        return Decision(
-            actions={k: self._to_wire(k, array) for k, array in actions.items()},
-            finished="",
-            version=prediction.version,
-        )
+        self._given = {k: self._to_wire(k, array) for k, array in actions.items()}
+        return Decision(actions=self._given, finished="", version=prediction.version)
 
     def take_state(self) -> dict[str, Any] | None:
         """Takes away what the agent needs to go on, after `observe`; see `BatchAgent`."""
@@ -161,6 +190,21 @@ class BatchSlots(BatchAgents):
             ended = np.ones(len(next(iter(observations.values()))), np.bool_)
             self._all_begin = False
         return self._history.add(observations, ended)
+
+    def _find_executed(self, transition: Transition) -> Executed | None:
+        """Returns what was carried out, where it was not what the policy decided."""
+        executed, overridden = transition.executed, transition.overridden
+        if executed is None:
+            return None
+        if overridden is None:
+            overridden = np.zeros(len(next(iter(executed.values()))), np.bool_)
+            for name, array in executed.items():
+                others = (array != self._given[name]).reshape(len(array), -1)
+                overridden |= others.any(1)
+        if not overridden.any():
+            return None
+        actions = {n: actions_from_wire(self._action_spaces[n], a) for n, a in executed.items()}
+        return Executed(actions, overridden)
 
     def _finished(self) -> str:
         return "" if self._exploit else self._processor.finished

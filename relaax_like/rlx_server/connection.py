@@ -44,6 +44,8 @@ _LINGER_SEC = 2.0
 # Room for a message of most clients; larger ones make room for themselves.
 _INPUT_BYTES = 1 << 15
 _ABORT_SEC = 10.0
+# Who has been silent for longer is named.
+_STALL_SEC = 10.0
 # A client that waits is told so often that the server is alive.
 _PING_SEC = 5.0
 _MAX_UNWANTED = 4 << 20
@@ -81,14 +83,15 @@ class Connection(asyncio.BufferedProtocol):
         self._input = bytearray(_INPUT_BYTES)
         self._start = self._end = 0
         self._unwanted = 0
-        # Complete messages in _input that wait for their turn.
-        self._queue: deque[Body] = deque()
+        # Complete messages in _input that wait for their turn, and when they came.
+        self._queue: deque[tuple[Body, float]] = deque()
         self._turn_due = False
         self._reading = True
         self._resting = False  # nothing is read yet
         # Whether the message at hand came after Ready.
         self._greeted = False
         self._pinged_at = 0.0
+        self._logged_silence = 0.0  # `last_heard` of the newest silence that was logged
         self._busy = False
         self._closing = False
         self._client_done = False
@@ -182,6 +185,35 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
+
+    def describe_stall(self, now: float) -> str:
+        """Says which side has been silent for long, and its last message; "": neither has.
+
+        Args:
+          now: monotonic seconds.
+        """
+        silent = now - self.last_heard
+        if silent <= _STALL_SEC or self._closing or not self.session.greeted:
+            return ""
+        last = self.session.last_message
+        if self._busy:
+            return (
+                f"the server has not answered for {silent:.0f} s; it waits for "
+                f"{self.session.describe_wait()}; last message of the client: {last}"
+            )
+        return f"the client has been silent for {silent:.0f} s; its last message: {last}"
+
+    def log_stall(self, now: float) -> None:
+        """Logs which side is silent, once for each silence.
+
+        Args:
+          now: monotonic seconds.
+        """
+        if self._logged_silence == self.last_heard:
+            return
+        if stall := self.describe_stall(now):
+            self._logged_silence = self.last_heard
+            self._warn(stall)
 
     @property
     def busy(self) -> bool:
@@ -297,9 +329,9 @@ class Connection(asyncio.BufferedProtocol):
                 continue
             if self._end - body < length:
                 break
-            self._queue.append(data[body : body + length])
             # Complete messages only: single bytes now and then do not keep a connection alive.
             self.last_heard = time.monotonic()
+            self._queue.append((data[body : body + length], self.last_heard))
             self._start = body + length
         if len(self._queue) > _MAX_QUEUED:
             raise ProtocolError(
@@ -349,23 +381,23 @@ class Connection(asyncio.BufferedProtocol):
     def _next(self) -> None:
         """Handles one message, and leaves what follows it to the loop's next turn."""
         if self._queue and not (self._busy or self._closing or self._turn_due):
-            self._handle(self._queue.popleft())
+            self._handle(*self._queue.popleft())
         if not self._queue and self._start == self._end:
             self._start = self._end = 0
             if len(self._input) > _INPUT_BYTES:
                 self._input = bytearray(_INPUT_BYTES)
         self._set_reading()
 
-    def _handle(self, body: Body) -> None:
+    def _handle(self, body: Body, received_at: float) -> None:
         self._busy = True
         self._greeted = self.session.greeted
         if self.session.blocking:
-            self._run(self._receive_in_thread, bytes(body))
+            self._run(self._receive_in_thread, bytes(body), received_at)
             return
         began = time.perf_counter()
         mark = tracing.begin()
         try:
-            answer = self.session.receive(body)
+            answer = self.session.receive(body, received_at)
         except ProtocolError as error:
             self.fail(error)
             return
@@ -417,13 +449,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._client_done and not (self._queue or self._busy or self._closing):
             self._close_soon()
 
-    def _receive_in_thread(self, body: bytes) -> None:
+    def _receive_in_thread(self, body: bytes, received_at: float) -> None:
         loop = self._server.loop
         greeted = self.session.greeted
         began = time.perf_counter()
         try:
             with tracing.span("agent step"):
-                answer = self.session.receive(body)
+                answer = self.session.receive(body, received_at)
                 while self.session.points.store():
                     pass
         except ProtocolError as error:

@@ -39,10 +39,20 @@ class EpisodeMeter:
         self._returns[:] = state["returns"]
         self._began[:] = self._steps - state["lengths"]
 
-    def add(self, rewards: np.ndarray, ended: np.ndarray | None) -> tuple[SlotEpisode, ...]:
-        """Takes `[k, r]` rewards and `[k]` bool ends (None: nowhere); returns what ended."""
+    def add(
+        self, rewards: np.ndarray, ended: np.ndarray | None, absent: np.ndarray | None = None
+    ) -> tuple[SlotEpisode, ...]:
+        """Takes what happened in a step; returns the episodes that ended.
+
+        Args:
+          rewards: `[k, r]`.
+          ended: `[k]` bool; None: nowhere.
+          absent: `[k]` bool, slots that did not act in this step; None: all did.
+        """
         self._returns += rewards[:, 0] if rewards.shape[1] == 1 else rewards.sum(axis=1)
         self._steps += 1
+        if absent is not None:
+            self._began[absent] += 1  # the step is not one of their episodes
         if ended is None:
             return ()
         slots = np.flatnonzero(ended)

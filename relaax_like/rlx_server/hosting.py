@@ -11,9 +11,14 @@ from relaax_like.agent.agent import Agent
 from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
 from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.agent.history import ObservationHistory
-from relaax_like.agent.online_helper import OnlineHelper
+from relaax_like.agent.online_helper import AGENT_SHARE, OnlineHelper
 from relaax_like.bridge.client import make_client_id
-from relaax_like.config.plan import get_rollout_steps
+from relaax_like.config.plan import (
+    OnPolicy,
+    get_overridden_use,
+    get_rollout_steps,
+    get_task_plan,
+)
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.rlx_server.batch_slots import BatchSlots
@@ -51,6 +56,7 @@ class AgentHost(abc.ABC):
             greeting.slots,
             client_id=make_client_id(greeting.client_name),
             exploit=greeting.exploit,
+            max_wait_sec=greeting.max_wait_sec,
         )
 
     @abc.abstractmethod
@@ -62,6 +68,7 @@ class AgentHost(abc.ABC):
         *,
         client_id: str,
         exploit: bool = False,
+        max_wait_sec: float | None = None,
     ) -> SlotAgents:
         """Builds the agents of k slots.
 
@@ -71,9 +78,11 @@ class AgentHost(abc.ABC):
           slots: k.
           client_id: of the agents.
           exploit: best actions, nothing learned.
+          max_wait_sec: longest time from a step to its answer; None: no limit.
 
         Raises:
           ProtocolError: SPACE_MISMATCH, when the algorithm cannot use the spaces.
+          InvalidInputError: agents that can block have a limit.
           ServerUnavailableError: the parameter server cannot be reached.
         """
 
@@ -94,6 +103,7 @@ class BatchHost(AgentHost):
         started yet.
       agent_class: of the agents.
       rollouts_ahead: see `OnlineHelper`.
+      max_segment_sec: see `OnlineHelper`; for plans that can learn from steps with holes.
     """
 
     def __init__(
@@ -102,11 +112,13 @@ class BatchHost(AgentHost):
         make_processors: Callable[[], Mapping[str, ComputationDataProcessor]],
         agent_class: type[BatchAgent] = SimpleRLAgent,
         rollouts_ahead: int = 0,
+        max_segment_sec: float | None = None,
     ):
         super().__init__()
         self._config = config
         self._agent_class = agent_class
         self._rollouts_ahead = rollouts_ahead
+        self._max_segment_sec = max_segment_sec
         self._make_processors = make_processors
         self._lock = threading.Lock()  # guards the making of _processors
         self._processors: Mapping[str, ComputationDataProcessor] = {}
@@ -120,6 +132,7 @@ class BatchHost(AgentHost):
         *,
         client_id: str,
         exploit: bool = False,
+        max_wait_sec: float | None = None,
     ) -> SlotAgents:
         """Builds one agent for all slots."""
         _validate_spaces(self._config, observation_spaces, action_spaces)
@@ -139,7 +152,7 @@ class BatchHost(AgentHost):
             name: shape for name, shape in shapes.items() if shape != observation_spaces[name].shape
         }
         return BatchSlots(
-            lambda on_ready: self.make_agent(slots, not exploit, on_ready, client_id),
+            lambda on_ready: self.make_agent(slots, not exploit, on_ready, client_id, max_wait_sec),
             processors[self._main_task],
             action_spaces,
             reshaped,
@@ -147,6 +160,7 @@ class BatchHost(AgentHost):
             exploit,
             history,
             _find_starts(self._config, observation_spaces),
+            self._takes_holes(self._main_task),
         )
 
     def make_agent(
@@ -155,6 +169,7 @@ class BatchHost(AgentHost):
         learning: bool = True,
         on_learned: Callable[[], None] | None = None,
         client: str = "",
+        max_wait_sec: float | None = None,
     ) -> BatchAgent:
         """Builds an agent by itself; for scripts, which call its `run`.
 
@@ -163,10 +178,12 @@ class BatchHost(AgentHost):
           learning: see `BatchAgent`.
           on_learned: see `OnlineHelper`.
           client: as of `OnlineHelper`.
+          max_wait_sec: longest time from a step to its answer; None: no limit.
 
         Raises:
           ServerUnavailableError: the parameter server cannot be reached.
         """
+        wait_sec = None if max_wait_sec is None else max_wait_sec * AGENT_SHARE
         helpers = {
             task: OnlineHelper(
                 processor,
@@ -174,7 +191,10 @@ class BatchHost(AgentHost):
                 get_rollout_steps(self._config, task),
                 ahead=self._rollouts_ahead,
                 on_learned=on_learned,
+                max_wait_sec=wait_sec,
                 client=client,
+                overridden=get_overridden_use(self._config, task),
+                max_segment_sec=self._max_segment_sec if self._takes_holes(task) else None,
             )
             for task, processor in self._get_processors().items()
         }
@@ -217,6 +237,9 @@ class BatchHost(AgentHost):
             parts = self._processors[task].predict([requests[i] for i in chosen])
             answers.update(zip(chosen, parts, strict=True))
         return [answers[i] for i in range(len(requests))]
+
+    def _takes_holes(self, task: str) -> bool:
+        return isinstance(get_task_plan(self._config, task), OnPolicy)
 
     @property
     def _main_task(self) -> str:
@@ -289,8 +312,15 @@ class PlainHost(AgentHost):
         *,
         client_id: str,
         exploit: bool = False,
+        max_wait_sec: float | None = None,
     ) -> SlotAgents:
         """Builds one plain agent per slot."""
+        if max_wait_sec is not None:
+            raise InvalidInputError(
+                "max_wait_ms: the agents of this algorithm run their own code (agent.py), which "
+                "can block; connect without max_wait, or derive Agent from BatchAgent",
+                "max_wait_ms",
+            )
         _validate_spaces(self._config, observation_spaces, action_spaces)
         clients = [self._make_client(f"{client_id}-{slot}") for slot in range(slots)]
         if exploit:

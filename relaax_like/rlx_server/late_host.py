@@ -53,6 +53,7 @@ class LateHost(AgentHost):
         *,
         client_id: str,
         exploit: bool = False,
+        max_wait_sec: float | None = None,
     ) -> SlotAgents:
         """Builds the agents of k slots; the first client that trains defines the run's spaces.
 
@@ -68,7 +69,12 @@ class LateHost(AgentHost):
         if not self._wait_loaded(host, end - time.monotonic()):
             raise ServerUnavailableError("the learner is not ready; retry later")
         return host.make_slot_agents(
-            observation_spaces, action_spaces, slots, client_id=client_id, exploit=exploit
+            observation_spaces,
+            action_spaces,
+            slots,
+            client_id=client_id,
+            exploit=exploit,
+            max_wait_sec=max_wait_sec,
         )
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from relaax_like.agent.online_helper import AGENT_SHARE
 from relaax_like.core.prediction import Prediction, Request
+from relaax_like.core.records import MAX_SERVED_CLIENTS, ServedClient
 from relaax_like.rlx_server.admission import Admission, Newcomer
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, LogBudget, shorten
 from relaax_like.rlx_server.connection import Connection
@@ -35,6 +37,9 @@ _GREETING_DELAY_SEC = 0.5
 _MANY_FAILURES = 50
 # Longest wait for sessions to close; the runner kills 5 s after it asked.
 _STOP_SEC = 3.0
+
+# The shortest delay of an event loop.
+_TICK_SEC = 0.001
 
 Predict = Callable[[Sequence[Request]], list[Prediction]]
 
@@ -94,6 +99,7 @@ class RlxServer:
         self._pending: list[Connection] = []
         self._waiting: set[Connection] = set()
         self._flush_scheduled = False
+        self._has_slow_predictions = False
         # (name, address) of a client -> when its session failed.
         self._failures: dict[tuple[str, str], float] = {}
         self._failures_of: Counter[str] = Counter()  # by address
@@ -122,6 +128,18 @@ class RlxServer:
         """Returns how many seconds such a client waits for the answer to its hello."""
         failed = self._failures.get((client_name, address), float("-inf"))
         return _GREETING_DELAY_SEC if time.monotonic() - failed < _FAILURE_SEC else 0.0
+
+    def describe_clients(self) -> tuple[list[ServedClient], int]:
+        """Returns the numbers of at most 100 clients, and how many there are; from any thread.
+
+        Those that are silent, or have the most late answers, come first.
+        """
+        now = time.monotonic()
+        served = [c for c in list(self.connections) if c.open and c.session.greeted]
+        stalls = {c: stall for c in served if (stall := c.describe_stall(now))}
+        served.sort(key=lambda c: (c in stalls, c.session.times.late), reverse=True)
+        chosen = served[:MAX_SERVED_CLIENTS]
+        return [c.session.describe(stalls.get(c, "")) for c in chosen], len(served)
 
     async def start(self, host: str, port: int) -> int:
         """Binds and begins to serve; returns the real port.
@@ -197,6 +215,9 @@ class RlxServer:
         """Answers a connection's pending step with the next round of predictions."""
         if not connection.session.ready:
             self._waiting.add(connection)
+            limit = connection.session.max_wait_sec
+            if limit is not None:  # its agent waits for a part of it
+                self.loop.call_later(limit * AGENT_SHARE, self._wake_one, connection)
             return
         self._pending.append(connection)
         if not self._flush_scheduled:
@@ -215,6 +236,16 @@ class RlxServer:
             self._waiting.discard(connection)
             if connection.open:
                 self.predict_soon(connection)
+
+    def _wake_one(self, connection: Connection) -> None:
+        if connection not in self._waiting:
+            return
+        if connection.open and not connection.session.ready:  # the loop's clock was late
+            self.loop.call_later(_TICK_SEC, self._wake_one, connection)
+            return
+        self._waiting.discard(connection)
+        if connection.open:
+            self.predict_soon(connection)
 
     def _flush(self) -> None:
         self._flush_scheduled = False
@@ -240,7 +271,9 @@ class RlxServer:
         assert self._predict is not None
         try:
             mark = tracing.begin()
+            began = time.monotonic()
             predictions = self._predict(requests)
+            ended = time.monotonic()
             mark = tracing.end("predict", mark)
         except Exception as error:
             if len(asking) > 1:  # one by one, so that only the guilty session fails
@@ -256,14 +289,35 @@ class RlxServer:
             return
         for connection, prediction in zip(asking, predictions, strict=True):
             try:
-                self._send(connection, prediction)
+                self._send(connection, prediction, began, ended)
             except ProtocolError as error:
                 connection.fail(error)
+        if not self._has_slow_predictions:
+            self._note_prediction(asking, ended - began)
         tracing.end("answer", mark)
         tracing.count("sessions per prediction", len(asking))
 
-    def _send(self, connection: Connection, prediction: Prediction | None) -> None:
-        answer = connection.session.answer(prediction)
+    def _note_prediction(self, asking: list[Connection], seconds: float) -> None:
+        """Warns, once, if predicting takes longer than the limit of a client."""
+        limits = [limit for c in asking if (limit := c.session.max_wait_sec) is not None]
+        if limits and seconds > min(limits):
+            self._has_slow_predictions = True
+            logger.warning(
+                "one prediction for %d client(s) took %.1f ms, but max_wait_ms of one of them is "
+                "%.0f; use a smaller network, fewer clients per server, or a larger max_wait_ms",
+                len(asking),
+                1e3 * seconds,
+                1e3 * min(limits),
+            )
+
+    def _send(
+        self,
+        connection: Connection,
+        prediction: Prediction | None,
+        began: float = 0.0,
+        ended: float = 0.0,
+    ) -> None:
+        answer = connection.session.answer(prediction, began, ended)
         if isinstance(answer, bytes):
             connection.send_answer(answer)
         else:  # its agent has another request
@@ -298,6 +352,7 @@ class RlxServer:
                 connection.abort()
                 continue
             connection.ping()
+            connection.log_stall(now)
             greeted = connection.session.greeted
             timeout = self._idle_timeout_sec if greeted else self._hello_timeout_sec
             if now - connection.last_heard > timeout and not connection.busy:

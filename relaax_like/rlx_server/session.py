@@ -7,7 +7,7 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -15,10 +15,19 @@ from google.protobuf.message import DecodeError
 
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import Prediction, Request
+from relaax_like.core.records import ServedClient
+from relaax_like.rlx_server.answer_times import AnswerTimes
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, shorten
 from relaax_like.rlx_server.episodes import EpisodeMeter, SlotEpisode
 from relaax_like.rlx_server.points import MAX_POINTS, ClientPoints
-from relaax_like.rlx_server.slot_agents import BatchAgents, Decision, PlainAgents, SlotAgents
+from relaax_like.rlx_server.slot_agents import (
+    EXECUTED,
+    PRESENT,
+    BatchAgents,
+    Decision,
+    PlainAgents,
+    SlotAgents,
+)
 from relaax_like.rlx_server.step_reader import StepReader
 from relaax_like.rlx_server.transition import Arrays, Transition, read_step
 from relaax_like.v1 import rlx_pb2
@@ -38,8 +47,9 @@ from relaax_like.wire.spaces import MAX_LEAVES, Spaces, messages_to_spaces, pack
 logger = logging.getLogger(__name__)
 
 # Optional parts of the protocol; see Hello.features.
-PING = "ping"
-FEATURES = frozenset({PING})
+PING, MAX_WAIT, STEP_ID, TIMINGS = "ping", "max_wait", "step_id", "timings"
+FEATURES = frozenset({PING, MAX_WAIT, STEP_ID, TIMINGS, PRESENT, EXECUTED})
+_MAX_WAIT_MS = 60_000
 _MAX_FEATURES = 32
 _FEATURE_NAME = re.compile(r"[a-z0-9_]{1,50}")
 
@@ -47,6 +57,10 @@ _FIELDS = rlx_pb2.ClientMessage.DESCRIPTOR.fields_by_name
 _FIELDS_BY_NUMBER = rlx_pb2.ClientMessage.DESCRIPTOR.fields_by_number
 _HELLO, _STEP, _SCALARS = (_FIELDS[name].number for name in ("hello", "step", "scalars"))
 _TOKEN = rlx_pb2.Hello.DESCRIPTOR.fields_by_name["token"].number
+_TIMINGS = ("queue_us", "prediction_us", "total_us")
+# Numbers of an answer that differ from one to the next.
+_NUMBERS = frozenset({("actions", "step_id"), *(("actions", "timings", name) for name in _TIMINGS)})
+_MAX_FIXED32 = (1 << 32) - 1
 # A message has one body, and perhaps something that a newer client adds.
 _MAX_PARTS = 4
 # Fields of a hello or a step beside its leaves.
@@ -74,6 +88,7 @@ class Greeting:
       action_spaces: leaf -> space.
       exploit: best actions, nothing learned.
       features: those that client and server know.
+      max_wait_sec: longest time from a step to its answer; None: no limit.
     """
 
     def __init__(self, hello: rlx_pb2.Hello, max_slots: int):
@@ -106,16 +121,22 @@ class Greeting:
         )
         self.exploit = hello.mode == rlx_pb2.EXPLOIT
         self.features = FEATURES.intersection(_read_features(hello))
+        self.max_wait_sec = _read_max_wait(hello, MAX_WAIT in self.features)
 
     def count_step_bytes(self) -> int:
         """Returns the length of the largest right step, rounded up."""
         slots = self.slots
-        leaves = sum(
-            (space.count_bytes(slots) or 0) + len(name) + 10 * len(space.shape) + 64
-            for name, space in self.observation_spaces.items()
+        observations, actions = (
+            sum(
+                (space.count_bytes(slots) or 0) + len(name) + 10 * len(space.shape) + 64
+                for name, space in spaces.items()
+            )
+            for spaces in (self.observation_spaces, self.action_spaces)
         )
-        # Observations and final observations; rewards of float64 and three flags per slot.
-        return 2 * leaves + 16 * slots + 256
+        # Observations and final observations, and what was carried out; rewards of float64 and
+        # five flags per slot.
+        executed = actions if EXECUTED in self.features else 0
+        return 2 * observations + executed + 16 * slots + 256
 
 
 def _read_features(hello: rlx_pb2.Hello) -> list[str]:
@@ -131,6 +152,21 @@ def _read_features(hello: rlx_pb2.Hello) -> list[str]:
             "features",
         )
     return names
+
+
+def _read_max_wait(hello: rlx_pb2.Hello, is_on: bool) -> float | None:
+    if not is_on and hello.max_wait_ms:
+        raise InvalidInputError(
+            f"max_wait_ms: {hello.max_wait_ms}, but features does not list {MAX_WAIT}; add it",
+            "max_wait_ms",
+        )
+    if is_on and not 1 <= hello.max_wait_ms <= _MAX_WAIT_MS:
+        raise InvalidInputError(
+            f"max_wait_ms: {hello.max_wait_ms}, expected 1 to {_MAX_WAIT_MS} with the feature "
+            f"{MAX_WAIT}",
+            "max_wait_ms",
+        )
+    return hello.max_wait_ms / 1e3 if is_on else None
 
 
 class Pending(enum.Enum):
@@ -149,6 +185,8 @@ class Session:
     native agents a step returns PENDING, and the owner goes on, when `ready`, with:
 
         answer = session.answer(prediction_for(session.request()))
+
+    Times are monotonic seconds.
 
     Args:
       name: of the session, for logs.
@@ -173,6 +211,8 @@ class Session:
       on_episodes: called with the episodes that have ended with a step, before it is answered.
       get_end: called with each answer; what it returns, unless "", ends the session as the end of
         training does: the client gets no more actions, but this text.
+      times: that its steps have waited for their answers.
+      last_message: what the newest message was, for people.
 
     All methods that take part in answering raise ProtocolError: what the client did wrong, or that
     the server cannot go on with it. The session is over then; `error_to_bytes` makes the message
@@ -201,6 +241,7 @@ class Session:
         self.report: Callable[[Event, str], None] = lambda event, client: None
         self.on_episodes: Callable[[Sequence[SlotEpisode]], None] = lambda episodes: None
         self.get_end: Callable[[], str] = lambda: ""
+        self.last_message = "nothing"
         self._has_stepped = False
         self._make_agents = make_agents
         self._metrics = metrics
@@ -217,14 +258,19 @@ class Session:
         self._running = False
         self._episodes = 0
         self._meter = EpisodeMeter(0)
-        self._latency = MeanMetric(metrics, "server latency")
+        self.times = AnswerTimes(metrics, None, time.monotonic())
         self._success = MeanMetric(metrics, "success")
         self._transition: Transition | None = None
         # Of the newest answer.
         self._packed_version = -1
         self._packed_names: frozenset[str] = frozenset()
         self._layout: Layout | None = None
+        self._step_id = 0
+        self._absent: np.ndarray | None = None  # from the newest step
+        self._unsupported: Mapping[str, str] = {}
         self._received_at = 0.0
+        # Of the newest prediction: when it began, and how long it took.
+        self._predicted_at, self._prediction_sec = 0.0, 0.0
 
     @property
     def slots(self) -> int:
@@ -256,9 +302,21 @@ class Session:
         """The client's name, or the session's before the hello."""
         return self._greeting.client_name if self._greeting else self.name
 
-    def receive(self, body: bytes | memoryview) -> bytes | Pending | None:
-        """Takes one message; returns the answer, PENDING, or None when there is no answer to it."""
-        self._received_at = time.perf_counter()
+    @property
+    def max_wait_sec(self) -> float | None:
+        """Longest time from a step to its answer; None: no limit."""
+        return self.times.limit_sec
+
+    def receive(
+        self, body: bytes | memoryview, received_at: float | None = None
+    ) -> bytes | Pending | None:
+        """Takes one message; returns the answer, PENDING, or None when there is no answer to it.
+
+        Args:
+          body: the message.
+          received_at: when its last byte came; None: now.
+        """
+        self._received_at = time.monotonic() if received_at is None else received_at
         try:
             if self._reader is not None and self._running:
                 transition = self._reader.read(body)
@@ -270,6 +328,7 @@ class Session:
                 self._validate_token(body)
             message = _parse(body)
             kind = message.WhichOneof("body")
+            self.last_message = str(kind)
             if kind == "hello":
                 return self._greet(message.hello)
             if kind is None:
@@ -303,13 +362,21 @@ class Session:
         except Exception as error:
             raise self._translate(error) from error
 
-    def answer(self, prediction: Prediction | None) -> bytes | Pending:
+    def answer(
+        self, prediction: Prediction | None, began: float = 0.0, ended: float = 0.0
+    ) -> bytes | Pending:
         """Answers the pending step with the prediction for `request`.
+
+        Args:
+          prediction: None, where `request` returned None.
+          began: when it was begun.
+          ended: when it was there.
 
         Returns:
           The answer; PENDING when the agent has another request first.
         """
         assert self._batch_agents is not None
+        self._predicted_at, self._prediction_sec = began, ended - began
         try:
             decision = self._batch_agents.decide(prediction)
             return PENDING if decision is None else self._answer(decision)
@@ -317,6 +384,34 @@ class Session:
             raise
         except Exception as error:
             raise self._translate(error) from error
+
+    def describe_wait(self) -> str:
+        """Says what the answer to the newest message waits for."""
+        if self._greeting is None:
+            return "its agents to be built"
+        agents = self._batch_agents
+        if agents is None:
+            return "its agent's own code"
+        return "a prediction" if agents.ready else "the learner, with a rollout of this client"
+
+    def describe(self, stall: str = "") -> ServedClient:
+        """Returns the numbers of a greeted client."""
+        assert self._greeting is not None
+        times, agents = self.times, self._batch_agents
+        found = times.find_percentiles(0.5, 0.99)
+        p50, p99 = (None, None) if found is None else (1e3 * seconds for seconds in found)
+        return ServedClient(
+            name=self.client_name,
+            session=self.name,
+            slots=self.slots,
+            answers=times.answers,
+            p50_ms=p50,
+            p99_ms=p99,
+            max_wait_ms=int(1e3 * (times.limit_sec or 0.0)),
+            late=times.late,
+            discarded_steps=0 if agents is None else agents.discarded_steps,
+            stall=stall,
+        )
 
     def close(self) -> None:
         """Discards unfinished episodes and closes the agents; may be called twice."""
@@ -364,12 +459,17 @@ class Session:
         self.admit()
         agents = self._agents = self._make_agents(greeting)
         self._batch_agents = agents if isinstance(agents, BatchAgents) else None
+        self._unsupported = agents.unsupported
+        greeting.features = greeting.features.difference(agents.unsupported)
         self._greeting = greeting
+        self.times = AnswerTimes(self._metrics, greeting.max_wait_sec, time.monotonic())
         self.report(Event.JOINED, greeting.client_name)
         self.max_message_bytes = min(
             max(2 * greeting.count_step_bytes(), _MIN_MESSAGE_BYTES), self._message_bytes_limit
         )
-        self._reader = StepReader(greeting.observation_spaces, greeting.slots)
+        self._reader = StepReader(
+            greeting.observation_spaces, greeting.action_spaces, greeting.slots
+        )
         self._meter = EpisodeMeter(greeting.slots)
         self.log.write(
             logging.INFO,
@@ -401,7 +501,17 @@ class Session:
         assert self._greeting is not None
         assert self._reader is not None
         greeting = self._greeting
-        transition = read_step(step, greeting.observation_spaces, greeting.slots, self._running)
+        if step.HasField("present"):
+            self._validate_feature(PRESENT)
+        if step.executed or step.HasField("overridden"):
+            self._validate_feature(EXECUTED)
+        transition = read_step(
+            step,
+            greeting.observation_spaces,
+            greeting.action_spaces,
+            greeting.slots,
+            self._running,
+        )
         if transition.rewards is not None:
             self._reader.remember(body, transition)
         return self._take(transition)
@@ -409,17 +519,20 @@ class Session:
     def _take(self, transition: Transition) -> bytes | Pending:
         assert self._greeting is not None
         greeting = self._greeting
+        self.last_message = "step"
+        self._take_step_id(transition.step_id)
         if transition.rewards is not None:
             if not self._has_stepped:
                 self._has_stepped = True
                 self.report(Event.STEPPED, greeting.client_name)
-            episodes = self._meter.add(transition.rewards, transition.ended)
+            episodes = self._meter.add(transition.rewards, transition.ended, self._absent)
             if episodes:
                 self.on_episodes(episodes)
                 transition = transition._replace(episodes=episodes)
                 if transition.success is not None and not greeting.exploit:
                     self._note_success(episodes, transition.success)
         self._transition = transition
+        self._absent = transition.absent
         if self._batch_agents is not None:
             self._batch_agents.observe(transition)
             return PENDING
@@ -436,18 +549,64 @@ class Session:
             answer = self._pack_actions(decision.actions, decision.version)
         else:
             answer = self._pack_answer(decision)
-        self._latency.add(time.perf_counter() - self._received_at)
+        now = time.monotonic()
+        self.times.add(now - self._received_at, now)
         return answer
+
+    def _validate_feature(self, name: str) -> None:
+        if not self.has_feature(name):
+            reason = self._unsupported.get(name, "the hello did not")
+            raise ProtocolError(
+                f"received {name}, but Ready.features does not list it: {reason}",
+                "OUT_OF_ORDER",
+                name,
+            )
+
+    def _take_step_id(self, step_id: int) -> None:
+        if not self.has_feature(STEP_ID):
+            if step_id:
+                self._validate_feature(STEP_ID)
+            return
+        if step_id <= self._step_id:
+            raise InvalidInputError(
+                f"step_id: {step_id}, expected more than {self._step_id}, that of the step before",
+                "step_id",
+            )
+        self._step_id = step_id
 
     def _pack_actions(self, actions: Arrays, version: int) -> bytes:
         """Returns an answer with nothing but actions: most are."""
         if version != self._packed_version or actions.keys() != self._packed_names:
+            assert self._greeting is not None
             # All answers to a session have the same dtypes and shapes.
             self._packed_version, self._packed_names = version, frozenset(actions)
             signature = tuple((name, array.dtype, array.shape) for name, array in actions.items())
-            self._layout = _make_actions_layout(version, signature)
+            self._layout = _make_actions_layout(version, signature, self._greeting.features)
         assert self._layout is not None
-        return self._layout.fill([actions[span.path[-1]].tobytes() for span in self._layout.spans])
+        spans = self._layout.spans
+        if len(spans) == len(actions):
+            return self._layout.fill([actions[span.path[-1]].tobytes() for span in spans])
+        numbers = {"step_id": self._step_id.to_bytes(8, "little")}
+        for name, number in self._find_timings().items():
+            numbers[name] = number.to_bytes(4, "little")
+        return self._layout.fill(
+            [
+                numbers[span.path[-1]]
+                if span.path in _NUMBERS
+                else actions[span.path[-1]].tobytes()
+                for span in spans
+            ]
+        )
+
+    def _find_timings(self) -> dict[str, int]:
+        """Returns the fields of `Timings`, of the answer at hand."""
+        now, received = time.monotonic(), self._received_at
+        began = self._predicted_at if self._prediction_sec else now
+        times = (began - received, self._prediction_sec, now - received)
+        return {
+            name: min(max(int(seconds * 1e6), 0), _MAX_FIXED32)
+            for name, seconds in zip(_TIMINGS, times, strict=True)
+        }
 
     def _pack_answer(self, decision: Decision) -> bytes:
         assert self._transition is not None
@@ -455,6 +614,10 @@ class Session:
         actions = reply.actions
         actions.version = decision.version
         actions.finished = decision.finished
+        actions.step_id = self._step_id
+        if self.has_feature(TIMINGS):
+            for name, number in self._find_timings().items():
+                setattr(actions.timings, name, number)
         if decision.actions is not None:
             pack_arrays(decision.actions, actions.actions)
         for episode in self._transition.episodes:
@@ -513,8 +676,11 @@ class Session:
     def _validate_leaves(
         self, body: bytes | memoryview, number: int, start: int, stop: int
     ) -> None:
-        leaves = MAX_LEAVES if self._greeting is None else len(self._greeting.observation_spaces)
+        greeting = self._greeting
+        leaves = MAX_LEAVES if greeting is None else len(greeting.observation_spaces)
         limit = 2 * leaves + _OTHER_FIELDS
+        if greeting is not None and EXECUTED in greeting.features:
+            limit += len(greeting.action_spaces)
         fields = sum(1 for _ in itertools.islice(walk_fields(body, start, stop), limit + 1))
         if fields > limit:
             raise InvalidInputError(
@@ -564,13 +730,21 @@ def error_to_bytes(error: ProtocolError) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def _make_actions_layout(
-    version: int, signature: tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
+    version: int,
+    signature: tuple[tuple[str, np.dtype, tuple[int, ...]], ...],
+    features: frozenset[str],
 ) -> Layout:
     """Returns the layout of answers with actions of these names, dtypes and shapes."""
     reply = rlx_pb2.ServerMessage()
     reply.actions.version = version
+    if STEP_ID in features:
+        reply.actions.step_id = 1
+    if TIMINGS in features:
+        for name in _TIMINGS:
+            setattr(reply.actions.timings, name, 0)
     pack_arrays({name: np.zeros(s, dtype) for name, dtype, s in signature}, reply.actions.actions)
-    return Layout(reply.SerializeToString(), rlx_pb2.ServerMessage.DESCRIPTOR)
+    descriptor = rlx_pb2.ServerMessage.DESCRIPTOR
+    return Layout(reply.SerializeToString(), descriptor, numbers=_NUMBERS)
 
 
 def _validate_points(body: bytes | memoryview, start: int, stop: int) -> None:

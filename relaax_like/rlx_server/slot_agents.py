@@ -10,6 +10,9 @@ from relaax_like.core.prediction import Prediction, Request
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import RelaaxError
 
+# Optional parts of the protocol that not all agents can use; see Hello.features.
+PRESENT, EXECUTED = "present", "executed"
+
 
 class Decision(NamedTuple):
     """The agents' answer to one step.
@@ -30,7 +33,15 @@ class AgentFailure(RelaaxError):
 
 
 class PlainAgents(abc.ABC):
-    """Agents that answer a step by themselves, and may block while they do."""
+    """Agents that answer a step by themselves, and may block while they do.
+
+    Attributes:
+      unsupported: feature of the protocol -> why these agents cannot use it.
+    """
+
+    unsupported: Mapping[str, str] = dict.fromkeys(
+        (PRESENT, EXECUTED), "the agents of this algorithm run their own code (agent.py)"
+    )
 
     @abc.abstractmethod
     def step(self, transition: Transition) -> Decision:
@@ -49,9 +60,13 @@ class BatchAgents(abc.ABC):
 
     Attributes:
       ready: False while a rollout is being learned from; `on_ready` is called when that is over.
+      discarded_steps: environment steps that were not learned from, as no learner was ready.
+      unsupported: feature of the protocol -> why these agents cannot use it.
     """
 
     ready: bool
+    discarded_steps: int
+    unsupported: Mapping[str, str]
 
     @abc.abstractmethod
     def observe(self, transition: Transition) -> None:

@@ -1,18 +1,27 @@
 """StepReader: reads steps that look like the one before without parsing them."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from relaax_like.rlx_server.transition import Transition, validate_rewards
+from relaax_like.rlx_server.transition import (
+    Arrays,
+    Transition,
+    find_absent,
+    validate_rewards,
+)
 from relaax_like.v1 import rlx_pb2
-from relaax_like.wire.layout import Layout, Span
+from relaax_like.wire.layout import Layout, Path, Span
 from relaax_like.wire.ndarray import DTYPES
-from relaax_like.wire.spaces import Spaces
+from relaax_like.wire.spaces import Space, Spaces
 
 # Names, shapes and the like of an ordinary array take less.
 _MAX_FRAME_BYTES = 1024
 _STEP = "step"
 _REWARDS = (_STEP, "rewards")
 _FLAGS = ((_STEP, "terminated"), (_STEP, "truncated"))
+_STEP_ID = (_STEP, "step_id")
+_PRESENT, _OVERRIDDEN = (_STEP, "present"), (_STEP, "overridden")
 
 
 class StepReader:
@@ -25,13 +34,16 @@ class StepReader:
 
     Args:
       spaces: observation leaves of the hello.
+      action_spaces: action leaves of the hello.
       slots: k.
     """
 
-    def __init__(self, spaces: Spaces, slots: int):
+    def __init__(self, spaces: Spaces, action_spaces: Spaces, slots: int):
         self._spaces = spaces
+        self._action_spaces = action_spaces
         self._slots = slots
         self._layout: Layout | None = None
+        self._step_id: Span | None = None
         self._ends_layout: Layout | None = None  # of these steps, and those where an episode ends
         self._nowhere = np.zeros(slots, np.bool_)
         self._nowhere.flags.writeable = False
@@ -42,7 +54,8 @@ class StepReader:
             return
         if transition.final_observations is not None or transition.success is not None:
             return
-        arrays = [*transition.observations.values(), transition.rewards]
+        executed = transition.executed or {}
+        arrays = [*transition.observations.values(), transition.rewards, *executed.values()]
         data = sum(array.nbytes for array in arrays) + 2 * self._slots
         if len(body) > data + _MAX_FRAME_BYTES * (1 + len(arrays)):
             return  # most of it is nothing that we know, and would be looked at bit by bit
@@ -50,36 +63,55 @@ class StepReader:
         if self._ends_layout is not None and self._ends_layout.fits(body):
             return
         try:
-            layout = Layout(body, rlx_pb2.ClientMessage.DESCRIPTOR)
+            layout = Layout(body, rlx_pb2.ClientMessage.DESCRIPTOR, numbers=(_STEP_ID,))
         except ValueError:
             return
         spans = {span.path: span for span in layout.spans}
         leaves = [(_STEP, "observations", name) for name in self._spaces]
         wanted = {*leaves, _REWARDS, *_FLAGS}
+        if transition.step_id:
+            wanted.add(_STEP_ID)
+        taken = [(_STEP, "executed", name) for name in executed]
+        # Where all are present, what was read does not tell whether it was said.
+        wanted.update(taken, spans.keys() & {_PRESENT, _OVERRIDDEN})
         if len(layout.spans) != len(wanted) or spans.keys() != wanted:
             return  # an empty array, or a field that came twice
-        slots = self._slots
-        views = [
-            _View(spans[path], DTYPES[space.dtype], (slots, *space.shape))
-            for path, space in zip(leaves, self._spaces.values(), strict=True)
-        ]
-        self._leaves = [
-            (name, f"observations[{name}]", view, space)
-            for (name, space), view in zip(self._spaces.items(), views, strict=True)
-        ]
         item_bytes, rest = divmod(
             spans[_REWARDS].stop - spans[_REWARDS].start, transition.rewards.size
         )
         if rest or item_bytes not in (4, 8):  # float32 or float64
             return
+        slots = self._slots
         self._rewards = _View(spans[_REWARDS], np.dtype(f"<f{item_bytes}"), (slots, -1))
+        self._leaves = self._make_leaves(spans, "observations", self._spaces)
+        self._executed = (
+            self._make_leaves(spans, "executed", self._action_spaces) if executed else []
+        )
+        self._present, self._overridden = (
+            _View(spans[path], np.dtype(np.uint8), (slots,)) if path in spans else None
+            for path in (_PRESENT, _OVERRIDDEN)
+        )
         parts = (
             bytes(slots) if span.path in _FLAGS else body[span.start : span.stop]
             for span in layout.spans
         )
         self._ends_layout = layout
         descriptor = rlx_pb2.ClientMessage.DESCRIPTOR
-        self._layout = Layout(layout.fill(list(parts)), descriptor, fixed=_FLAGS)
+        self._layout = Layout(layout.fill(list(parts)), descriptor, _FLAGS, (_STEP_ID,))
+        self._step_id = next((s for s in self._layout.spans if s.path == _STEP_ID), None)
+
+    def _make_leaves(
+        self, spans: Mapping[Path, Span], field: str, spaces: Spaces
+    ) -> "list[tuple[str, str, _View, Space]]":
+        return [
+            (
+                name,
+                f"{field}[{name}]",
+                _View(spans[_STEP, field, name], DTYPES[space.dtype], (self._slots, *space.shape)),
+                space,
+            )
+            for name, space in spaces.items()
+        ]
 
     def read(self, body: bytes | memoryview) -> Transition | None:
         """Returns what an ordinary step says; None: it has to be parsed.
@@ -93,18 +125,32 @@ class StepReader:
         body = bytes(body)  # the arrays stay in it, and outlive the connection's buffer
         if not layout.fits(body):
             return None
-        observations = {}
-        for name, field, view, space in self._leaves:
-            observations[name] = array = view.get(body)
-            space.validate_range(array, field)
+        present, overridden = self._present, self._overridden
         rewards = self._rewards.get(body).astype(np.float64)
         validate_rewards(rewards)
+        number = self._step_id
         return Transition(
-            observations=observations,
+            observations=_read_leaves(self._leaves, body),
             rewards=rewards,
             terminated=self._nowhere,
             truncated=self._nowhere,
+            step_id=0 if number is None else _read_number(body, number),
+            absent=None if present is None else find_absent(present.get(body).astype(np.bool_)),
+            executed=_read_leaves(self._executed, body) if self._executed else None,
+            overridden=None if overridden is None else overridden.get(body).astype(np.bool_),
         )
+
+
+def _read_leaves(leaves: "list[tuple[str, str, _View, Space]]", body: bytes) -> Arrays:
+    arrays = {}
+    for name, field, view, space in leaves:
+        arrays[name] = array = view.get(body)
+        space.validate_range(array, field)
+    return arrays
+
+
+def _read_number(body: bytes, span: Span) -> int:
+    return int.from_bytes(body[span.start : span.stop], "little")
 
 
 class _View:

@@ -30,6 +30,11 @@ class Transition(NamedTuple):
       success: [k] int8 (1 yes, 0 no, -1 not said), or None.
       final_observations: leaf -> [k, ...], rows of slots that ended; or None.
       episodes: that ended with this step.
+      step_id: number of the step; 0: it has none.
+      absent: [k] bool, slots that take no part in this step; None: there are none.
+      executed: leaf -> [k, ...], what was carried out instead of the last actions; or None.
+      overridden: [k] bool, slots where something else than the policy decided; None: those where
+        `executed` differs from the actions that were given.
     """
 
     observations: Arrays | None
@@ -40,14 +45,21 @@ class Transition(NamedTuple):
     success: np.ndarray | None = None
     final_observations: Arrays | None = None
     episodes: tuple[SlotEpisode, ...] = ()
+    step_id: int = 0
+    absent: np.ndarray | None = None
+    executed: Arrays | None = None
+    overridden: np.ndarray | None = None
 
 
-def read_step(step: rlx_pb2.Step, spaces: Spaces, slots: int, running: bool) -> Transition:
+def read_step(
+    step: rlx_pb2.Step, spaces: Spaces, action_spaces: Spaces, slots: int, running: bool
+) -> Transition:
     """Reads and checks a received step.
 
     Args:
       step: as received; nothing in it is trusted.
       spaces: observation leaves of the hello.
+      action_spaces: action leaves of the hello.
       slots: k.
       running: whether actions were given out that need their rewards.
 
@@ -59,19 +71,48 @@ def read_step(step: rlx_pb2.Step, spaces: Spaces, slots: int, running: bool) -> 
     if step.observations:
         observations = unpack_arrays(step.observations, spaces, slots, "observations")
     outcome_parts = [name for name in _OUTCOME if step.HasField(name)]
+    absent = None
+    if step.HasField("present"):
+        present = _read_flags(step.present, "present", slots)
+        absent = find_absent(present)
+        if observations is None:
+            raise ProtocolError(
+                "present: received without observations, expected with them",
+                "OUT_OF_ORDER",
+                "present",
+            )
     if not running:
         _validate_start(step, outcome_parts)
-        return Transition(observations=observations)
+        return Transition(observations=observations, step_id=step.step_id, absent=absent)
     if len(outcome_parts) != 3:
         raise ProtocolError(
             "a step after actions needs rewards, terminated and truncated, but only has "
             f"{', '.join(outcome_parts) or 'observations'}",
             "OUT_OF_ORDER",
         )
-    return _read_outcome(step, spaces, slots, observations)
+    executed, overridden = None, None
+    if step.executed:
+        executed = unpack_arrays(step.executed, action_spaces, slots, "executed")
+    if step.HasField("overridden"):
+        if executed is None:
+            raise InvalidInputError(
+                "overridden: received without executed; send what was carried out", "overridden"
+            )
+        overridden = _read_flags(step.overridden, "overridden", slots)
+    transition = _read_outcome(step, spaces, slots, observations)
+    return transition._replace(absent=absent, executed=executed, overridden=overridden)
+
+
+def find_absent(present: np.ndarray) -> np.ndarray | None:
+    """Returns the slots that are not present, `[k] bool`; None: all are."""
+    return None if present.all() else ~present
 
 
 def _validate_start(step: rlx_pb2.Step, outcome_parts: list[str]) -> None:
+    if step.executed or step.HasField("overridden"):
+        raise ProtocolError(
+            "executed received before any action was sent", "OUT_OF_ORDER", "executed"
+        )
     if outcome_parts:
         raise ProtocolError(
             f"{outcome_parts[0]} received before any action was sent; the first step of a "
@@ -110,6 +151,7 @@ def _read_outcome(
         truncated=truncated,
         ended=ended,
         success=_read_success(step, slots),
+        step_id=step.step_id,
         final_observations=(
             None if ended is None else _read_final(step, spaces, slots, ended, truncated)
         ),

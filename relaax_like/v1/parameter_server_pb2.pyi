@@ -220,7 +220,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("global_t", "version", "epoch", "uptime_sec", "env_steps_per_sec", "mean_return", "return_episodes", "episodes", "clients", "finished", "snapshot_global_t", "checkpoint_dir", "refused", "durability", "parameters", "unsynced_records", "unsynced_bytes", "journal_bytes", "snapshot_age_sec", "snapshot_failures", "client_list", "held_back", "resident_bytes", "mirrored_global_t", "mirror_error", "journal_error")
+    __slots__ = ("global_t", "version", "epoch", "uptime_sec", "env_steps_per_sec", "mean_return", "return_episodes", "episodes", "clients", "finished", "snapshot_global_t", "checkpoint_dir", "refused", "durability", "parameters", "unsynced_records", "unsynced_bytes", "journal_bytes", "snapshot_age_sec", "snapshot_failures", "client_list", "held_back", "resident_bytes", "mirrored_global_t", "mirror_error", "journal_error", "served", "served_clients")
     class RefusedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -254,6 +254,8 @@ class Status(_message.Message):
     MIRRORED_GLOBAL_T_FIELD_NUMBER: _ClassVar[int]
     MIRROR_ERROR_FIELD_NUMBER: _ClassVar[int]
     JOURNAL_ERROR_FIELD_NUMBER: _ClassVar[int]
+    SERVED_FIELD_NUMBER: _ClassVar[int]
+    SERVED_CLIENTS_FIELD_NUMBER: _ClassVar[int]
     global_t: int
     version: int
     epoch: int
@@ -280,7 +282,9 @@ class Status(_message.Message):
     mirrored_global_t: int
     mirror_error: str
     journal_error: str
-    def __init__(self, global_t: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_sec: _Optional[float] = ..., env_steps_per_sec: _Optional[float] = ..., mean_return: _Optional[float] = ..., return_episodes: _Optional[int] = ..., episodes: _Optional[int] = ..., clients: _Optional[int] = ..., finished: _Optional[str] = ..., snapshot_global_t: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., refused: _Optional[_Mapping[str, int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., parameters: _Optional[int] = ..., unsynced_records: _Optional[int] = ..., unsynced_bytes: _Optional[int] = ..., journal_bytes: _Optional[int] = ..., snapshot_age_sec: _Optional[float] = ..., snapshot_failures: _Optional[int] = ..., client_list: _Optional[_Iterable[_Union[ClientStatus, _Mapping]]] = ..., held_back: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., mirrored_global_t: _Optional[int] = ..., mirror_error: _Optional[str] = ..., journal_error: _Optional[str] = ...) -> None: ...
+    served: _containers.RepeatedCompositeFieldContainer[ServedClient]
+    served_clients: int
+    def __init__(self, global_t: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_sec: _Optional[float] = ..., env_steps_per_sec: _Optional[float] = ..., mean_return: _Optional[float] = ..., return_episodes: _Optional[int] = ..., episodes: _Optional[int] = ..., clients: _Optional[int] = ..., finished: _Optional[str] = ..., snapshot_global_t: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., refused: _Optional[_Mapping[str, int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., parameters: _Optional[int] = ..., unsynced_records: _Optional[int] = ..., unsynced_bytes: _Optional[int] = ..., journal_bytes: _Optional[int] = ..., snapshot_age_sec: _Optional[float] = ..., snapshot_failures: _Optional[int] = ..., client_list: _Optional[_Iterable[_Union[ClientStatus, _Mapping]]] = ..., held_back: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., mirrored_global_t: _Optional[int] = ..., mirror_error: _Optional[str] = ..., journal_error: _Optional[str] = ..., served: _Optional[_Iterable[_Union[ServedClient, _Mapping]]] = ..., served_clients: _Optional[int] = ...) -> None: ...
 
 class ClientStatus(_message.Message):
     __slots__ = ("client_id", "gradients", "staleness", "silent_sec")
@@ -293,6 +297,44 @@ class ClientStatus(_message.Message):
     staleness: int
     silent_sec: float
     def __init__(self, client_id: _Optional[str] = ..., gradients: _Optional[int] = ..., staleness: _Optional[int] = ..., silent_sec: _Optional[float] = ...) -> None: ...
+
+class ServedClient(_message.Message):
+    __slots__ = ("name", "session", "slots", "answers", "p50_ms", "p99_ms", "max_wait_ms", "late", "discarded_steps", "stall")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    P50_MS_FIELD_NUMBER: _ClassVar[int]
+    P99_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    DISCARDED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    STALL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    session: str
+    slots: int
+    answers: int
+    p50_ms: float
+    p99_ms: float
+    max_wait_ms: int
+    late: int
+    discarded_steps: int
+    stall: str
+    def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., slots: _Optional[int] = ..., answers: _Optional[int] = ..., p50_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., max_wait_ms: _Optional[int] = ..., late: _Optional[int] = ..., discarded_steps: _Optional[int] = ..., stall: _Optional[str] = ...) -> None: ...
+
+class ClientsReport(_message.Message):
+    __slots__ = ("server_id", "clients", "num_clients")
+    SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    server_id: str
+    clients: _containers.RepeatedCompositeFieldContainer[ServedClient]
+    num_clients: int
+    def __init__(self, server_id: _Optional[str] = ..., clients: _Optional[_Iterable[_Union[ServedClient, _Mapping]]] = ..., num_clients: _Optional[int] = ...) -> None: ...
+
+class ClientsReportReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class SaveRequest(_message.Message):
     __slots__ = ()

@@ -59,6 +59,11 @@ class ParameterServerStub(object):
                 request_serializer=relaax__like_dot_v1_dot_parameter__server__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=relaax__like_dot_v1_dot_parameter__server__pb2.Status.FromString,
                 _registered_method=True)
+        self.ReportClients = channel.unary_unary(
+                '/relaax.v1.ParameterServer/ReportClients',
+                request_serializer=relaax__like_dot_v1_dot_parameter__server__pb2.ClientsReport.SerializeToString,
+                response_deserializer=relaax__like_dot_v1_dot_parameter__server__pb2.ClientsReportReply.FromString,
+                _registered_method=True)
         self.Save = channel.unary_unary(
                 '/relaax.v1.ParameterServer/Save',
                 request_serializer=relaax__like_dot_v1_dot_parameter__server__pb2.SaveRequest.SerializeToString,
@@ -110,6 +115,13 @@ class ParameterServerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportClients(self, request, context):
+        """A report replaces the one before it, and is forgotten after 10 seconds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Save(self, request, context):
         """For operators: writes a snapshot now. UNAVAILABLE: it could not be written.
         """
@@ -151,6 +163,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=relaax__like_dot_v1_dot_parameter__server__pb2.GetStatusRequest.FromString,
                     response_serializer=relaax__like_dot_v1_dot_parameter__server__pb2.Status.SerializeToString,
+            ),
+            'ReportClients': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportClients,
+                    request_deserializer=relaax__like_dot_v1_dot_parameter__server__pb2.ClientsReport.FromString,
+                    response_serializer=relaax__like_dot_v1_dot_parameter__server__pb2.ClientsReportReply.SerializeToString,
             ),
             'Save': grpc.unary_unary_rpc_method_handler(
                     servicer.Save,
@@ -298,6 +315,33 @@ class ParameterServer(object):
             '/relaax.v1.ParameterServer/GetStatus',
             relaax__like_dot_v1_dot_parameter__server__pb2.GetStatusRequest.SerializeToString,
             relaax__like_dot_v1_dot_parameter__server__pb2.Status.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportClients(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/relaax.v1.ParameterServer/ReportClients',
+            relaax__like_dot_v1_dot_parameter__server__pb2.ClientsReport.SerializeToString,
+            relaax__like_dot_v1_dot_parameter__server__pb2.ClientsReportReply.FromString,
             options,
             channel_credentials,
             insecure,

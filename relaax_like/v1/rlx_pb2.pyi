@@ -75,7 +75,7 @@ class Space(_message.Message):
     def __init__(self, kind: _Optional[_Union[SpaceKind, str]] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., low: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., high: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., n: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ..., mirror: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "client_name", "slots", "observation_spaces", "action_spaces", "mode", "token", "features")
+    __slots__ = ("protocol_version", "client_name", "slots", "observation_spaces", "action_spaces", "mode", "token", "features", "max_wait_ms")
     class ObservationSpacesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +98,7 @@ class Hello(_message.Message):
     MODE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     client_name: str
     slots: int
@@ -106,7 +107,8 @@ class Hello(_message.Message):
     mode: Mode
     token: str
     features: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol_version: _Optional[int] = ..., client_name: _Optional[str] = ..., slots: _Optional[int] = ..., observation_spaces: _Optional[_Mapping[str, Space]] = ..., action_spaces: _Optional[_Mapping[str, Space]] = ..., mode: _Optional[_Union[Mode, str]] = ..., token: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
+    max_wait_ms: int
+    def __init__(self, protocol_version: _Optional[int] = ..., client_name: _Optional[str] = ..., slots: _Optional[int] = ..., observation_spaces: _Optional[_Mapping[str, Space]] = ..., action_spaces: _Optional[_Mapping[str, Space]] = ..., mode: _Optional[_Union[Mode, str]] = ..., token: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., max_wait_ms: _Optional[int] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("protocol_version", "session", "max_message_bytes", "features")
@@ -121,7 +123,7 @@ class Ready(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., session: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("observations", "rewards", "terminated", "truncated", "success", "final_observations")
+    __slots__ = ("observations", "rewards", "terminated", "truncated", "success", "final_observations", "step_id", "present", "executed", "overridden")
     class ObservationsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -136,19 +138,34 @@ class Step(_message.Message):
         key: str
         value: _ndarray_pb2.NdArray
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
+    class ExecutedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _ndarray_pb2.NdArray
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     REWARDS_FIELD_NUMBER: _ClassVar[int]
     TERMINATED_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     FINAL_OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    STEP_ID_FIELD_NUMBER: _ClassVar[int]
+    PRESENT_FIELD_NUMBER: _ClassVar[int]
+    EXECUTED_FIELD_NUMBER: _ClassVar[int]
+    OVERRIDDEN_FIELD_NUMBER: _ClassVar[int]
     observations: _containers.MessageMap[str, _ndarray_pb2.NdArray]
     rewards: _ndarray_pb2.NdArray
     terminated: _ndarray_pb2.NdArray
     truncated: _ndarray_pb2.NdArray
     success: _ndarray_pb2.NdArray
     final_observations: _containers.MessageMap[str, _ndarray_pb2.NdArray]
-    def __init__(self, observations: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., rewards: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., terminated: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., truncated: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., success: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., final_observations: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ...) -> None: ...
+    step_id: int
+    present: _ndarray_pb2.NdArray
+    executed: _containers.MessageMap[str, _ndarray_pb2.NdArray]
+    overridden: _ndarray_pb2.NdArray
+    def __init__(self, observations: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., rewards: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., terminated: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., truncated: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., success: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., final_observations: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., step_id: _Optional[int] = ..., present: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., executed: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., overridden: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
 
 class EpisodeEnd(_message.Message):
     __slots__ = ("slot", "score", "length")
@@ -161,7 +178,7 @@ class EpisodeEnd(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., score: _Optional[float] = ..., length: _Optional[int] = ...) -> None: ...
 
 class Actions(_message.Message):
-    __slots__ = ("actions", "episodes", "finished", "version")
+    __slots__ = ("actions", "episodes", "finished", "version", "step_id", "timings")
     class ActionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -173,11 +190,25 @@ class Actions(_message.Message):
     EPISODES_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    STEP_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
     actions: _containers.MessageMap[str, _ndarray_pb2.NdArray]
     episodes: _containers.RepeatedCompositeFieldContainer[EpisodeEnd]
     finished: str
     version: int
-    def __init__(self, actions: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeEnd, _Mapping]]] = ..., finished: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+    step_id: int
+    timings: Timings
+    def __init__(self, actions: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeEnd, _Mapping]]] = ..., finished: _Optional[str] = ..., version: _Optional[int] = ..., step_id: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
+class Timings(_message.Message):
+    __slots__ = ("queue_us", "prediction_us", "total_us")
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    PREDICTION_US_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_US_FIELD_NUMBER: _ClassVar[int]
+    queue_us: int
+    prediction_us: int
+    total_us: int
+    def __init__(self, queue_us: _Optional[int] = ..., prediction_us: _Optional[int] = ..., total_us: _Optional[int] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "field")

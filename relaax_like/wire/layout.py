@@ -1,5 +1,7 @@
 """Layouts: what of a serialised message stays the same when only the data of its arrays changes.
 
+Numbers of a fixed size, such as that of a step, can change as well.
+
 Most messages of a dialogue are of that kind. To compare all but the data, and to look at the data
 where it lies, takes a fraction of the time of parsing and checking a message anew.
 """
@@ -11,7 +13,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from relaax_like.v1 import ndarray_pb2
-from relaax_like.wire.fields import BYTES, walk_fields
+from relaax_like.wire.fields import BYTES, FIXED32, FIXED64, walk_fields
 
 _ARRAY = ndarray_pb2.NdArray.DESCRIPTOR.full_name
 _DATA = ndarray_pb2.NdArray.DESCRIPTOR.fields_by_name["data"].number
@@ -22,7 +24,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Span:
-    """Where the data of an array lies: bytes [start, stop) of the message."""
+    """Where the data of an array, or a number, lies: bytes [start, stop) of the message."""
 
     path: Path
     start: int
@@ -38,21 +40,28 @@ class Layout:
         body = layout.fill([array.tobytes() for array in arrays])
 
     Attributes:
-      spans: of the arrays that have data, in the order of the bytes.
+      spans: of the arrays that have data, and of `numbers`, in the order of the bytes.
 
     Args:
       body: a serialised message that has been parsed without an error.
       descriptor: of its class.
       fixed: arrays whose data stays the same, too; they have no spans.
+      numbers: fields of type fixed32 or fixed64 that can change, if the message has them.
 
     Raises:
       ValueError: there is something in it that no message of ours has.
     """
 
-    def __init__(self, body: bytes, descriptor: Any, fixed: Collection[Path] = ()):
+    def __init__(
+        self,
+        body: bytes,
+        descriptor: Any,
+        fixed: Collection[Path] = (),
+        numbers: Collection[Path] = (),
+    ):
         self.spans: Sequence[Span] = tuple(
             span
-            for span in _find_spans(body, descriptor, 0, len(body), ())
+            for span in _find_spans(body, descriptor, 0, len(body), (), numbers)
             if span.path not in fixed
         )
         self._length = len(body)
@@ -83,7 +92,12 @@ class Layout:
 
 
 def _find_spans(
-    body: bytes, descriptor: Descriptor, start: int, stop: int, path: Path
+    body: bytes,
+    descriptor: Descriptor,
+    start: int,
+    stop: int,
+    path: Path,
+    numbers: Collection[Path],
 ) -> Iterator[Span]:
     """Walks through a message's fields; see https://protobuf.dev/programming-guides/encoding."""
     is_array = descriptor.full_name == _ARRAY
@@ -91,7 +105,11 @@ def _find_spans(
         path = (*path, _read_key(body, start, stop))
     for number, kind, begin, end in walk_fields(body, start, stop):
         field: Any = descriptor.fields_by_number.get(number)
-        if kind != BYTES or field is None:
+        if field is None:
+            continue
+        if kind in (FIXED32, FIXED64) and (*path, field.name) in numbers:
+            yield Span((*path, field.name), begin, end)
+        if kind != BYTES:
             continue
         if is_array and number == _DATA:
             yield Span(path, begin, end)
@@ -99,7 +117,7 @@ def _find_spans(
             inside = field.message_type
             # The value of a map's entry has no name of its own.
             below = path if descriptor.GetOptions().map_entry else (*path, field.name)
-            yield from _find_spans(body, inside, begin, end, below)
+            yield from _find_spans(body, inside, begin, end, below, numbers)
 
 
 def _read_key(body: bytes, start: int, stop: int) -> str:

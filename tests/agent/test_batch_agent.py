@@ -2,6 +2,8 @@
 
 # covers F12, F13, F15, F16, F18, F22
 
+import time
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from relaax_like.agent.history import ObservationHistory
 from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.core.prediction import TASK, Prediction
 from relaax_like.core.records import Episode
+from relaax_like.experience.rollout import Executed
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.spaces import Discrete
@@ -268,3 +271,92 @@ def test_of_the_episodes_of_discarded_rollouts_the_newest_are_reported(monkeypat
     predict(agent, 5)
     agent.observe(observe(6), **end((1, 0)), episodes=[Episode(9.0, 1)])
     assert [episode.episode_return for episode in processor.submitted[1][1]] == [2, 3, 4, 9]
+
+
+# Slots that are absent, or that something else decides for.
+
+
+FIRST = np.array([True, False])
+
+
+def make_with_memory(overridden="cut", **options):
+    processor = RecordingProcessor({"m": (1,)})
+    return make_agent(processor, 4, overridden=overridden, **options), processor
+
+
+def predict_memory(agent):
+    """Answers a request; returns the memory that it came with, of both slots."""
+    request = agent.request()
+    memory = {name: array + 1 for name, array in request.states.items()}
+    actions = {"action": np.zeros(SLOTS, np.int64)}
+    agent.take(Prediction(actions, memory, np.zeros(SLOTS, np.float32), 3))
+    return request.states["m"][:, 0].tolist()
+
+
+def test_the_memory_of_an_absent_slot_does_not_advance():
+    agent, _ = make_with_memory()
+    agent.observe(observe(0))
+    assert predict_memory(agent) == [0, 0]
+    agent.observe(observe(1), **end(), absent=FIRST)
+    assert predict_memory(agent) == [1, 1]
+    agent.observe(observe(2), **end(), absent=FIRST)
+    assert predict_memory(agent) == [1, 2]
+    agent.observe(observe(3), **end())
+    assert predict_memory(agent) == [1, 3]
+    agent.observe(observe(4), **end())
+    assert predict_memory(agent) == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("overridden", "learning", "memory"),
+    [("cut", True, [0, 1]), ("only", True, [1, 1]), ("cut", False, [1, 1])],
+)
+def test_memory_begins_anew_where_a_trace_is_cut(overridden, learning, memory):
+    agent, _ = make_with_memory(overridden, learning=learning)
+    agent.observe(observe(0))
+    predict_memory(agent)
+    executed = Executed({"action": np.ones(SLOTS, np.int64)}, FIRST)
+    agent.observe(observe(1), **end(), executed=executed)
+    assert predict_memory(agent) == memory
+
+
+def test_steps_are_counted_as_they_were_taken():
+    agent, processor = make_with_memory()
+    agent.observe(observe(0))
+    for step in range(1, 5):
+        predict_memory(agent)
+        absent = FIRST if step in (1, 2) else None
+        executed = Executed({"action": np.ones(SLOTS, np.int64)}, FIRST) if step == 4 else None
+        agent.observe(observe(step), **end(), absent=absent, executed=executed)
+    ((rollout, _, _),) = processor.submitted
+    assert rollout.valid.tolist() == [[True, True], [False, True], [False, True], [False, True]]
+    assert processor.counted == [6]
+    predict_memory(agent)
+    agent.observe(observe(5), **end())
+    agent.close()
+    assert processor.reported == [([], 2)]
+
+
+def test_a_rollout_without_anything_to_learn_from_is_only_counted():
+    agent, processor = make_with_memory("only")
+    agent.observe(observe(0))
+    for step in range(4):
+        predict_memory(agent)
+        agent.observe(observe(step), **end())
+    assert processor.submitted == []
+    assert processor.reported == [([], 4 * SLOTS)]
+    assert not agent.waiting
+
+
+def test_a_slow_environments_steps_are_submitted_in_time(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    processor = RecordingProcessor()
+    agent = make_agent(processor, 8, ahead=9, max_segment_sec=3.0)
+    agent.observe(observe(0))
+    for step in range(1, 9):
+        predict(agent, 1)
+        now[0] += 1.0
+        agent.observe(observe(step), **end())
+    assert processor.counted == [4 * SLOTS, 4 * SLOTS]
+    assert [rollout.env_steps for rollout, *_ in processor.submitted] == processor.counted

@@ -204,9 +204,9 @@ def test_the_update_that_sees_a_larger_divergence_is_the_last_one_worked_out_in_
         np.testing.assert_allclose(values_of(bound)[name], value, atol=1e-6)
 
 
-@pytest.mark.parametrize("settings", [{}, {"normalize_advantage": "batch"}], ids=str)
-def test_padding_that_is_masked_changes_nothing(settings):
-    settings = {"entropy_coefficient": 0.02, **settings}
+def test_padding_that_is_masked_changes_nothing_of_a_batchs_moments():
+    """With the shipped settings, check-algorithm says so."""
+    settings = {"entropy_coefficient": 0.02, "normalize_advantage": "batch"}
     batch = make_batch()
     padded = {
         part: {name: _pad(array) for name, array in arrays.items()}

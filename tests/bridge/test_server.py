@@ -3,6 +3,7 @@
 # covers R13, R14
 
 import threading
+from dataclasses import replace
 
 import grpc
 import numpy as np
@@ -12,9 +13,10 @@ from support.bridge import ONES, make_backend, serve
 
 from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
+from relaax_like.core.records import MAX_SERVED_CLIENTS, ClientsReport, ServedClient
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
-from relaax_like.wire.errors import RelaaxError, ServerUnavailableError
+from relaax_like.wire.errors import InvalidInputError, RelaaxError, ServerUnavailableError
 
 
 @pytest.fixture
@@ -48,6 +50,28 @@ def test_status_tells_what_happened(backend, address):
     assert (status.global_t, status.version, status.parameters) == (3, 1, 9)
     assert status.mean_return is None
     assert status.clients == 1
+
+
+def test_what_an_rlx_server_reports_is_in_the_status(address):
+    client = ServedClient(
+        name="robot", session="session-1", slots=2, answers=9, p50_ms=0.5, p99_ms=12.5,
+        max_wait_ms=20, late=3, discarded_steps=64, stall="the client has been silent for 12 s",
+    )  # fmt: skip
+    report = ClientsReport(server_id="rlx-1", clients=(client,), num_clients=5)
+    with BridgeControl().connect(address) as link:
+        assert link.status().served == ()
+        link.report_clients(report)
+        status = link.status()
+        assert (status.served, status.served_clients) == ((client,), 5)
+        link.report_clients(replace(report, clients=(replace(client, p50_ms=None),)))
+        assert link.status().served[0].p50_ms is None
+        for wrong in (
+            replace(report, server_id=""),
+            replace(report, clients=(client,) * (MAX_SERVED_CLIENTS + 1)),
+            replace(report, clients=(replace(client, name="x" * 501),)),
+        ):
+            with pytest.raises(InvalidInputError, match="clients"):
+                link.report_clients(wrong)
 
 
 def test_status_of_an_absent_server_is_an_error_that_names_the_address():

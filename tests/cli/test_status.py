@@ -1,11 +1,11 @@
-"""What `relaax status` says that a crash costs."""
+"""What `relaax status` says that a crash costs, and about environments."""
 
 import pytest
 from rich.console import Console
 
 from relaax_like.bridge.messages import message_to_status, status_to_message
 from relaax_like.cli.status import make_table
-from relaax_like.core.records import Status
+from relaax_like.core.records import ServedClient, Status
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,29 @@ from relaax_like.core.records import Status
     ],
 )
 def test_what_a_crash_costs(fields: dict[str, str], want: str) -> None:
-    sent = status_to_message(Status(unsynced_records=7, **fields))  # type: ignore[arg-type]
+    printed = show(Status(unsynced_records=7, **fields))  # type: ignore[arg-type]
+    (line,) = [line for line in printed.splitlines() if "a crash loses" in line]
+    assert want in line
+
+
+def test_environments_are_there_with_their_times() -> None:
+    robot = ServedClient(
+        name="robot", session="s", slots=1, answers=1234, p50_ms=0.512, p99_ms=12.3,
+        max_wait_ms=20, late=3, discarded_steps=64,
+    )  # fmt: skip
+    silent = ServedClient(name="game", session="s", slots=1, stall="the client has been silent")
+    printed = show(Status(served=(robot, silent), served_clients=40))
+    assert (
+        "robot: 1,234 answers; p50 0.51 ms, p99 12 ms; 3 later than 20 ms; 64 steps discarded"
+        in printed
+    )
+    assert "game: 0 answers; the client has been silent" in printed
+    assert "and 38 more" in printed
+
+
+def show(status: Status) -> str:
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(make_table("localhost:7000", message_to_status(sent)))
-    (line,) = [line for line in capture.get().splitlines() if "a crash loses" in line]
-    assert want in line
+        table = make_table("localhost:7000", message_to_status(status_to_message(status)))
+        console.print(table)
+    return capture.get()

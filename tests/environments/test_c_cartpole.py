@@ -31,8 +31,8 @@ from relaax_like.rlx_server.step_reader import StepReader
 from relaax_like.rlx_server.transition import read_step
 from relaax_like.v1 import ndarray_pb2, rlx_pb2
 from relaax_like.wire.framing import pack_frame
-from relaax_like.wire.ndarray import ndarray_to_message
-from relaax_like.wire.spaces import Box
+from relaax_like.wire.ndarray import message_to_ndarray, ndarray_to_message
+from relaax_like.wire.spaces import Box, Discrete
 
 FOLDER = ROOT / "environments" / "c_cartpole"
 FLAGS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror")
@@ -505,14 +505,23 @@ int main(int argc, char **argv)
     rlx_init(&client, argv[1], "verbs", 3, 5);
     if (argc == 3)
         client.timeout_sec = atof(argv[2]);
+    if (argc == 4) {
+        client.max_wait_ms = atoi(argv[2]);
+        client.answer_timeout_sec = atof(argv[3]);
+    }
     while (scanf("%19s", verb) == 1) {
-        int status = !strcmp(verb, "connect")    ? rlx_connect(&client)
-                     : !strcmp(verb, "act")      ? rlx_act(&client, observation, &action)
-                     : !strcmp(verb, "reward")   ? rlx_reward_and_act(&client, -0.5, observation,
-                                                                      &action)
-                     : !strcmp(verb, "reset")    ? rlx_reward_and_reset(&client, 3, &score)
-                     : !strcmp(verb, "truncate") ? rlx_reward_and_truncate(&client, 4, observation,
-                                                                           &score)
+        int status = !strcmp(verb, "connect")    ? (int)rlx_connect(&client)
+                     : !strcmp(verb, "executed") ? (int)rlx_executed(&client, 2)
+                     : !strcmp(verb, "nothing")  ? (int)rlx_executed(&client, 5)
+                     : !strcmp(verb, "skip")     ? (int)rlx_reward_and_skip(&client, 7)
+                     : !strcmp(verb, "late")     ? (int)client.late_answers
+                     : !strcmp(verb, "total")    ? (int)client.total_us
+                     : !strcmp(verb, "act")      ? (int)rlx_act(&client, observation, &action)
+                     : !strcmp(verb, "reward")   ? (int)rlx_reward_and_act(&client, -0.5,
+                                                                           observation, &action)
+                     : !strcmp(verb, "reset")    ? (int)rlx_reward_and_reset(&client, 3, &score)
+                     : !strcmp(verb, "truncate") ? (int)rlx_reward_and_truncate(&client, 4,
+                                                                           observation, &score)
                                                  : (rlx_close(&client), 0);
         printf("%d|%d|%g|%d|%s|%s\n", status, (int)action, score, (int)client.code, client.field,
                status ? client.text : "");
@@ -521,7 +530,7 @@ int main(int argc, char **argv)
     return 0;
 }
 """
-OK, FINISHED_STATUS, UNAVAILABLE, REFUSED, INVALID = range(5)
+OK, FINISHED_STATUS, UNAVAILABLE, REFUSED, INVALID, LATE = range(6)
 
 
 @pytest.fixture(scope="module")
@@ -531,9 +540,9 @@ def verbs(
     """Calls verbs one after the other; returns status, action, score, code, field, text of each."""
     target = build(tmp_path_factory.mktemp("verbs"), VERBS, compiler, sanitize, "rlx_client.c")
 
-    def call(address: str, names: str, *timeout_sec: str) -> list[list[str]]:
+    def call(address: str, names: str, *limits: str) -> list[list[str]]:
         done = subprocess.run(
-            [target, address, *timeout_sec], input=names, capture_output=True, text=True, timeout=60
+            [target, address, *limits], input=names, capture_output=True, text=True, timeout=60
         )
         assert (done.returncode, done.stderr) == (0, "")
         return [line.split("|") for line in done.stdout.splitlines()]
@@ -583,11 +592,105 @@ def test_the_server_reads_its_ordinary_steps_by_their_layout(verbs: Any) -> None
     with RawServer([READY, *[ACTION] * 4]) as server:
         verbs(server.address, "connect act reward reward reward")
         ordinary = server.received[2:]
-    spaces = {"observation": Box(dtype="float32", shape=(3,))}
-    reader = StepReader(spaces, 1)
-    step = rlx_pb2.ClientMessage.FromString(ordinary[0]).step
-    reader.remember(ordinary[0], read_step(step, spaces, 1, True))
-    assert all(reader.read(body) is not None for body in ordinary)
+    assert are_ordinary(ordinary)
+
+
+def are_ordinary(bodies: Sequence[bytes]) -> bool:
+    """Whether the server reads steps by the layout of the first one."""
+    spaces, moves = {"observation": Box(dtype="float32", shape=(3,))}, {"action": Discrete(n=5)}
+    reader = StepReader(spaces, moves, 1)
+    step = rlx_pb2.ClientMessage.FromString(bodies[0]).step
+    reader.remember(bodies[0], read_step(step, spaces, moves, 1, True))
+    return all(reader.read(body) is not None for body in bodies)
+
+
+EVERYTHING = ["executed", "max_wait", "present", "step_id", "timings"]
+
+
+def make_limited(features: Sequence[str] = EVERYTHING, answers: int = 0) -> list[bytes]:
+    """Returns Ready, and answers to steps 1, 2, ..."""
+    ready = rlx_pb2.Ready(protocol_version=1, session="s", features=features)
+    timings = rlx_pb2.Timings(queue_us=5, prediction_us=0, total_us=11)
+    return [
+        frame(ready=ready),
+        *(
+            frame(actions=make_actions(step_id=number, timings=timings))
+            for number in range(1, answers + 1)
+        ),
+    ]
+
+
+def test_what_was_carried_out_and_absences_are_told(verbs: Any) -> None:
+    with RawServer([*make_limited(["executed", "present"]), *[ACTION] * 6]) as server:
+        called = verbs(
+            server.address, "connect act executed reward executed reward nothing reward skip reward"
+        )
+        hello, *steps = [rlx_pb2.ClientMessage.FromString(body) for body in server.received]
+        assert are_ordinary(server.received[2:4])
+    assert [int(status) for status, *_ in called] == [OK] * 6 + [INVALID] + [OK] * 3
+    assert called[6][-1] == "rlx_executed: 5, expected 0 to 4"
+    assert list(hello.hello.features) == ["executed", "present"]
+    assert not hello.hello.max_wait_ms
+    _, first, second, third, skip, last = [message.step for message in steps]
+    for step in (first, second):
+        (array,) = step.executed.values()
+        assert message_to_ndarray(array).tolist() == [2]
+        assert message_to_ndarray(step.overridden).tolist() == [True]
+    for step in (third, last):
+        assert not step.executed
+        assert not step.HasField("present")
+    assert message_to_ndarray(skip.present).tolist() == [False]
+    assert message_to_ndarray(skip.observations["observation"]).tolist() == [[0, 0, 0]]
+    assert message_to_ndarray(skip.rewards).tolist() == [7]
+
+
+def test_agents_that_cannot_use_it_are_told_of_neither(verbs: Any) -> None:
+    with RawServer([READY, ACTION, ACTION]) as server:
+        called = verbs(server.address, "connect executed act executed skip reward")
+    assert [int(status) for status, *_ in called] == [OK, INVALID, OK, INVALID, INVALID, OK]
+    assert "no action that it could replace" in called[1][-1]
+    for _, *_, text in called[3:5]:
+        assert "cannot use it" in text
+
+
+def test_a_late_answer_is_dropped_and_the_session_continues(verbs: Any) -> None:
+    ready, first, second, third, fourth = make_limited(answers=4)
+    with RawServer([ready, first, second[:9], second[9:] + third, fourth]) as server:
+        called = verbs(
+            server.address,
+            "connect act reward reward executed reward late total reward",
+            "20",
+            "0.2",
+        )
+        hello, *steps = [rlx_pb2.ClientMessage.FromString(body) for body in server.received]
+    statuses = [int(status) for status, *_ in called]
+    assert statuses == [OK, OK, LATE, INVALID, OK, OK, 1, 11, OK]
+    assert "no answer to step 2 within 0.2 s" in called[2][-1]
+    assert "report what was carried out" in called[3][-1]
+    assert (hello.hello.max_wait_ms, list(hello.hello.features)) == (20, EVERYTHING)
+    assert [message.step.step_id for message in steps] == [1, 2, 3, 4]
+
+
+def test_a_server_without_limits_of_time_is_refused(verbs: Any) -> None:
+    with RawServer([READY]) as server:
+        ((status, *_, text),) = verbs(server.address, "connect", "20", "0")
+    assert int(status) == INVALID
+    assert "does not support it" in text
+
+
+@pytest.mark.parametrize("limits", [("-1", "0"), ("60001", "0"), ("0", "0.1"), ("5", "-1")])
+def test_limits_that_cannot_be_are_refused(verbs: Any, limits: tuple[str, str]) -> None:
+    ((status, *_, text),) = verbs("localhost:1", "connect", *limits)
+    assert int(status) == INVALID
+    assert "expected 0" in text
+
+
+def test_the_answer_to_a_step_that_was_not_sent_is_refused(verbs: Any) -> None:
+    ready, _, second = make_limited(answers=2)
+    with RawServer([ready, second]) as server:
+        called = verbs(server.address, "connect act", "20", "0")
+    assert int(called[1][0]) == REFUSED
+    assert "a step that was not sent" in called[1][-1]
 
 
 def test_a_verb_at_the_wrong_time_sends_nothing(verbs: Any) -> None:
@@ -795,7 +898,7 @@ def test_the_example_of_the_readme_plays(
     serve: Serve, start: Start, compiler: str, tmp_path: Path
 ) -> None:
     server = serve(Role(finish_after=9))
-    (example,) = re.findall(r"```c\n(.*?)```", (FOLDER / "README.md").read_text(), re.DOTALL)
+    example, _ = re.findall(r"```c\n(.*?)```", (FOLDER / "README.md").read_text(), re.DOTALL)
     text = OWN.replace("%s", example.replace("localhost:7001", server.address))
     target = build(tmp_path, text, compiler, (), "rlx_client.c")
     assert finish(start(target)) == (0, "max_global_step reached\n", "")

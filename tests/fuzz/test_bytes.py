@@ -15,7 +15,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from support import fuzz
 from support.journal import FINGERPRINT, read, write
-from support.rlx import make_hello, make_next, make_start
+from support.rlx import array, make_hello, make_next, make_start
 from support.rollouts import make_rollout
 from support.snapshots import change_manifest, make_state
 
@@ -317,9 +317,20 @@ def _find_paths(part: Any, path: tuple[Any, ...] = ()) -> Any:
             yield from _find_paths(value, (*path, key))
 
 
-STEPS = [make_start(2), make_next(2)]
-HELLO = make_hello(slots=2)
+STEPS = [
+    make_start(2),
+    make_next(2),
+    make_next(
+        2,
+        step_id=9,
+        present=array([1, 0], "bool"),
+        executed={"action": array([2, 1], "int64")},
+        overridden=array([0, 1], "bool"),
+    ),
+]
+HELLO = make_hello(slots=2, features=["executed", "max_wait", "present"], max_wait_ms=20)
 SPACES = messages_to_spaces(HELLO.hello.observation_spaces, "observation_spaces")
+MOVES = messages_to_spaces(HELLO.hello.action_spaces, "action_spaces")
 
 
 def test_frames_of_the_rlx_protocol() -> None:
@@ -330,7 +341,7 @@ def test_frames_of_the_rlx_protocol() -> None:
             message = parse(rlx_pb2.ClientMessage, data[HEADER.size :])
             for spaces in (message.hello.observation_spaces, message.hello.action_spaces):
                 messages_to_spaces(spaces, "spaces")
-            step = read_step(message.step, SPACES, 2, running=True)
+            step = read_step(message.step, SPACES, MOVES, 2, running=True)
         except (ProtocolError, InvalidInputError):
             return
         assert isinstance(step, Transition)
@@ -352,20 +363,27 @@ def test_layouts_and_steps_that_look_like_the_one_before() -> None:
             return
         assert layout.fits(data)
         assert layout.fill([data[span.start : span.stop] for span in layout.spans]) == data
-        reader = StepReader(SPACES, 2)
+        reader = StepReader(SPACES, MOVES, 2)
         try:
-            reader.remember(data, read_step(step, SPACES, 2, running=True))
+            reader.remember(data, read_step(step, SPACES, MOVES, 2, running=True))
             got = reader.read(again)
         except (ProtocolError, InvalidInputError):
             return
         if got is None:
             return
-        want = read_step(rlx_pb2.ClientMessage.FromString(again).step, SPACES, 2, running=True)
-        np.testing.assert_array_equal(got.rewards, want.rewards)
+        again_step = rlx_pb2.ClientMessage.FromString(again).step
+        want = read_step(again_step, SPACES, MOVES, 2, running=True)
+        assert got.step_id == want.step_id
+        for name in ("rewards", "absent", "overridden"):
+            np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
+        assert (got.executed is None) == (want.executed is None)
+        for name, array_ in (want.executed or {}).items():
+            assert got.executed is not None
+            np.testing.assert_array_equal(got.executed[name], array_)
         assert want.observations is not None
         assert got.observations is not None
-        for name, array in want.observations.items():
-            np.testing.assert_array_equal(got.observations[name], array)
+        for name, array_ in want.observations.items():
+            np.testing.assert_array_equal(got.observations[name], array_)
 
     fuzz.fuzz(check, SHARE, data=fuzz.mutations(samples), again=fuzz.mutations(samples))
 

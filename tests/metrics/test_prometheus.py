@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.bridge import make_backend
 
 from relaax_like.config.address import Address
-from relaax_like.core.records import Episode, Push, Status
+from relaax_like.core.records import Episode, Push, ServedClient, Status
 from relaax_like.metrics.prometheus import PrometheusPage
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.wire.errors import ConfigError, InvalidInputError
@@ -65,3 +65,16 @@ def test_a_port_that_is_taken_is_named():
     with make_backend() as backend, PrometheusPage(Address("localhost", 0), backend.status) as page:
         with pytest.raises(ConfigError, match=f"prometheus_bind: .*{page.port}"):
             PrometheusPage(Address("localhost", page.port), backend.status)
+
+
+def test_environments_have_their_times_and_late_answers():
+    client = ServedClient(
+        name="robot", session="s-1", slots=1, p99_ms=12.5, late=3, discarded_steps=64
+    )
+    status = Status(served=(client,), served_clients=40)
+    with PrometheusPage(Address("localhost", 0), lambda: status) as page:
+        found = scrape(page)
+    assert found["relaax_environments",] == 40
+    assert found["relaax_late_answers_total", "robot", "s-1"] == 3
+    assert found["relaax_discarded_steps_total", "robot", "s-1"] == 64
+    assert found["relaax_answer_seconds_p99", "robot", "s-1"] == 0.0125

@@ -125,7 +125,7 @@ def test_between_two_parts_of_a_message_others_have_their_turn():
         recorder, seen = Recorder(), []
         session = Listener()
         session.points = points.ClientPoints(recorder)
-        session.receive = lambda body: session.points.take(
+        session.receive = lambda body, received_at: session.points.take(
             make_points(3 * POINTS_PER_TURN).scalars.scalars, "one", ClientLog(logger)
         )
         connection, _ = make_connection(session)

@@ -22,6 +22,7 @@ from support.rlx import (
 
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.metrics.scalars_reader import read_scalars
+from relaax_like.rlx_server import answer_times
 from relaax_like.v1 import metrics_pb2, rlx_pb2
 from relaax_like.wire.errors import RelaaxError, ServerUnavailableError
 from relaax_like.wire.framing import HEADER, pack_frame
@@ -342,10 +343,7 @@ def test_a_used_port_is_an_error_that_names_the_holder(port):
 
 
 def test_client_and_server_latency_reach_the_curves(backend, tmp_path, monkeypatch):
-    from relaax_like.rlx_server import session
-
-    make = session.MeanMetric
-    monkeypatch.setattr(session, "MeanMetric", lambda metrics, name: make(metrics, name, 0.0))
+    monkeypatch.setattr(answer_times, "_INTERVAL_SEC", 0.0)
     with TensorBoardRecorder(tmp_path) as recorder:
         with serve_rlx(backend, metrics=recorder) as port, RawClient(port) as client:
             client.greet()

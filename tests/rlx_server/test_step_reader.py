@@ -11,6 +11,7 @@ from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete
 
 SPACES = {"position": Box(dtype="float32", shape=(3,)), "level": Discrete(n=4)}
+MOVES = {"arm": Box(dtype="float32", shape=(2,)), "grip": Discrete(n=3)}
 
 
 def make(seed=0, slots=2, dtype="float32", **fields):
@@ -29,14 +30,28 @@ def make(seed=0, slots=2, dtype="float32", **fields):
     return rlx_pb2.ClientMessage(step=step)
 
 
+def make_more(seed, step_id=7):
+    """Makes a step with all optional parts."""
+    random, message = np.random.default_rng(seed), make(seed)
+    step = message.step
+    step.step_id = step_id
+    step.executed["arm"].CopyFrom(array(random.standard_normal((2, 2)), "float32"))
+    step.executed["grip"].CopyFrom(array(random.integers(3, size=2), "int64"))
+    for name in ("present", "overridden"):
+        getattr(step, name).CopyFrom(array(random.integers(2, size=2), "bool"))
+    return message
+
+
 def read(reader, message):
     return reader.read(memoryview(message.SerializeToString()))
 
 
 def make_reader(message, slots=2):
-    reader = StepReader(SPACES, slots)
+    reader = StepReader(SPACES, MOVES, slots)
     assert read(reader, message) is None  # nothing to compare with yet
-    reader.remember(message.SerializeToString(), read_step(message.step, SPACES, slots, True))
+    reader.remember(
+        message.SerializeToString(), read_step(message.step, SPACES, MOVES, slots, True)
+    )
     return reader
 
 
@@ -46,7 +61,7 @@ def test_it_reads_what_parsing_reads(slots, dtype):
     reader = make_reader(make(0, slots, dtype), slots)
     for seed in range(1, 4):
         message = make(seed, slots, dtype)
-        got, want = read(reader, message), read_step(message.step, SPACES, slots, True)
+        got, want = read(reader, message), read_step(message.step, SPACES, MOVES, slots, True)
         for name in SPACES:
             one, other = got.observations[name], want.observations[name]
             np.testing.assert_array_equal(one, other, strict=True)
@@ -54,6 +69,37 @@ def test_it_reads_what_parsing_reads(slots, dtype):
             one, other = getattr(got, field), getattr(want, field)
             np.testing.assert_array_equal(one, other, strict=True)
         assert got.ended is want.ended is None
+
+
+def test_what_was_carried_out_and_who_is_absent_is_read_like_that():
+    reader = make_reader(make_more(0))
+    for seed in range(1, 9):
+        message = make_more(seed, step_id=seed << 40)
+        got, want = read(reader, message), read_step(message.step, SPACES, MOVES, 2, True)
+        assert got.step_id == want.step_id == seed << 40
+        for field in ("absent", "overridden"):
+            np.testing.assert_array_equal(getattr(got, field), getattr(want, field))
+        for name in MOVES:
+            np.testing.assert_array_equal(got.executed[name], want.executed[name], strict=True)
+    assert read(reader, make(1)) is None
+    assert read(make_reader(make()), make_more(1)) is None
+
+
+def test_any_number_but_zero_is_true():
+    reader, message = make_reader(make_more(0)), make_more(1)
+    for field in ("present", "overridden"):
+        getattr(message.step, field).data = b"\x02\x00"
+    for got in (read(reader, message), read_step(message.step, SPACES, MOVES, 2, True)):
+        assert got.absent.tolist() == [False, True]
+        assert got.overridden.tolist() == [True, False]
+
+
+def test_an_action_that_cannot_be_was_not_carried_out():
+    reader, message = make_reader(make_more(0)), make_more(1)
+    message.step.executed["grip"].CopyFrom(array([0, 3], "int64"))
+    for read_it in (read, lambda _, m: read_step(m.step, SPACES, MOVES, 2, True)):
+        with pytest.raises(InvalidInputError, match="grip"):
+            read_it(reader, message)
 
 
 def test_what_it_read_outlives_the_buffer_that_it_came_in():
@@ -89,8 +135,8 @@ def test_messages_with_more_in_them_are_always_parsed(more):
     message = make()
     body = message.SerializeToString() + more
     assert rlx_pb2.ClientMessage.FromString(body).HasField("step")
-    reader = StepReader(SPACES, 2)
-    reader.remember(body, read_step(message.step, SPACES, 2, True))
+    reader = StepReader(SPACES, MOVES, 2)
+    reader.remember(body, read_step(message.step, SPACES, MOVES, 2, True))
     assert reader.read(body) is None
 
 
@@ -106,7 +152,7 @@ def test_after_an_end_the_next_ordinary_step_is_read_again():
     reader = make_reader(make())
     end = make(1, terminated=array([True, False], "bool"))
     assert read(reader, end) is None
-    reader.remember(end.SerializeToString(), read_step(end.step, SPACES, 2, True))
+    reader.remember(end.SerializeToString(), read_step(end.step, SPACES, MOVES, 2, True))
     assert read(reader, make(2)) is not None
 
 
@@ -134,5 +180,5 @@ def test_bad_observations_are_refused_as_ever(leaf, values, dtype):
     with pytest.raises(InvalidInputError) as fast:
         read(reader, message)
     with pytest.raises(InvalidInputError) as slow:
-        read_step(message.step, SPACES, 2, True)
+        read_step(message.step, SPACES, MOVES, 2, True)
     assert str(fast.value) == str(slow.value)

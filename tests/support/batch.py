@@ -22,12 +22,12 @@ def load(module: str, algorithm: str = "a2c") -> Any:
     return load_algorithm_module(find_algorithm(algorithm, Path()), module)
 
 
-def make_config(layers: Any = (64, 64), **settings: Any) -> Any:
-    """Makes a2c's config, by default for four numbers and two actions."""
+def make_config(layers: Any = (64, 64), algorithm: str = "a2c", **settings: Any) -> Any:
+    """Makes an algorithm's config, by default a2c's for four numbers and two actions."""
     settings["network"] = {"layers": tuple(layers)}
     if "action_size" not in settings:
         settings.setdefault("num_actions", 2)
-    return load("config").Config(**add_state_size(settings))
+    return load("config", algorithm).Config(**add_state_size(settings))
 
 
 def add_state_size(settings: dict[str, Any]) -> dict[str, Any]:
@@ -35,25 +35,31 @@ def add_state_size(settings: dict[str, Any]) -> dict[str, Any]:
     return settings if settings.keys() & set(OBSERVATION_KEYS) else {"state_size": 4, **settings}
 
 
-def make_algorithm(config: Any, seed: int = 0, xla: bool = True) -> Any:
-    """Makes a2c's algorithm with its model."""
-    model = load("model").make_model(config, seed)
+def make_algorithm(config: Any, seed: int = 0, xla: bool = True, algorithm: str = "a2c") -> Any:
+    """Makes an algorithm with its model."""
+    model = load("model", algorithm).make_model(config, seed)
     model.xla = xla and model.xla
-    return load("algorithm").make_algorithm(config, model, seed)
+    return load("algorithm", algorithm).make_algorithm(config, model, seed)
 
 
-def serve_a2c(config: Any, **options: Any) -> ParameterServer:
-    """Makes a parameter server with a2c's variables."""
-    variables = get_variables(load("model").make_model(config, 0))
+def serve_a2c(config: Any, algorithm: str = "a2c", **options: Any) -> ParameterServer:
+    """Makes a parameter server with the variables of a2c, or of another algorithm."""
+    variables = get_variables(load("model", algorithm).make_model(config, 0))
     manifest = make_manifest(variables)
     store = Store(manifest, manifest.pack([v.value for v in variables]), config.optimizers)
     return ParameterServer(store, metrics=NullMetrics(), **options)
 
 
-def make_processor(config: Any, server: ParameterServer, xla: bool = True, **options: Any) -> Any:
+def make_processor(
+    config: Any,
+    server: ParameterServer,
+    xla: bool = True,
+    algorithm: str = "a2c",
+    **options: Any,
+) -> Any:
     """Makes a processor on the server; not started."""
     client = InProcessClient(server, "processor")
-    task = GradientTask(make_algorithm(config, xla=xla))
+    task = GradientTask(make_algorithm(config, xla=xla, algorithm=algorithm))
     learner = GradientLearner(task, config.plan, client, **options)
-    actor = make_actor(make_algorithm(config).model, 0)
+    actor = make_actor(make_algorithm(config, algorithm=algorithm).model, 0)
     return ComputationDataProcessor(actor, learner, client.metrics())

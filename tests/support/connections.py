@@ -1,9 +1,11 @@
 """A connection of the rlx server without a socket: its owner decides what comes, and when."""
 
 import asyncio
+import logging
 
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.rlx_server.admission import Admission
+from relaax_like.rlx_server.client_log import ClientLog
 from relaax_like.rlx_server.connection import Connection
 from relaax_like.rlx_server.points import ClientPoints
 from relaax_like.rlx_server.server import RlxServer
@@ -37,10 +39,12 @@ class Listener:
 
     blocking, greeted, finished, client_name = False, True, False, "listener"
     ready = False
+    last_message, max_wait_sec = "step", None
     max_message_bytes = 1 << 20
 
     def __init__(self, answer=None, features=()):
         self.points = ClientPoints(NullMetrics())
+        self.log = ClientLog(logging.getLogger("relaax_like"))
         self.bodies = []
         self._answer = answer
         self._features = features
@@ -48,7 +52,10 @@ class Listener:
     def has_feature(self, name):
         return name in self._features
 
-    def receive(self, body):
+    def describe_wait(self):
+        return "the learner"
+
+    def receive(self, body, received_at):
         self.bodies.append(bytes(body))
         return self._answer
 
