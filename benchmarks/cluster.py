@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -28,11 +28,15 @@ class Servers:
       address: of the rlx server.
       rlx_server: its process id.
       parameter_server: its process id.
+      parameter_server_address: where it listens.
+      kill_parameter_server: kills it and starts it again a second later.
     """
 
     address: str
     rlx_server: int
     parameter_server: int
+    parameter_server_address: str
+    kill_parameter_server: Callable[[], None]
 
 
 @contextlib.contextmanager
@@ -67,11 +71,22 @@ def start_servers(config: Path, *sets: str, log: IO[bytes] | None = None) -> Ite
         ]
         output = subprocess.DEVNULL if log is None else log
         processes = [subprocess.Popen(command, stdout=output) for command in commands]
+
+        def kill_parameter_server() -> None:
+            processes[0].kill()
+            processes[0].wait()
+            time.sleep(1.0)
+            processes[0] = subprocess.Popen(commands[0], stdout=output)
+
         try:
             for address in (ps, rlx):
                 _wait_for_port(address)
             yield Servers(
-                address=rlx, parameter_server=processes[0].pid, rlx_server=processes[1].pid
+                address=rlx,
+                parameter_server=processes[0].pid,
+                rlx_server=processes[1].pid,
+                parameter_server_address=ps,
+                kill_parameter_server=kill_parameter_server,
             )
         finally:
             for process in processes:

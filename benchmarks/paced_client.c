@@ -1,6 +1,8 @@
 /* What `python -m benchmarks.load one ADDRESS PERIOD_SEC` does, in C: the same environment, the
  * same conversation with the parent, the same result. benchmarks/c_client.py compiles it. With a
- * third argument, `exploit`, nothing is learned.
+ * third argument, `exploit`, nothing is learned. If that is a number, it is max_wait_ms: the result
+ * then has when each step was asked, and of all steps the answers, and those that the server itself
+ * says came later; the client stays connected for some seconds, so that these can be compared.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -14,14 +16,15 @@
 #include <unistd.h>
 
 enum { STATE = 4, ACTIONS = 2, EPISODE_STEPS = 200 };
-static const double STAGGER_SEC = 1.0;
+static const double STAGGER_SEC = 1.0, LINGER_SEC = 6.0;
 
 /* The time in which steps are counted, as the parent says, and what was counted. */
 typedef struct {
     double start, end; /* monotonic seconds */
     double cpu_sec;    /* processor time before the first step that was counted */
-    double *latencies;
+    double *latencies, *asked;
     size_t count, room;
+    size_t answers, late; /* of all steps */
 } window;
 
 static double read_clock(clockid_t id)
@@ -60,9 +63,11 @@ static void add(window *counting, double asked, double answered)
         counting->room = counting->room ? 2 * counting->room : 1024;
         counting->latencies =
             realloc(counting->latencies, counting->room * sizeof *counting->latencies);
-        if (!counting->latencies)
+        counting->asked = realloc(counting->asked, counting->room * sizeof *counting->asked);
+        if (!counting->latencies || !counting->asked)
             exit(1);
     }
+    counting->asked[counting->count] = asked;
     counting->latencies[counting->count++] = answered - asked;
 }
 
@@ -86,18 +91,37 @@ static void print(const window *counted)
     fputs("{\"latencies\": [", stdout);
     for (size_t i = 0; i < counted->count; i++)
         printf("%s%.9f", i ? ", " : "", counted->latencies[i]);
-    printf("], \"cpu_sec\": %.9f, \"rss_mb\": %.3f}\n",
+    fputs("], \"asked\": [", stdout);
+    for (size_t i = 0; i < counted->count; i++)
+        printf("%s%.6f", i ? ", " : "", counted->asked[i]);
+    printf("], \"answers\": %zu, \"late\": %zu", counted->answers, counted->late);
+    printf(", \"cpu_sec\": %.9f, \"rss_mb\": %.3f}\n",
            read_clock(CLOCK_PROCESS_CPUTIME_ID) - counted->cpu_sec, read_rss_mb());
 }
 
+/* Counts an answer, by the time that the server says it took. */
+static void count(window *counting, const rlx_client *client)
+{
+    counting->answers++;
+    counting->late += client->total_us > 1000u * (unsigned)client->max_wait_ms;
+}
+
 /* Asks for the action after a step, whose reward is 1. */
-static rlx_status ask(rlx_client *client, bool episode_ends, int64_t *action)
+static rlx_status ask(rlx_client *client, bool episode_ends, int64_t *action, window *counting)
 {
     static const float observation[STATE];
-    if (!episode_ends)
-        return rlx_reward_and_act(client, 1, observation, action);
-    rlx_status status = rlx_reward_and_reset(client, 1, NULL);
-    return status ? status : rlx_act(client, observation, action);
+    rlx_status status;
+    if (!episode_ends) {
+        status = rlx_reward_and_act(client, 1, observation, action);
+    } else {
+        status = rlx_reward_and_reset(client, 1, NULL);
+        if (status)
+            return status;
+        count(counting, client);
+        status = rlx_act(client, observation, action);
+    }
+    count(counting, client);
+    return status;
 }
 
 static rlx_status play(rlx_client *client, double period_sec, window *counting)
@@ -105,6 +129,7 @@ static rlx_status play(rlx_client *client, double period_sec, window *counting)
     static const float observation[STATE];
     int64_t action;
     rlx_status status = rlx_act(client, observation, &action);
+    count(counting, client);
     double due = read_clock(CLOCK_MONOTONIC), now;
     if (period_sec > 0)
         due += STAGGER_SEC * rand() / RAND_MAX;
@@ -112,7 +137,7 @@ static rlx_status play(rlx_client *client, double period_sec, window *counting)
         if (now < due)
             sleep_until(due);
         double asked = read_clock(CLOCK_MONOTONIC);
-        status = ask(client, step % EPISODE_STEPS == 0, &action);
+        status = ask(client, step % EPISODE_STEPS == 0, &action, counting);
         double answered = read_clock(CLOCK_MONOTONIC);
         add(counting, asked, answered);
         due = due + period_sec > answered ? due + period_sec : answered;
@@ -123,8 +148,9 @@ static rlx_status play(rlx_client *client, double period_sec, window *counting)
 int main(int argc, char **argv)
 {
     bool exploit = argc == 4 && !strcmp(argv[3], "exploit");
-    if (argc != 3 && !exploit) {
-        fprintf(stderr, "usage: %s ADDRESS PERIOD_SEC [exploit]\n", argv[0]);
+    int max_wait_ms = argc == 4 && !exploit ? atoi(argv[3]) : 0;
+    if (argc != 3 && !exploit && max_wait_ms < 1) {
+        fprintf(stderr, "usage: %s ADDRESS PERIOD_SEC [exploit | MAX_WAIT_MS]\n", argv[0]);
         return 2;
     }
     rlx_client client;
@@ -132,6 +158,7 @@ int main(int argc, char **argv)
     srand((unsigned)getpid());
     rlx_init(&client, argv[1], "paced", STATE, ACTIONS);
     client.exploit = exploit;
+    client.max_wait_ms = max_wait_ms;
     client.report = NULL;
     client.min_sleep_sec = 0.2;
     client.max_sleep_sec = 0.5;
@@ -144,8 +171,11 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", client.text);
         return 1;
     }
+    if (max_wait_ms)
+        sleep_until(read_clock(CLOCK_MONOTONIC) + LINGER_SEC);
     print(&counting);
     free(counting.latencies);
+    free(counting.asked);
     rlx_close(&client);
     return 0;
 }

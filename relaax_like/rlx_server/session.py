@@ -268,7 +268,7 @@ class Session:
         self._step_id = 0
         self._absent: np.ndarray | None = None  # from the newest step
         self._unsupported: Mapping[str, str] = {}
-        self._received_at = 0.0
+        self._received_at = self._answered_at = 0.0
         # Of the newest prediction: when it began, and how long it took.
         self._predicted_at, self._prediction_sec = 0.0, 0.0
 
@@ -545,11 +545,12 @@ class Session:
             decision = decision._replace(actions=None, finished=end)
         self._running = decision.actions is not None
         self.finished = bool(decision.finished)
+        # Once, so that the times that a client is told are those that are counted.
+        self._answered_at = now = time.monotonic()
         if decision.actions and not decision.finished and not self._transition.episodes:
             answer = self._pack_actions(decision.actions, decision.version)
         else:
             answer = self._pack_answer(decision)
-        now = time.monotonic()
         self.times.add(now - self._received_at, now)
         return answer
 
@@ -600,7 +601,7 @@ class Session:
 
     def _find_timings(self) -> dict[str, int]:
         """Returns the fields of `Timings`, of the answer at hand."""
-        now, received = time.monotonic(), self._received_at
+        now, received = self._answered_at, self._received_at
         began = self._predicted_at if self._prediction_sec else now
         times = (began - received, self._prediction_sec, now - received)
         return {
