@@ -2,8 +2,8 @@
 
     python -m benchmarks.realtime [--seconds 60]
 
-Twenty clients in C make 50 steps/s each with `max_wait_ms: 20` against one rlx server with a2c,
-whose agents act in NumPy. An update takes 2 s more than usual: it sleeps, or computes. In the
+Twenty clients in C send 50 steps per second each, with `max_wait_ms: 20`, to one rlx server with
+a2c, whose agents act in NumPy. An update takes 2 s more than usual: it sleeps, or computes. In the
 middle the parameter server is killed (`kill -9`) and started again a second later. Once for each
 placement.
 

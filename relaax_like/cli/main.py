@@ -94,6 +94,10 @@ def run(
     insecure: InsecureOption = False,
     trace: TraceOption = False,
     force: ForceOption = False,
+    topology: Annotated[
+        bool,
+        typer.Option("--topology", help="Print the processes of the run as JSON, and start none."),
+    ] = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Run the experiment as several processes, and restart those that die.
@@ -103,9 +107,11 @@ def run(
     """
 
     def start() -> int:
-        from relaax_like.cli.training import begin_processes
+        from relaax_like.cli.training import begin_processes, print_topology
 
         overrides = allow_insecure(insecure, [*flags_to_overrides(config, context.args), *sets])
+        if topology:
+            return print_topology(config, overrides)
         return begin_processes(config, overrides, trace, force)
 
     run_main(start)

@@ -1,5 +1,6 @@
 """`relaax run`, `relaax train` and `relaax resume`."""
 
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,20 @@ from relaax_like.launch.process import (
     setup_logging,
     start_tracing,
 )
+
+
+def print_topology(config: Path, sets: Sequence[str]) -> int:
+    """Prints the processes that `relaax run` would start, as JSON.
+
+    Args:
+      config: the experiment's file.
+      sets: overrides of its keys.
+    """
+    from relaax_like.launch.run import make_topology
+
+    topology = make_topology(load_experiment(config, sets), sets)
+    print(json.dumps(topology.to_dict(), indent=2))
+    return 0
 
 
 def begin_processes(config: Path, sets: Sequence[str], trace: bool, force: bool) -> int:
@@ -99,13 +114,13 @@ def _run_processes(
     from relaax_like.launch.log_file import add_log_file
     from relaax_like.launch.manager import Manager, output
     from relaax_like.launch.parameter_server import make_run_dir
-    from relaax_like.launch.run import make_process_specs, validate_servers
+    from relaax_like.launch.run import make_topology, validate_servers
     from relaax_like.launch.run_folder import RUN, describe_start
 
     setup_logging("INFO")
     validate_servers(experiment)
     overrides = [*sets, *fix_run_dir(experiment.run_dir)]
-    manager = Manager(make_process_specs(experiment, overrides, trace))
+    manager = Manager(make_topology(experiment, overrides, trace))
     take_folder()
     make_run_dir(experiment)
     add_log_file(experiment.run_dir, ("", output.name))

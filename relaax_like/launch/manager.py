@@ -1,21 +1,20 @@
-"""Manager: starts the processes of an experiment and restarts those that die."""
+"""Manager: starts the processes of a topology and restarts those that die."""
 
 import contextlib
 import logging
 import os
 import queue
-import random
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 
 from relaax_like.launch.guardian import Guardian
 from relaax_like.launch.process import EXIT_ERROR, EXIT_OUTPUT_CLOSED, EXIT_USAGE, SignalEvent
+from relaax_like.launch.topology import Node, Topology
 from relaax_like.wire import reports
 from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.reports import Event, Report
@@ -30,81 +29,35 @@ TERM_SEC = 6.0
 # Environments, servers, and what is essential end one after another; each has a third of that.
 _STAGES = 3
 _END_POLL_SEC = 0.02
+# Of what a process said last: how long it is waited for, and how much is repeated.
+_LAST_LINES_SEC = 0.3
+_MAX_LAST_LINE = 200
 # Lines of a traceback; a longer one is taken apart.
 _MAX_HELD = 1000
 _MISTAKE = "a configuration or usage error"
 _TRACEBACK = "Traceback (most recent call last):"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessSpec:
-    """One process of the experiment.
-
-    Attributes:
-      name: for messages and as the prefix of its lines.
-      argv: the command.
-      essential: its end with status 0 ends the experiment (the parameter server's does).
-      reports: it is one of our servers, and reports what it does (`wire.reports`).
-      client_name: of an environment: what it calls itself in its hello. An environment is started
-        when all servers that report are ready, and its end does not end the others.
-      env: added to the environment.
-    """
-
-    name: str
-    argv: Sequence[str]
-    essential: bool = False
-    reports: bool = False
-    client_name: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RestartPolicy:
-    """How a dead process is brought back.
-
-    Attributes:
-      first_delay_sec: before the first restart; doubled each time, with jitter.
-      max_delay_sec: longest delay.
-      max_restarts: restarts in a row after which one more death of a server ends the experiment.
-      healthy_sec: a server that ran for so long resets its count, as any process does that has done
-        useful work since its start.
-      environment_deaths: deaths without a step between them after which an environment is given up.
-      alone_sec: the experiment ends when no environment of its own is left, and for so long no
-        other client has been connected.
-    """
-
-    first_delay_sec: float = 0.5
-    max_delay_sec: float = 10.0
-    max_restarts: int = 10
-    healthy_sec: float = 30.0
-    environment_deaths: int = 3
-    alone_sec: float = 60.0
-
-    def delay_sec(self, deaths: int) -> float:
-        """Returns how long to wait after the n-th death in a row, `deaths >= 1`."""
-        delay = min(self.first_delay_sec * 2 ** (deaths - 1), self.max_delay_sec)
-        return delay * random.uniform(0.75, 1.25)
-
-
 class _Supervised:
     """A process and its history. Used from the manager's thread only."""
 
-    def __init__(self, spec: ProcessSpec):
-        self.spec = spec
+    def __init__(self, node: Node):
+        self.node = node
         self.process: subprocess.Popen[bytes] | None = None
         self.relay: threading.Thread | None = None
         self.deaths = 0
         self.started = 0.0
         self.restart_at: float | None = None
         self.worked = False  # since its start
-        self.ready = not spec.reports
+        self.ready = not node.reports
+        self.last_line = ""  # that it has printed
         self.others: Counter[str] = Counter()  # its clients that are no environments of this run
         self.done = False
         self.given_up = False
 
     @property
     def is_environment(self) -> bool:
-        return self.spec.client_name is not None
+        return self.node.is_environment
 
     @property
     def plays(self) -> bool:
@@ -117,27 +70,26 @@ class Manager:
 
     An environment that cannot be kept alive is given up instead, and the others continue.
 
-        manager = Manager([ProcessSpec(name="ps", argv=[...], essential=True), ...])
+        ps = Node(name="ps", role="parameter server", argv=[...])
+        manager = Manager(Topology(nodes=[ps, ...]))
         status = manager.run()
 
     Args:
-      specs: what to run, in the order of their start.
-      policy: how dead ones are brought back.
+      topology: what to run.
       write_line: takes each output line with its process's name; the default prints.
       term_sec: what has not ended so long after its SIGTERM is killed.
     """
 
     def __init__(
         self,
-        specs: Sequence[ProcessSpec],
-        policy: RestartPolicy | None = None,
+        topology: Topology,
         write_line: Callable[[str, str], None] | None = None,
         term_sec: float = TERM_SEC,
     ):
-        self._supervised = [_Supervised(spec) for spec in specs]
-        self._policy = policy or RestartPolicy()
+        self._supervised = [_Supervised(node) for node in topology.nodes]
+        self._policy = topology.restart
         self._term_sec = term_sec
-        width = max(len(spec.name) for spec in specs)
+        width = max(len(node.name) for node in topology.nodes)
         self._write_line = write_line or (lambda name, line: _print_line(name, width, line))
         self._stopping = SignalEvent()
         self._status = 0
@@ -149,7 +101,7 @@ class Manager:
     def pids(self) -> dict[str, int]:
         """Returns the process id of each process that runs."""
         return {
-            s.spec.name: s.process.pid
+            s.node.name: s.process.pid
             for s in self._supervised
             if s.process is not None and s.process.poll() is None
         }
@@ -190,22 +142,22 @@ class Manager:
         return self._status
 
     def _start(self, supervised: _Supervised) -> None:
-        spec = supervised.spec
-        with _open_pipe(spec.reports) as (reading, writing):
+        node = supervised.node
+        with _open_pipe(node.reports) as (reading, writing):
             try:
                 supervised.process = subprocess.Popen(
-                    spec.argv,
+                    node.argv,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, "PYTHONUNBUFFERED": "1", **spec.env, **_name_pipe(writing)},
+                    env={**os.environ, "PYTHONUNBUFFERED": "1", **node.env, **_name_pipe(writing)},
                     pass_fds=writing,
                     # A Ctrl-C in the terminal reaches the manager alone, which then ends all in
                     # order.
                     start_new_session=True,
                 )
             except OSError as error:
-                raise RelaaxError(f"{spec.name}: cannot start {spec.argv[0]}: {error}") from error
+                raise RelaaxError(f"{node.name}: cannot start {node.argv[0]}: {error}") from error
             for descriptor in reading:
                 threading.Thread(
                     target=self._read_reports,
@@ -217,6 +169,7 @@ class Manager:
         supervised.started = time.monotonic()
         supervised.restart_at = None
         supervised.worked = False
+        supervised.last_line = ""
         # A daemon: output that something far away still holds open must not keep us from ending.
         supervised.relay = threading.Thread(
             target=self._relay, args=(supervised.process, supervised), daemon=True
@@ -230,8 +183,10 @@ class Manager:
             if supervised.is_environment:
                 texts = shorten_tracebacks(texts, self._tracebacks)
             for text in texts:
+                if text.strip():
+                    supervised.last_line = text.strip()
                 try:
-                    self._write_line(supervised.spec.name, text)
+                    self._write_line(supervised.node.name, text)
                 except BrokenPipeError:
                     self._status = EXIT_OUTPUT_CLOSED
                     self._stopping.set()
@@ -261,7 +216,7 @@ class Manager:
                 self._note_client(server, report)
 
     def _note_client(self, server: _Supervised, report: Report) -> None:
-        own = [s for s in self._supervised if s.spec.client_name == report.client]
+        own = [s for s in self._supervised if s.node.client_name == report.client]
         if report.event is Event.STEPPED:
             for supervised in (server, *own):
                 supervised.worked = True
@@ -282,6 +237,8 @@ class Manager:
             if process is not None and process.poll() is not None and not supervised.done:
                 supervised.process = None
                 _kill_group(process)
+                if supervised.relay is not None:
+                    supervised.relay.join(_LAST_LINES_SEC)
                 assert self._guardian is not None, "run is under way"
                 self._guardian.remove(process.pid)
                 if supervised.is_environment:
@@ -313,7 +270,7 @@ class Manager:
             self._stopping.set()
 
     def _note_environment_end(self, supervised: _Supervised, status: int) -> None:
-        name, deaths = supervised.spec.name, self._policy.environment_deaths
+        name, deaths = supervised.node.name, self._policy.environment_deaths
         if status == 0:
             supervised.done = True
             if not supervised.worked:
@@ -330,16 +287,23 @@ class Manager:
             return
         supervised.given_up = True
         rest = "; the others continue" if any(s.plays for s in self._supervised) else ""
-        logger.error("giving up on %s (%s): %s%s", name, _describe(status), reason, rest)
+        logger.error(
+            "giving up on %s (%s): %s%s%s",
+            name,
+            _describe(status),
+            reason,
+            rest,
+            _quote(supervised),
+        )
 
     def _note_end(self, supervised: _Supervised, status: int) -> None:
-        spec = supervised.spec
+        node = supervised.node
         if status == 0:
             supervised.done = True
-            if spec.essential:
+            if node.is_essential:
                 self._stopping.set()
             return
-        if spec.reports:
+        if node.reports:
             supervised.ready = False
         supervised.others.clear()
         lasted = time.monotonic() - supervised.started > self._policy.healthy_sec
@@ -348,12 +312,16 @@ class Manager:
         if status == EXIT_USAGE or supervised.deaths > self._policy.max_restarts:
             reason = _MISTAKE if status == EXIT_USAGE else "it died too often in a row"
             logger.error(
-                "%s ended with status %d: %s; stopping all processes", spec.name, status, reason
+                "%s ended with status %d: %s; stopping all processes%s",
+                node.name,
+                status,
+                reason,
+                _quote(supervised),
             )
             self._status = status if status > 0 else 1
             self._stopping.set()
             return
-        if spec.essential:
+        if node.is_essential:
             self._revive()
         self._restart_soon(supervised, status, self._policy.max_restarts)
 
@@ -361,18 +329,19 @@ class Manager:
         delay = self._policy.delay_sec(supervised.deaths)
         supervised.restart_at = time.monotonic() + delay
         logger.warning(
-            "%s died (%s); restart %d of %d in %.1f s",
-            supervised.spec.name,
+            "%s died (%s); restart %d of %d in %.1f s%s",
+            supervised.node.name,
             _describe(status),
             supervised.deaths,
             restarts,
             delay,
+            _quote(supervised),
         )
 
     def _revive(self) -> None:
         """Starts again what had ended well: with an essential process back, there is work again."""
         for other in self._supervised:
-            if other.done and not other.spec.essential:
+            if other.done and not other.node.is_essential:
                 other.done = False
                 other.restart_at = time.monotonic() + self._policy.max_delay_sec / 2
 
@@ -417,7 +386,7 @@ class Manager:
 
 
 def _find_stage(supervised: _Supervised) -> int:
-    return 0 if supervised.is_environment else 2 if supervised.spec.essential else 1
+    return 0 if supervised.is_environment else 2 if supervised.node.is_essential else 1
 
 
 def shorten_tracebacks(lines: Iterator[str], known: set[str]) -> Iterator[str]:
@@ -467,6 +436,12 @@ def _name_pipe(writing: Sequence[int]) -> dict[str, str]:
 
 def _describe(status: int) -> str:
     return f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+
+
+def _quote(supervised: _Supervised) -> str:
+    """Returns what a process has printed last: lines of others can follow it on the terminal."""
+    last = supervised.last_line[:_MAX_LAST_LINE]
+    return f"; its last line: {last}" if last else ""
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

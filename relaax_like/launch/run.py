@@ -9,7 +9,6 @@ from pathlib import Path
 from relaax_like.config.algorithm_folder import MAIN, SLOTS
 from relaax_like.config.models import EnvironmentConfig, Experiment
 from relaax_like.launch.base_trainer import TRAINER_FILE
-from relaax_like.launch.manager import ProcessSpec
 from relaax_like.launch.parameter_server import validate_served
 from relaax_like.launch.process import TRACE_FOLDER, validate_port_free
 from relaax_like.launch.security import (
@@ -17,15 +16,16 @@ from relaax_like.launch.security import (
     make_server_security,
     validate_exposure,
 )
+from relaax_like.launch.topology import Edge, Node, Role, Topology
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.security import ClientSecurity
 
 
-def make_process_specs(
+def make_topology(
     experiment: Experiment, overrides: Sequence[str], trace: bool = False
-) -> list[ProcessSpec]:
-    """Describes the experiment's processes: servers, then one per client.
+) -> Topology:
+    """Describes the processes of an experiment: servers, then one per client.
 
     Args:
       experiment: what to run.
@@ -44,17 +44,17 @@ def make_process_specs(
     # Absolute: an environment's program may change its folder.
     folder = str((experiment.run_dir / TRACE_FOLDER).absolute())
     env = {tracing.ENVIRONMENT_VARIABLE: folder} if trace else {}
-    specs = [
-        ProcessSpec(
+    servers = [
+        Node(
             name=_SHORT[role],
+            role=_ROLES[role],
             argv=[sys.executable, "-m", f"relaax_like.cli.{role}", *arguments],
-            essential=role == "parameter_server",
-            reports=role != "metrics_server",
             env=env,
         )
         for role in roles
     ]
-    return specs + _make_client_specs(experiment, env)
+    clients = _make_clients(experiment, env)
+    return Topology(nodes=servers + clients, edges=_make_edges(experiment, clients))
 
 
 def validate_servers(experiment: Experiment) -> None:
@@ -90,6 +90,11 @@ def _validate_no_trainer(experiment: Experiment) -> None:
 
 
 _SHORT = {"parameter_server": "ps", "rlx_server": "rlx", "metrics_server": "metrics"}
+_ROLES: Mapping[str, Role] = {
+    "parameter_server": "parameter server",
+    "rlx_server": "rlx server",
+    "metrics_server": "metrics server",
+}
 
 
 # Tells a client's program that its lines stand between those of others.
@@ -98,7 +103,23 @@ _QUIET = {"RELAAX_QUIET": "1"}
 _NAME_LENGTH = 90
 
 
-def _make_client_specs(experiment: Experiment, env: Mapping[str, str]) -> list[ProcessSpec]:
+def _make_edges(experiment: Experiment, clients: Sequence[Node]) -> list[Edge]:
+    rlx = str(experiment.rlx_server.bind.to_connect())
+    edges = [
+        Edge(source=client.name, target="rlx", protocol="rlx", address=rlx) for client in clients
+    ]
+    bridge = str(experiment.rlx_server.parameter_server.to_connect())
+    edges.append(Edge(source="rlx", target="ps", protocol="bridge", address=bridge))
+    if experiment.metrics_server is not None:
+        metrics = str(experiment.metrics_server.bind.to_connect())
+        edges += [
+            Edge(source=source, target="metrics", protocol="metrics", address=metrics)
+            for source in ("ps", "rlx")
+        ]
+    return edges
+
+
+def _make_clients(experiment: Experiment, env: Mapping[str, str]) -> list[Node]:
     environment, program = experiment.environment, experiment.environment_program
     if environment is None or program is None:
         raise ConfigError(
@@ -112,18 +133,19 @@ def _make_client_specs(experiment: Experiment, env: Mapping[str, str]) -> list[P
             f"{shlex.quote(str(experiment.file))}"
         )
     argv = make_client_argv(experiment, environment)
-    specs = []
+    clients = []
     for number in range(1, environment.clients + 1):
         client_name = f"{(environment.env or program.parent.name)[:_NAME_LENGTH]}-{number}"
-        specs.append(
-            ProcessSpec(
+        clients.append(
+            Node(
                 name=f"env{number}",
+                role="environment",
                 argv=[*argv, "--name", client_name],
                 client_name=client_name,
                 env={**env, **_QUIET},
             )
         )
-    return specs
+    return clients
 
 
 def make_client_argv(experiment: Experiment, environment: EnvironmentConfig) -> list[str]:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import CONFIG_NAME
-from relaax_like.launch.manager import Manager, ProcessSpec
+from relaax_like.launch.manager import Manager
 from relaax_like.launch.parameter_server import make_experience_services
 from relaax_like.launch.process import EXIT_USAGE
 from relaax_like.launch.security import make_client_security, make_server_security
+from relaax_like.launch.topology import Edge, Node, Topology
 from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire import tracing
@@ -67,7 +68,8 @@ def train_with_workers(
     try:
         if services is not None:
             services.start()
-        manager = Manager(_make_specs(experiment, f"127.0.0.1:{port}"), write_line=_log_line)
+        topology = _make_topology(experiment, f"127.0.0.1:{port}")
+        manager = Manager(topology, write_line=_log_line)
         with _watching(manager, server, services, stop, failures, on_ready):
             status = manager.run()
     finally:
@@ -84,20 +86,27 @@ def train_with_workers(
         raise error(f"a worker ended with status {status}; see its error above")
 
 
-def _make_specs(experiment: Experiment, address: str) -> list[ProcessSpec]:
+def _make_topology(experiment: Experiment, address: str) -> Topology:
     config = str(experiment.run_dir / CONFIG_NAME)
     env = {name: value for name, value in _ONE_THREAD.items() if name not in os.environ}
     if tracing.active is not None:
         env[tracing.ENVIRONMENT_VARIABLE] = str(tracing.active.path.parent)
-    return [
-        ProcessSpec(
+    nodes = [
+        Node(
             name=f"worker{number}",
+            role="worker",
             argv=[sys.executable, "-m", _WORKER, config, str(number), address],
-            reports=True,
             env=env,
         )
         for number in range(1, experiment.learner.workers + 1)
     ]
+    return Topology(
+        nodes=nodes,
+        edges=[
+            Edge(source=node.name, target=None, protocol="bridge", address=address)
+            for node in nodes
+        ],
+    )
 
 
 def _log_line(name: str, line: str) -> None:

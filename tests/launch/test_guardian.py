@@ -32,15 +32,15 @@ time.sleep(600)
 SHELL = "sleep 600 & echo up; wait"
 MANAGER = f"""
 import sys
-from relaax_like.launch.manager import Manager, ProcessSpec
-Manager(
-    [
-        ProcessSpec(name="orderly", argv=[sys.executable, "-c", {ORDERLY!r}]),
-        ProcessSpec(name="stubborn", argv=[sys.executable, "-c", {STUBBORN!r}]),
-        ProcessSpec(name="shell", argv=["sh", "-c", {SHELL!r}]),
-    ],
-    term_sec=3.0,
-).run()
+from relaax_like.launch.manager import Manager
+from relaax_like.launch.topology import Node, Topology
+commands = dict(
+    orderly=[sys.executable, "-c", {ORDERLY!r}],
+    stubborn=[sys.executable, "-c", {STUBBORN!r}],
+    shell=["sh", "-c", {SHELL!r}],
+)
+nodes = [Node(name=name, role="metrics server", argv=argv) for name, argv in commands.items()]
+Manager(Topology(nodes=nodes), term_sec=3.0).run()
 """
 
 

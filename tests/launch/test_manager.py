@@ -14,7 +14,8 @@ import psutil
 import pytest
 from support.cluster import GYM_MAIN, TRACE, Cluster, Program, find_command, wait_until
 
-from relaax_like.launch.manager import Manager, ProcessSpec, RestartPolicy, shorten_tracebacks
+from relaax_like.launch.manager import Manager, shorten_tracebacks
+from relaax_like.launch.topology import Node, RestartPolicy, Topology
 from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.wire.errors import RelaaxError
 
@@ -23,18 +24,30 @@ PATIENT = dataclasses.replace(QUICK, max_restarts=1000)
 SLEEP = "import time; time.sleep(600)"
 
 
-def spec(name: str, script: str, **fields: Any) -> ProcessSpec:
-    return ProcessSpec(name=name, argv=[sys.executable, "-c", script], **fields)
+# Reports that it is ready, as a parameter server does.
+READY = "import os; os.write(int(os.environ['RELAAX_REPORTS']), b'ready \\n')\n"
+
+
+def node(name: str, script: str, role: Any = "metrics server", **fields: Any) -> Node:
+    """Returns a process of any kind; one with the default role neither reports nor is essential."""
+    return Node(name=name, role=role, argv=[sys.executable, "-c", script], **fields)
+
+
+def make_manager(*nodes: Node, policy: RestartPolicy = QUICK, **options: Any) -> Manager:
+    return Manager(Topology(nodes=nodes, restart=policy), **options)
 
 
 class Running:
     """A Manager in a thread of its own, and what its processes have printed."""
 
-    def __init__(self, *specs: ProcessSpec, policy: RestartPolicy = QUICK, term_sec: float = 6.0):
+    def __init__(self, *nodes: Node, policy: RestartPolicy = QUICK, term_sec: float = 6.0):
         self.lines: list[tuple[str, str]] = []
         self.status: int | None = None
-        self.manager = Manager(
-            specs, policy, lambda *line: self.lines.append(line), term_sec=term_sec
+        self.manager = make_manager(
+            *nodes,
+            policy=policy,
+            write_line=lambda *line: self.lines.append(line),
+            term_sec=term_sec,
         )
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -70,8 +83,8 @@ class Running:
 def run() -> Iterator[Any]:
     started: list[Running] = []
 
-    def start(*specs: ProcessSpec, **options: Any) -> Running:
-        started.append(Running(*specs, **options))
+    def start(*nodes: Node, **options: Any) -> Running:
+        started.append(Running(*nodes, **options))
         return started[-1]
 
     yield start
@@ -94,7 +107,7 @@ class Server:
             f"for line in open({str(fifo)!r}, 'rb'):\n"
             "    os.write(int(os.environ['RELAAX_REPORTS']), line)\n"
         )
-        self.spec = spec("rlx", script + SLEEP, reports=True)
+        self.node = node("rlx", script + SLEEP, "rlx server")
         self._fifo = os.open(fifo, os.O_RDWR)
 
     def report(self, *lines: str) -> None:
@@ -111,8 +124,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
     server.close()
 
 
-def environment(name: str, script: str) -> ProcessSpec:
-    return spec(name, script, client_name=f"client of {name}")
+def environment(name: str, script: str) -> Node:
+    return node(name, script, "environment", client_name=f"client of {name}")
 
 
 def assert_gone(*pids: int) -> None:
@@ -122,7 +135,7 @@ def assert_gone(*pids: int) -> None:
 def test_a_killed_process_is_restarted_and_the_others_are_left_alone(
     run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running = run(spec("doomed", SLEEP), spec("other", SLEEP))
+    running = run(node("doomed", SLEEP), node("other", SLEEP))
     other = running.wait_pid("other")
     first = running.wait_pid("doomed")
     os.kill(first, signal.SIGKILL)
@@ -137,10 +150,22 @@ def test_a_killed_process_is_restarted_and_the_others_are_left_alone(
     assert_gone(other)
 
 
+def test_a_death_comes_with_what_the_process_said_last(
+    run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = "print('first'); print('the disk is full'); print(' ' * 9); raise SystemExit(3)"
+    running = run(node("doomed", script), node("other", SLEEP))
+    running.wait_line("doomed", "the disk is full")
+    wait_until(lambda: "doomed died" in caplog.text, "its end", 30)
+    line = next(r.getMessage() for r in caplog.records if "doomed died" in r.getMessage())
+    assert line.startswith("doomed died (status 3); restart 1 of 3")
+    assert line.endswith("; its last line: the disk is full")
+
+
 def test_too_many_deaths_in_a_row_end_all_with_the_status(
     run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running = run(spec("dying", "print('hello'); raise SystemExit(7)"), spec("other", SLEEP))
+    running = run(node("dying", "print('hello'); raise SystemExit(7)"), node("other", SLEEP))
     assert running.wait() == 7
     assert running.lines.count(("dying", "hello")) == 1 + QUICK.max_restarts
     assert "it died too often in a row" in caplog.text
@@ -149,21 +174,21 @@ def test_too_many_deaths_in_a_row_end_all_with_the_status(
 
 def test_a_process_that_only_ever_is_killed_ends_all_with_status_1(run: Any) -> None:
     suicide = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    assert run(spec("dying", suicide)).wait() == 1
+    assert run(node("dying", suicide)).wait() == 1
 
 
 def test_a_healthy_process_may_die_more_often_than_the_limit(run: Any) -> None:
     always_healthy = RestartPolicy(
         first_delay_sec=0.02, max_delay_sec=0.05, max_restarts=1, healthy_sec=0.0
     )
-    running = run(spec("dying", "print('hello'); raise SystemExit(1)"), policy=always_healthy)
+    running = run(node("dying", "print('hello'); raise SystemExit(1)"), policy=always_healthy)
     running.wait_line("dying", "hello", count=4)
 
 
 def test_a_mistake_in_the_settings_ends_all_without_a_restart(
     run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running = run(spec("wrong", "print('no such key'); raise SystemExit(2)"), spec("other", SLEEP))
+    running = run(node("wrong", "print('no such key'); raise SystemExit(2)"), node("other", SLEEP))
     assert running.wait() == 2
     assert running.lines == [("wrong", "no such key")]
     assert "a configuration or usage error" in caplog.text
@@ -171,13 +196,13 @@ def test_a_mistake_in_the_settings_ends_all_without_a_restart(
 
 def test_the_good_end_of_an_essential_process_ends_all_well(run: Any) -> None:
     # The sleeper dies of SIGTERM, which is no failure of the experiment.
-    running = run(spec("ps", "print('done')", essential=True), spec("other", SLEEP))
+    running = run(node("ps", "print('done')", "parameter server"), node("other", SLEEP))
     assert running.wait() == 0
     assert running.lines == [("ps", "done")]
 
 
 def test_the_good_end_of_another_process_ends_nothing_before_the_last(run: Any) -> None:
-    running = run(spec("client", "print('done')"), spec("ps", SLEEP))
+    running = run(node("client", "print('done')"), node("ps", SLEEP))
     running.wait_line("client", "done")
     wait_until(lambda: "client" not in running.manager.pids(), "the client's end")
     ps = running.wait_pid("ps")
@@ -189,7 +214,7 @@ def test_the_good_end_of_another_process_ends_nothing_before_the_last(run: Any) 
 
 def test_what_ended_well_is_started_again_with_an_essential_process_that_died(run: Any) -> None:
     """The parameter server died in its last seconds: its clients have work again."""
-    running = run(spec("client", "print('done')"), spec("ps", SLEEP, essential=True))
+    running = run(node("client", "print('done')"), node("ps", SLEEP, "parameter server"))
     running.wait_line("client", "done")
     wait_until(lambda: "client" not in running.manager.pids(), "the client's end")
     os.kill(running.wait_pid("ps"), signal.SIGKILL)
@@ -199,14 +224,14 @@ def test_what_ended_well_is_started_again_with_an_essential_process_that_died(ru
 
 
 def test_it_ends_by_itself_when_all_have_ended_well(run: Any) -> None:
-    assert run(spec("one", "pass"), spec("two", "pass")).wait() == 0
+    assert run(node("one", "pass"), node("two", "pass")).wait() == 0
 
 
 def test_a_process_that_ignores_sigterm_is_killed(
     run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); {SLEEP}"
-    running = run(spec("stubborn", f"{stubborn}"), term_sec=0.3)
+    running = run(node("stubborn", f"{stubborn}"), term_sec=0.3)
     pid = running.wait_pid("stubborn")
     wait_until(lambda: running.lines, "its first line", 30)
     running.manager.stop()
@@ -224,7 +249,7 @@ def test_environments_end_first_and_the_essential_process_last(run: Any) -> None
         f"signal.signal(signal.SIGTERM, end); print('up')\n{SLEEP}"
     )
     running = run(
-        spec("ps", slow, essential=True), spec("rlx", slow), spec("client", slow, client_name="one")
+        node("ps", READY + slow, "parameter server"), node("rlx", slow), environment("client", slow)
     )
     for name in ("ps", "rlx", "client"):
         running.wait_line(name, "up")
@@ -241,7 +266,7 @@ def test_grandchildren_that_hold_the_output_are_no_orphans(run: Any, end: str) -
         "import subprocess, sys; "
         f"print(subprocess.Popen([sys.executable, '-c', {SLEEP!r}]).pid, flush=True); {SLEEP}"
     )
-    running = run(spec("parent", parent))
+    running = run(node("parent", parent))
     parent_pid = running.wait_pid("parent")
     wait_until(lambda: running.lines, "the grandchild's pid", 30)
     grandchild = int(running.lines[0][1])
@@ -256,7 +281,7 @@ def test_grandchildren_that_hold_the_output_are_no_orphans(run: Any, end: str) -
 
 def test_kill_waits_for_nobody(run: Any) -> None:
     stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); {SLEEP}"
-    running = run(spec("stubborn", stubborn), term_sec=600)
+    running = run(node("stubborn", stubborn), term_sec=600)
     pid = running.wait_pid("stubborn")
     wait_until(lambda: running.lines, "its first line", 30)
     running.manager.stop()
@@ -270,7 +295,7 @@ def test_lines_carry_the_name_of_their_process(capfd: pytest.CaptureFixture[str]
         "import sys; print('out'); print('err', file=sys.stderr); "
         "sys.stdout.buffer.write(b'\\xff\\n')"
     )
-    assert Manager([spec("ps", script), spec("client", "print('hello')")]).run() == 0
+    assert make_manager(node("ps", script), node("client", "print('hello')")).run() == 0
     lines = capfd.readouterr().out.splitlines()
     assert sorted(lines) == [
         "client | hello",
@@ -283,13 +308,14 @@ def test_lines_carry_the_name_of_their_process(capfd: pytest.CaptureFixture[str]
 def test_an_environment_of_its_own_is_added_to_ours(run: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("FROM_OUTSIDE", "a")
     script = "import os; print(os.environ['FROM_OUTSIDE'], os.environ['OWN'])"
-    running = run(spec("one", script, env={"OWN": "b"}))
+    running = run(node("one", script, env={"OWN": "b"}))
     assert running.wait() == 0
     assert running.lines == [("one", "a b")]
 
 
 def test_a_command_that_does_not_exist_is_named_and_the_others_end() -> None:
-    manager = Manager([spec("good", SLEEP), ProcessSpec(name="bad", argv=["/no/such/program"])])
+    bad = Node(name="bad", role="metrics server", argv=["/no/such/program"])
+    manager = make_manager(node("good", SLEEP), bad)
     with pytest.raises(RelaaxError, match=r"bad: cannot start /no/such/program: .*No such file"):
         manager.run()
     assert manager.pids() == {}
@@ -302,7 +328,7 @@ def test_an_environment_that_cannot_start_is_given_up_and_the_others_continue(
     run: Any, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = "def f(): raise ValueError('no simulator')\nf()"
-    running = run(server.spec, environment("env1", broken), environment("env2", SLEEP))
+    running = run(server.node, environment("env1", broken), environment("env2", SLEEP))
     server.report("ready ")
     wait_until(lambda: "giving up on env1" in caplog.text, "the end of env1")
     assert "env1 died (status 1); restart 2 of 2" in caplog.text
@@ -320,7 +346,7 @@ def test_an_environment_with_a_mistake_in_its_settings_is_not_started_again(
     run: Any, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrong = "print('no such game'); raise SystemExit(2)"
-    running = run(server.spec, environment("env1", wrong), environment("env2", SLEEP))
+    running = run(server.node, environment("env1", wrong), environment("env2", SLEEP))
     server.report("ready ")
     wait_until(lambda: "giving up on env1" in caplog.text, "the end of env1")
     assert "(status 2): a configuration or usage error; the others continue" in caplog.text
@@ -331,7 +357,7 @@ def test_an_environment_with_a_mistake_in_its_settings_is_not_started_again(
 def test_an_environment_that_steps_between_its_deaths_is_not_given_up(
     run: Any, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    running = run(server.spec, environment("env1", SLEEP))
+    running = run(server.node, environment("env1", SLEEP))
     server.report("ready ")
     pid = 0
     for _ in range(5):
@@ -344,8 +370,8 @@ def test_an_environment_that_steps_between_its_deaths_is_not_given_up(
 
 
 def test_environments_wait_until_the_servers_are_ready(run: Any, server: Server) -> None:
-    dying = spec("metrics", "print('up'); raise SystemExit(1)")
-    running = run(server.spec, dying, environment("env1", f"print('up'); {SLEEP}"), policy=PATIENT)
+    dying = node("metrics", "print('up'); raise SystemExit(1)")
+    running = run(server.node, dying, environment("env1", f"print('up'); {SLEEP}"), policy=PATIENT)
     first = running.wait_pid("rlx")
     running.wait_line("metrics", "up", count=3)  # so often it has looked what is to be started
     assert "env1" not in running.manager.pids()
@@ -366,7 +392,7 @@ def test_it_ends_when_neither_an_environment_nor_another_client_is_left(
     run: Any, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     policy = dataclasses.replace(QUICK, alone_sec=0.05)
-    running = run(server.spec, environment("env1", "raise SystemExit(2)"), policy=policy)
+    running = run(server.node, environment("env1", "raise SystemExit(2)"), policy=policy)
     server.report("joined somebody", "joined somebody", "ready ", "left somebody")
     wait_until(lambda: "giving up on env1" in caplog.text, "the end of env1")
     assert "no environment of this run is left" not in caplog.text  # one somebody is connected
@@ -388,7 +414,7 @@ def test_an_environment_that_ends_well_before_its_first_step_is_reported(
     waiting = (
         f"import os, time\nwhile not os.path.exists({str(tmp_path / 'gate')!r}): time.sleep(0.01)"
     )
-    running = run(server.spec, environment("env1", waiting), policy=policy)
+    running = run(server.node, environment("env1", waiting), policy=policy)
     server.report("ready ")
     running.wait_pid("env1")
     if has_stepped:
@@ -405,7 +431,7 @@ def test_a_server_that_does_useful_work_may_die_more_often_than_the_limit(run: A
         "import os; print('up'); os.write(int(os.environ['RELAAX_REPORTS']), b'worked \\n'); "
         "os.abort()"
     )
-    running = run(spec("ps", script, reports=True))
+    running = run(node("ps", script, "rlx server"))
     running.wait_line("ps", "up", count=QUICK.max_restarts + 4)
 
 
@@ -515,7 +541,9 @@ def test_relaax_run_starts_a_program_in_any_language(cluster: Cluster) -> None:
     run.wait_for(
         rf"env1 +\| arguments: --rlx-server localhost:{cluster.rlx_port} --env Maze --name Maze-1"
     )
-    run.wait_for(r"giving up on env1 \(status 2\): a configuration or usage error$")
+    run.wait_for(
+        r"giving up on env1 \(status 2\): a configuration or usage error; its last line: a"
+    )
     run.wait_for("no environment of this run is left; stopping in 60 s unless a client connects")
     assert run.stop(signal.SIGINT) == 128 + signal.SIGINT
     cluster.assert_nothing_left()
@@ -593,5 +621,5 @@ def test_relaax_train_does_so_too_and_saves(cluster: Cluster, log: str) -> None:
 
 def test_log_lines_of_the_manager_reach_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    assert Manager([spec("x", "raise SystemExit(2)")], QUICK).run() == 2
+    assert make_manager(node("x", "raise SystemExit(2)")).run() == 2
     assert [record.levelname for record in caplog.records] == ["ERROR"]

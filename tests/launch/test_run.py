@@ -7,7 +7,7 @@ import pytest
 from support.cluster import BARE
 
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.run import make_client_argv, make_process_specs
+from relaax_like.launch.run import make_client_argv, make_topology
 from relaax_like.wire.errors import ConfigError
 
 
@@ -53,4 +53,4 @@ def test_a_folder_without_a_program_is_for_training_in_one_process(tmp_path: Pat
     experiment = load_experiment(file)
     assert experiment.environment_program == tmp_path / "game" / "slots.py"
     with pytest.raises(ConfigError, match=r"has slots\.py but not main.*: relaax train "):
-        make_process_specs(experiment, ())
+        make_topology(experiment, ())
