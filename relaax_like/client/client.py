@@ -697,8 +697,10 @@ class RlxClient:
 
     def _read_rest(
         self, present: Any, executed: Any, overridden: Any
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    ) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
         """Returns flags and leaves of what was carried out; those that were given."""
+        if present is None and executed is None and overridden is None:  # as in nearly all steps
+            return EMPTY, EMPTY
         flags, taken = {}, {}
         for name, values, feature in (
             ("present", present, "present"),
