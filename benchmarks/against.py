@@ -65,7 +65,8 @@ import json, sys
 from pathlib import Path
 from benchmarks.cluster import start_servers
 with start_servers(Path("algorithms/a2c/a2c.yaml")) as servers:
-    print(json.dumps(vars(servers)), flush=True)
+    numbers = {k: v for k, v in vars(servers).items() if not callable(v)}
+    print(json.dumps(numbers), flush=True)
     sys.stdin.read()
 """
 _STORE = "import sys; from benchmarks.push_pull import serve; serve(int(sys.argv[1]), 'memory')"

@@ -310,7 +310,8 @@ def _wait_for_learner(
 def _report_clients(server: RlxServer, link: Link, shutdown: Shutdown) -> None:
     """Tells the parameter server about the clients until this process ends, for `relaax status`."""
     server_id = make_client_id("rlx")
-    while not shutdown.requested.wait(_REPORT_SEC):
+    while not shutdown.requested.is_set():
+        time.sleep(_REPORT_SEC)
         clients, num_clients = server.describe_clients()
         with contextlib.suppress(RelaaxError):  # it is away; the next report follows
             link.report_clients(

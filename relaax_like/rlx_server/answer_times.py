@@ -1,6 +1,8 @@
 """How long a client's steps waited for their answers."""
 
-import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from relaax_like.core.metrics import Metrics
 
@@ -29,22 +31,26 @@ class AnswerTimes:
 
     Attributes:
       limit_sec: as the argument.
-      answers: their number.
       late: number of those that took longer than the limit.
     """
 
     def __init__(self, metrics: Metrics, limit_sec: float | None, now: float):
         self.limit_sec = limit_sec
-        self.answers = 0
         self.late = 0
         self._metrics = metrics
-        self._bins = [0] * _NUM_BINS
+        self._counted = 0
+        # Not in a bin yet: all of them together are sorted in a fraction of the time.
+        self._newest: list[float] = []
+        self._bins = np.zeros(_NUM_BINS, np.int64)
         self._bins_before = self._bins
         self._next_window = now + _WINDOW_SEC
         self._next_points = now + _INTERVAL_SEC
-        self._sum = 0.0
-        # At the newest points.
-        self._answers_told = self._late_told = 0
+        self._late_told = 0
+
+    @property
+    def answers(self) -> int:
+        """Their number."""
+        return self._counted + len(self._newest)
 
     def add(self, seconds: float, now: float) -> None:
         """Adds an answer.
@@ -53,12 +59,9 @@ class AnswerTimes:
           seconds: that it took.
           now: monotonic seconds.
         """
-        self.answers += 1
-        self._sum += seconds
+        self._newest.append(seconds)
         if self.limit_sec is not None and seconds > self.limit_sec:
             self.late += 1
-        place = int(_BINS_PER_OCTAVE * math.log2(seconds * 1e6)) if seconds > 1e-6 else 0
-        self._bins[min(place, _NUM_BINS - 1)] += 1
         if now >= self._next_points:
             self._record(now)
 
@@ -67,27 +70,32 @@ class AnswerTimes:
 
         Of the newest 10 to 20 seconds, each at most 9 % too large.
         """
-        bins = self._bins
-        if self._bins_before is not bins:
-            bins = [one + other for one, other in zip(bins, self._bins_before, strict=True)]
-        total = sum(bins)
+        bins = self._bins + _count(self._newest)
+        if self._bins_before is not self._bins:
+            bins += self._bins_before
+        total = bins.sum()
         if not total:
             return None
-        found = []
-        for share in shares:
-            place, seen = 0, bins[0]
-            while seen < share * total:
-                place += 1
-                seen += bins[place]
-            found.append(2 ** ((place + 1) / _BINS_PER_OCTAVE) / 1e6)
-        return found
+        places = np.searchsorted(np.cumsum(bins), np.asarray(shares) * total)
+        return [float(2 ** ((place + 1) / _BINS_PER_OCTAVE) / 1e6) for place in places]
 
     def _record(self, now: float) -> None:
+        newest = self._newest
         self._next_points = now + _INTERVAL_SEC
-        self._metrics.scalar("server latency", self._sum / (self.answers - self._answers_told))
+        self._metrics.scalar("server latency", sum(newest) / len(newest))
         if self.limit_sec is not None:
             self._metrics.scalar("late answers", self.late - self._late_told)
-        self._sum, self._answers_told, self._late_told = 0.0, self.answers, self.late
+        self._late_told = self.late
+        self._bins = self._bins + _count(newest)
+        self._counted += len(newest)
+        self._newest = []
         if now >= self._next_window:
             self._next_window = now + _WINDOW_SEC
-            self._bins, self._bins_before = [0] * _NUM_BINS, self._bins
+            self._bins, self._bins_before = np.zeros_like(self._bins), self._bins
+
+
+def _count(seconds: Sequence[float]) -> np.ndarray:
+    """Returns how many times are in each bin."""
+    us = np.maximum(np.array(seconds) * 1e6, 1.0)
+    places = np.minimum((_BINS_PER_OCTAVE * np.log2(us)).astype(np.int64), _NUM_BINS - 1)
+    return np.bincount(places, minlength=_NUM_BINS)

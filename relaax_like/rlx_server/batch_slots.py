@@ -110,8 +110,9 @@ class BatchSlots(BatchAgents):
         finals = self._shape(transition.final_observations)
         if self._history is not None and finals is not None:
             finals = self._history.join_finals(finals)
-        executed = self._find_executed(transition)
-        begins = transition.ended
+        executed, begins = None, transition.ended
+        if transition.executed is not None:
+            executed = self._find_executed(transition.executed, transition.overridden)
         if executed is not None and self._agent.cuts_overridden:
             begins = executed.overridden if begins is None else begins | executed.overridden
         self._agent.observe(
@@ -191,11 +192,8 @@ class BatchSlots(BatchAgents):
             self._all_begin = False
         return self._history.add(observations, ended)
 
-    def _find_executed(self, transition: Transition) -> Executed | None:
+    def _find_executed(self, executed: Arrays, overridden: np.ndarray | None) -> Executed | None:
         """Returns what was carried out, where it was not what the policy decided."""
-        executed, overridden = transition.executed, transition.overridden
-        if executed is None:
-            return None
         if overridden is None:
             overridden = np.zeros(len(next(iter(executed.values()))), np.bool_)
             for name, array in executed.items():

@@ -38,7 +38,7 @@ _MANY_FAILURES = 50
 # Longest wait for sessions to close; the runner kills 5 s after it asked.
 _STOP_SEC = 3.0
 
-# The shortest delay of an event loop.
+# The shortest delay of an event loop, and the shortest limit of a client.
 _TICK_SEC = 0.001
 
 Predict = Callable[[Sequence[Request]], list[Prediction]]
@@ -292,7 +292,7 @@ class RlxServer:
                 self._send(connection, prediction, began, ended)
             except ProtocolError as error:
                 connection.fail(error)
-        if not self._has_slow_predictions:
+        if ended - began > _TICK_SEC and not self._has_slow_predictions:
             self._note_prediction(asking, ended - began)
         tracing.end("answer", mark)
         tracing.count("sessions per prediction", len(asking))

@@ -266,6 +266,7 @@ class Session:
         self._packed_names: frozenset[str] = frozenset()
         self._layout: Layout | None = None
         self._step_id = 0
+        self._has_numbers = False  # steps
         self._absent: np.ndarray | None = None  # from the newest step
         self._unsupported: Mapping[str, str] = {}
         self._received_at = self._answered_at = 0.0
@@ -462,6 +463,7 @@ class Session:
         self._unsupported = agents.unsupported
         greeting.features = greeting.features.difference(agents.unsupported)
         self._greeting = greeting
+        self._has_numbers = STEP_ID in greeting.features
         self.times = AnswerTimes(self._metrics, greeting.max_wait_sec, time.monotonic())
         self.report(Event.JOINED, greeting.client_name)
         self.max_message_bytes = min(
@@ -520,7 +522,8 @@ class Session:
         assert self._greeting is not None
         greeting = self._greeting
         self.last_message = "step"
-        self._take_step_id(transition.step_id)
+        if transition.step_id or self._has_numbers:
+            self._take_step_id(transition.step_id)
         if transition.rewards is not None:
             if not self._has_stepped:
                 self._has_stepped = True
@@ -564,10 +567,7 @@ class Session:
             )
 
     def _take_step_id(self, step_id: int) -> None:
-        if not self.has_feature(STEP_ID):
-            if step_id:
-                self._validate_feature(STEP_ID)
-            return
+        self._validate_feature(STEP_ID)
         if step_id <= self._step_id:
             raise InvalidInputError(
                 f"step_id: {step_id}, expected more than {self._step_id}, that of the step before",

@@ -4,12 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from relaax_like.rlx_server.transition import (
-    Arrays,
-    Transition,
-    find_absent,
-    validate_rewards,
-)
+from relaax_like.rlx_server.transition import Transition, find_absent, validate_rewards
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.layout import Layout, Path, Span
 from relaax_like.wire.ndarray import DTYPES
@@ -99,6 +94,7 @@ class StepReader:
         descriptor = rlx_pb2.ClientMessage.DESCRIPTOR
         self._layout = Layout(layout.fill(list(parts)), descriptor, _FLAGS, (_STEP_ID,))
         self._step_id = next((s for s in self._layout.spans if s.path == _STEP_ID), None)
+        self._has_more = len(wanted) > len(leaves) + 3  # rewards and two flags
 
     def _make_leaves(
         self, spans: Mapping[Path, Span], field: str, spaces: Spaces
@@ -125,28 +121,28 @@ class StepReader:
         body = bytes(body)  # the arrays stay in it, and outlive the connection's buffer
         if not layout.fits(body):
             return None
-        present, overridden = self._present, self._overridden
         rewards = self._rewards.get(body).astype(np.float64)
         validate_rewards(rewards)
-        number = self._step_id
-        return Transition(
-            observations=_read_leaves(self._leaves, body),
-            rewards=rewards,
-            terminated=self._nowhere,
-            truncated=self._nowhere,
+        observations = {}
+        for name, field, view, space in self._leaves:
+            observations[name] = array = view.get(body)
+            space.validate_range(array, field)
+        transition = Transition(observations, rewards, self._nowhere, self._nowhere)
+        return self._read_rest(transition, body) if self._has_more else transition
+
+    def _read_rest(self, transition: Transition, body: bytes) -> Transition:
+        """Adds the optional parts of a step."""
+        present, overridden, number = self._present, self._overridden, self._step_id
+        executed = {}
+        for name, field, view, space in self._executed:
+            executed[name] = array = view.get(body)
+            space.validate_range(array, field)
+        return transition._replace(
             step_id=0 if number is None else _read_number(body, number),
             absent=None if present is None else find_absent(present.get(body).astype(np.bool_)),
-            executed=_read_leaves(self._executed, body) if self._executed else None,
+            executed=executed or None,
             overridden=None if overridden is None else overridden.get(body).astype(np.bool_),
         )
-
-
-def _read_leaves(leaves: "list[tuple[str, str, _View, Space]]", body: bytes) -> Arrays:
-    arrays = {}
-    for name, field, view, space in leaves:
-        arrays[name] = array = view.get(body)
-        space.validate_range(array, field)
-    return arrays
 
 
 def _read_number(body: bytes, span: Span) -> int:
