@@ -11,7 +11,7 @@ import pytest
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.chrome_trace import write_chrome_trace
-from relaax_like.launch.run import make_process_specs
+from relaax_like.launch.run import make_topology
 from relaax_like.launch.trace import (
     Report,
     compute_own_times,
@@ -371,9 +371,9 @@ def test_relaax_run_hands_the_folder_to_all_its_processes(tmp_path: Path) -> Non
         "environment: {program: OpenAI_Gym, env: CartPole-v0, clients: 2}\n"
     )
     experiment = load_experiment(config, [f"run_dir={tmp_path / 'run'}"])
-    traced = make_process_specs(experiment, [], trace=True)
+    traced = make_topology(experiment, [], trace=True).nodes
     variable = tracing.ENVIRONMENT_VARIABLE
     assert [(spec.name, spec.env[variable]) for spec in traced] == [
         (name, str(tmp_path / "run" / "trace")) for name in ("ps", "rlx", "env1", "env2")
     ]
-    assert not any(variable in spec.env for spec in make_process_specs(experiment, []))
+    assert not any(variable in spec.env for spec in make_topology(experiment, []).nodes)
