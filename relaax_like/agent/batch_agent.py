@@ -113,7 +113,7 @@ class BatchAgent(abc.ABC):
 
     @property
     def cuts_overridden(self) -> bool:
-        """Whether memory begins anew behind a step whose action was overridden."""
+        """Whether memory starts empty after a step whose action was overridden."""
         return self.learning and self._main.overridden == "cut"
 
     @property

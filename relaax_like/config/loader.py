@@ -420,6 +420,13 @@ class _ExperimentLoader:
                 f"{learner.max_lag!r}, but only learners beside agents (placement: agent) use this "
                 "key; set it to null",
             )
+        plans = plan.values() if isinstance(plan, Mapping) else [plan]
+        if learner.max_segment_sec is not None and not any(isinstance(p, OnPolicy) for p in plans):
+            self._problems.add(
+                (LEARNER, "max_segment_sec"),
+                f"{learner.max_segment_sec!r}, but only plans of kind OnPolicy can learn from "
+                f"rollouts that lack steps (this algorithm: {name_plan(plan)}); set it to null",
+            )
         self._validate_offline(learner, algorithm)
         # Kept in the run's config.yaml, which may be read from anywhere.
         previous = learner.previous and learner.previous.absolute()

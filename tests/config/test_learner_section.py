@@ -93,6 +93,12 @@ def test_agents_play_ahead_where_that_is_free(name: str, placement: str, ahead: 
             "set it to null",
         ),
         (
+            "policy_gradient",
+            ["max_segment_sec=5"],
+            r"max_segment_sec: 5.0, but only plans of kind OnPolicy can learn from rollouts that "
+            r"lack steps \(this algorithm: None\); set it to null",
+        ),
+        (
             "ppo",
             ["target_eval_return=3"],
             r"target_eval_return: 3.0, but there are no evaluations \(eval_freq is 0\); set "

@@ -65,7 +65,7 @@ class Served:
         self.host.on_ready = self.rlx.wake
 
     def release(self) -> None:
-        """Has all be learned from that was held."""
+        """Submits the rollouts that were held, and holds no more."""
         self.learns.set()
         for arguments in self._held:
             self._submit(*arguments)
