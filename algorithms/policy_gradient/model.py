@@ -24,6 +24,8 @@ class PolicyModel(Model):
     [sigmoid(z), 1 - sigmoid(z)], the tutorial's policy. More actions have an output each.
     """
 
+    autograph = False
+
     def __init__(self, config: Config, seed: int = 0):
         super().__init__(name="policy")
         self._config = config

@@ -208,8 +208,10 @@ class CompiledActor:
                 explore = {name: next(rest) for name in names}
                 return self._trace(inputs, states, [explore] if explore else [], exploit)
 
-            xla = self.model.xla
-            function = tf.function(flat, input_signature=specs, jit_compile=xla)
+            xla, autograph = self.model.xla, self.model.autograph
+            function = tf.function(
+                flat, input_signature=specs, jit_compile=xla, autograph=autograph
+            )
             trace = function.get_concrete_function
             self._functions[exploit] = CompiledFunction(trace) if xla else trace()
         return self._functions[exploit]

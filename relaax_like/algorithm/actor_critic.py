@@ -96,6 +96,7 @@ class ActorCritic(Model):
         self._columns = _make_columns(config, outputs)
         self._parameters = _make_columns(config, [head.size for head in self.heads.values()])
         self.xla = not config.images
+        self.autograph = False
         self.normalizers = make_normalizers(config)
         self.trunk: Network | None = None
         network = config.network

@@ -168,7 +168,8 @@ class GreedyPolicy:
             keys[name]: tf.TensorSpec(spec.shape, spec.dtype, keys[name])
             for name, spec in specs.items()
         }
-        function = tf.function(act).get_concrete_function(**signature)
+        function = tf.function(act, autograph=self._model.autograph)
+        function = function.get_concrete_function(**signature)
         self._function, self.keys, self.inputs = function, {**keys, **out_keys}, specs
         # The function's outputs are sorted by their keys.
         by_key = dict(zip(sorted(out_keys.values()), function.outputs, strict=True))

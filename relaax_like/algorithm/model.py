@@ -38,6 +38,10 @@ class Model(Module, abc.ABC):
 
     # Whether XLA compiles it: on a processor it is quicker for all but convolutions.
     xla = True
+    # Whether `policy`, where agents act with it or where it is exported, has an `if` or a loop that
+    # depends on the value of a tensor; False halves the time of tracing it. `Algorithm.autograph`
+    # says it for learning.
+    autograph = True
     # Attributes whose variables `policy` reads: those that agents pull. Empty: all.
     acting: Sequence[str] = ()
     # Variable group -> attributes whose variables it has. Variables of no attribute that is named

@@ -1,6 +1,6 @@
 """Conversion between the bridge's records and their protobuf messages."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from relaax_like.core.records import (
     ClientsReport,
     ClientStatus,
     Episode,
+    Outcome,
     Push,
     Reply,
     ServedClient,
@@ -27,7 +28,7 @@ from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import message_to_ndarray, ndarray_to_message
 
-_OUTCOMES = {
+_OUTCOMES: Mapping[Outcome, pb.Outcome] = {
     "nothing": pb.NOTHING,
     "applied": pb.APPLIED,
     "pending": pb.PENDING,

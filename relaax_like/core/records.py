@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -10,6 +10,10 @@ from relaax_like.core.manifest import Manifest
 from relaax_like.core.moments import Moments
 from relaax_like.experience.rollout import Rollout
 
+# What becomes of the gradient of a push. nothing: there is none. applied: now. pending: it is held
+# back until others have come. dropped: it is not used, but all else of the push is.
+Outcome = Literal["nothing", "applied", "pending", "dropped"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 # Episodes in one message. Python makes objects of them, and nobody else is answered meanwhile.
 MAX_EPISODES = 1_000
 
@@ -114,8 +118,7 @@ class Reply:
     """The answer of the parameter server.
 
     Attributes:
-      outcome: "nothing" (no gradient was pushed), "applied", "pending" (held back until others
-        arrive) or "dropped" (only the gradient).
+      outcome: what became of the gradient.
       reason: why it was dropped.
       durability: what a crash of the server can lose: "journal", nothing; "snapshot", everything
         since the newest snapshot.
@@ -127,7 +130,7 @@ class Reply:
       values: newest values, if they were requested and are newer than those of the client.
     """
 
-    outcome: str = "nothing"
+    outcome: Outcome = "nothing"
     reason: str = ""
     durability: str = "snapshot"
     version: int = 0

@@ -571,7 +571,8 @@ class ComputationTask:
                     variable.assign(tf.reshape(part, variable.shape))
 
         specs = [tf.TensorSpec([None], dtype) for dtype in by_dtype]
-        return tf.function(assign, input_signature=specs).get_concrete_function()
+        function = tf.function(assign, input_signature=specs, autograph=False)
+        return function.get_concrete_function()
 
     def _compile_gradients(
         self,

@@ -21,6 +21,7 @@ from relaax_like.core.records import (
     Counts,
     Episode,
     Lease,
+    Outcome,
     Publication,
     Push,
     Received,
@@ -612,7 +613,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         count = 0
         for record in records:
             push = record.push
-            plan = self._combiner.replan(record.action, push, record.reason)
+            plan = self._combiner.replan(record.outcome, record.takes_pending, push, record.reason)
             prepared = self._prepare(plan, push, record)
             # Checked when the records were read.
             assert (prepared.version, prepared.global_t) == (record.version, record.global_t)
@@ -715,8 +716,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
             )
         if is_empty(push):  # somebody asks for values
             return self._answer_nothing()
-        plan = self._combiner.plan(push, self._store.values)
-        if plan.action == "dropped":
+        plan = self._combiner.plan(push)
+        if plan.outcome == "dropped":
             self._statistics.count_refused("stale")
         return self._apply_planned(push, plan)
 
@@ -726,9 +727,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
         if not push.env_steps:
             return self._drop(reason) if reason else self._answer_nothing()
         steps = replace(push, gradient=None, statistics={}, groups=(), episodes=())
-        return self._apply_planned(
-            steps, Plan("dropped" if reason else "alone", None, None, reason=reason)
-        )
+        outcome: Outcome = "dropped" if reason else "nothing"
+        return self._apply_planned(steps, Plan(outcome=outcome, reason=reason))
 
     def _apply_planned(self, push: Push, plan: Plan) -> Reply:
         staleness = self._store.version - push.gradient_version
@@ -746,7 +746,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
                             prepared.learning_rates,
                             prepared.version,
                             prepared.global_t,
-                            plan.action,
+                            plan.outcome,
+                            plan.takes_pending,
                             plan.reason,
                             prepared.optimizers,
                         )
@@ -814,7 +815,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._store.commit(prepared)
         self._combiner.note(plan, push.groups, self._store.values)
         self._statistics.add(push.env_steps, push.episodes)
-        answered = Answered(_get_outcome(plan), prepared.version, prepared.global_t, plan.reason)
+        answered = Answered(plan.outcome, prepared.version, prepared.global_t, plan.reason)
         self._replies.note(push, answered)
         self._records += 1
         self._check_finished()
@@ -879,12 +880,6 @@ def _get_resident_bytes() -> int:
 
 def _moves_values(push: Push) -> bool:
     return push.gradient is not None or bool(push.statistics)
-
-
-def _get_outcome(plan: Plan) -> str:
-    if plan.action in ("pending", "dropped"):
-        return plan.action
-    return "nothing" if plan.gradient is None else "applied"
 
 
 def _validate_numbers(

@@ -8,20 +8,20 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from relaax_like.bridge.messages import header_to_push, push_to_header
-from relaax_like.core.records import Push
-from relaax_like.parameter_server.combining import Action
+from relaax_like.core.records import Outcome, Push
 from relaax_like.parameter_server.targets import GroupStep
 from relaax_like.v1 import journal_pb2
 from relaax_like.wire.errors import InvalidInputError, JournalError
 
 _LENGTH = struct.Struct("<I")
-_COMBININGS: Mapping[Action, journal_pb2.Combining] = {
-    "alone": journal_pb2.ALONE,
-    "pending": journal_pb2.HELD_BACK,
-    "with_pending": journal_pb2.WITH_HELD_BACK,
-    "dropped": journal_pb2.NOT_USED,
+# Of a push with a gradient: its outcome, and whether what was held back came with it.
+_COMBININGS: Mapping[tuple[Outcome, bool], journal_pb2.Combining] = {
+    ("applied", False): journal_pb2.ALONE,
+    ("pending", False): journal_pb2.HELD_BACK,
+    ("applied", True): journal_pb2.WITH_HELD_BACK,
+    ("dropped", False): journal_pb2.NOT_USED,
 }
-_ACTIONS = {number: action for action, number in _COMBININGS.items()}
+_OUTCOMES = {number: outcome for outcome, number in _COMBININGS.items()}
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class Record:
       learning_rates: variable group -> the rate that its gradient met.
       version: of the values afterwards.
       global_t: afterwards.
-      action: what became of the gradient.
+      outcome: what became of the gradient.
+      takes_pending: it was applied together with all that were held back.
       reason: why the gradient was dropped.
       optimizers: variable group -> settings that hold from this record on; empty: as before.
     """
@@ -57,15 +58,15 @@ class Record:
     learning_rates: Mapping[str, float]
     version: int
     global_t: int
-    action: Action = "alone"
+    outcome: Outcome = "nothing"
+    takes_pending: bool = False
     reason: str = ""
     optimizers: Mapping[str, GroupStep] = field(default_factory=dict)
 
     @property
     def version_before(self) -> int:
         """Version of the values that it took effect on."""
-        is_used = self.push.gradient is not None and self.action in ("alone", "with_pending")
-        return self.version - (is_used or bool(self.push.statistics))
+        return self.version - (self.outcome == "applied" or bool(self.push.statistics))
 
     @property
     def global_t_before(self) -> int:
@@ -81,7 +82,7 @@ def pack_record(record: Record) -> Sequence[bytes | memoryview]:
         learning_rates=record.learning_rates,
         version=record.version,
         global_t=record.global_t,
-        combining=_COMBININGS[record.action],
+        combining=_COMBININGS.get((record.outcome, record.takes_pending), journal_pb2.ALONE),
         reason=record.reason,
         optimizers={name: one.model_dump_json() for name, one in record.optimizers.items()},
     ).SerializeToString()
@@ -106,7 +107,9 @@ def unpack_record(payload: memoryview) -> Record:
             )
         gradient = np.frombuffer(rest, np.float32) if rest else None
         push = header_to_push(message.push, gradient)
-        action = _ACTIONS[message.combining]
+        outcome, takes_pending = _OUTCOMES[message.combining]
+        if outcome == "applied" and gradient is None:
+            outcome = "nothing"
         optimizers = {
             name: GroupStep.model_validate_json(text) for name, text in message.optimizers.items()
         }
@@ -121,7 +124,8 @@ def unpack_record(payload: memoryview) -> Record:
         dict(message.learning_rates),
         message.version,
         message.global_t,
-        action,
+        outcome,
+        takes_pending,
         message.reason,
         optimizers,
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from relaax_like.core.records import Push
+from relaax_like.core.records import OUTCOMES, Outcome, Push
 from relaax_like.wire.errors import SnapshotError
 
 # Clients that are remembered; the one that pushed the longest ago is forgotten first.
@@ -16,7 +16,7 @@ MAX_CLIENTS = 10_000
 class Answered:
     """What a push led to: outcome, version and `global_t` right after it; why it was dropped."""
 
-    outcome: str
+    outcome: Outcome
     version: int
     global_t: int
     reason: str = ""
@@ -94,7 +94,9 @@ class Replies:
         newest: collections.OrderedDict[str, _Newest] = collections.OrderedDict()
         try:
             for client, (incarnation, sequence, outcome, version, global_t, why) in data.items():
-                answered = Answered(str(outcome), int(version), int(global_t), str(why))
+                if outcome not in OUTCOMES:
+                    raise ValueError(f"outcome {outcome!r}, expected {', '.join(OUTCOMES)}")
+                answered = Answered(outcome, int(version), int(global_t), str(why))
                 newest[client] = _Newest(int(incarnation), int(sequence), answered)
         except (TypeError, ValueError, AttributeError) as error:
             raise SnapshotError(f"its list of answered pushes cannot be read: {error}") from None

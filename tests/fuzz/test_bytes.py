@@ -231,8 +231,8 @@ def test_records_of_the_journal() -> None:
         assert isinstance(record.version, int)
 
     samples = [
-        b"".join(bytes(piece) for piece in pack_record(Record(push, {"actor": 0.1}, 3, 4, action)))
-        for push, action in zip(PUSHES, ("alone", "pending", "dropped"), strict=True)
+        b"".join(bytes(piece) for piece in pack_record(Record(push, {"actor": 0.1}, 3, 4, outcome)))
+        for push, outcome in zip(PUSHES, ("applied", "pending", "dropped"), strict=True)
     ]
     fuzz.fuzz(check, SHARE, data=fuzz.mutations(samples))
 

@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.records import Push
+from relaax_like.parameter_server.combining.combiner import METHODS as STRATEGIES
+from relaax_like.parameter_server.combining.strategy import HeldBack
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
@@ -46,8 +49,8 @@ def make_push(backend, client, sequence, value, version=0, **fields):
 
 def introduce(backend, clients):
     """As if each of them had pushed a gradient a moment ago."""
-    now = backend._clock()
-    backend._combiner._last_push.update(dict.fromkeys(clients, now))
+    for client in clients:
+        backend._combiner.strategy.note_client(client)
 
 
 def get_weights(backend):
@@ -360,11 +363,26 @@ def test_no_memory_to_hold_a_gradient_back_costs_this_push_only(tmp_path, monkey
         introduce(server, "abc")
         push = make_push(server, "a", 1, 1.0, server.version, env_steps=10)
         with monkeypatch.context() as patch:
-            patch.setattr(type(server._combiner), "_plan_holding", fail_for_memory)
+            patch.setattr(HeldBack, "plan_holding", fail_for_memory)
             with pytest.raises(MemoryError):
                 server.push(push)
         assert server.push(push).outcome == "pending"
         assert server.global_t == 10
+
+
+def test_each_method_of_the_config_has_its_strategy():
+    assert set(get_args(CombineConfig.model_fields["method"].annotation)) == STRATEGIES.keys()
+
+
+def test_a_mean_of_fresh_gradients_has_no_bound_of_staleness():
+    config = average(num_gradients=2, max_staleness=0, when_stale="compensate")
+    with make_backend(combine=config) as backend:
+        introduce(backend, "ab")
+        backend.push(make_push(backend, "a", 2, 1.0, 0))
+        assert backend.push(make_push(backend, "b", 2, 3.0, 0)).outcome == "applied"
+        reply = backend.push(make_push(backend, "a", 3, 1.0, 0))
+        assert reply.outcome == "dropped"
+        assert "avg only accepts fresh gradients" in reply.reason
 
 
 def fail_for_memory(*arguments):

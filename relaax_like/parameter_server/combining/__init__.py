@@ -1,0 +1,6 @@
+"""Combining: a gradient that comes is applied, compensated, held back for others, or dropped."""
+
+from relaax_like.parameter_server.combining.combiner import Combiner
+from relaax_like.parameter_server.combining.strategy import CombiningStrategy, Plan
+
+__all__ = ["Combiner", "CombiningStrategy", "Plan"]

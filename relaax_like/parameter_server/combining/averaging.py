@@ -1,0 +1,47 @@
+"""avg: several gradients of the same weights are applied together, as their mean."""
+
+import numpy as np
+
+from relaax_like.config.combine import CombineConfig
+from relaax_like.core.records import Push
+from relaax_like.parameter_server.combining.strategy import (
+    CombiningState,
+    CombiningStrategy,
+    Plan,
+)
+
+# A client that has pushed no gradient for so long is not waited for.
+_LIVE_SEC = 10.0
+
+
+class Averaging(CombiningStrategy):
+    """Holds gradients back until enough have come, and drops those of older weights."""
+
+    accepts_stale = False
+    holds_back = True
+
+    def __init__(self, config: CombineConfig, state: CombiningState):
+        super().__init__(config, state)
+        self._last_push: dict[str, float] = {}
+
+    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
+        """See the base class."""
+        if staleness:
+            return self.drop("the weights have changed since; avg only accepts fresh gradients")
+        self.note_client(push.client_id)
+        held = self.state.held_back
+        is_due = held.get_waited_sec(push.groups) > self.config.max_wait_sec
+        if is_due or held.count_with(push.groups) >= self._count_wanted():
+            return held.plan_applying(push.groups, gradient)
+        self.state.counts.held_back += 1
+        return held.plan_holding(push.groups, gradient)
+
+    def note_client(self, client_id: str) -> None:
+        """Takes note that a client pushes gradients, so that others wait for its next one."""
+        self._last_push[client_id] = self.state.clock()
+
+    def _count_wanted(self) -> int:
+        """Never more than clients push gradients: they would wait for one that has gone."""
+        oldest = self.state.clock() - max(_LIVE_SEC, 2 * self.config.max_wait_sec)
+        self._last_push = {name: at for name, at in self._last_push.items() if at >= oldest}
+        return min(self.config.num_gradients, len(self._last_push))

@@ -1,0 +1,113 @@
+"""The parameter server's side of combining: plans pushes, and repeats plans of the journal."""
+
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from relaax_like.config.combine import CombineConfig
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.records import Outcome, Push, Values
+from relaax_like.parameter_server.combining.averaging import Averaging
+from relaax_like.parameter_server.combining.delay_compensation import DelayCompensation
+from relaax_like.parameter_server.combining.fifo import Fifo
+from relaax_like.parameter_server.combining.staleness import Bounded, Dropping
+from relaax_like.parameter_server.combining.strategy import (
+    CombineCounts,
+    CombiningState,
+    CombiningStrategy,
+    Groups,
+    Pending,
+    Plan,
+)
+
+# `combine.method` -> its strategy.
+METHODS: Mapping[str, type[CombiningStrategy]] = {
+    "fifo": Fifo,
+    "avg": Averaging,
+    "dc": DelayCompensation,
+}
+# `combine.when_stale` -> what becomes of a gradient that is too stale; "apply": as of any other.
+_WHEN_STALE: Mapping[str, type[CombiningStrategy]] = {
+    "compensate": DelayCompensation,
+    "drop": Dropping,
+}
+
+
+def make_strategy(config: CombineConfig, state: CombiningState) -> CombiningStrategy:
+    """Makes the strategy of a config."""
+    strategy = METHODS[config.method](config, state)
+    stale = _WHEN_STALE.get(config.when_stale)
+    if config.max_staleness is None or stale is None or not strategy.accepts_stale:
+        return strategy
+    return Bounded(strategy, stale(config, state), config.max_staleness)
+
+
+class Combiner:
+    """Decides what becomes of gradients. Used by whoever has the turn at the store.
+
+        plan = combiner.plan(push)
+        ...                                     # apply plan.effective
+        combiner.note(plan, push.groups, store.values)
+
+    A record of the journal says what was decided; `replan` finds the same again, whatever the
+    strategy is now.
+    """
+
+    def __init__(
+        self,
+        config: CombineConfig,
+        manifest: Manifest,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._state = CombiningState(manifest, clock)
+        self.strategy = make_strategy(config, self._state)
+        # Enough versions to tell what is too stale.
+        self._state.history.keep((config.max_staleness or 0) + 1, self.strategy.kept_values)
+
+    @property
+    def counts(self) -> CombineCounts:
+        """What became of gradients since the start."""
+        return self._state.counts
+
+    @property
+    def pending(self) -> Mapping[Groups, Pending]:
+        """What is held back."""
+        return self._state.held_back.pending
+
+    def begin(self, values: Values, pending: Mapping[Groups, tuple[np.ndarray, int]]) -> None:
+        """Takes the state to begin with: values, and per groups the sum and count held back."""
+        self._state.history.begin(values)
+        self._state.held_back.begin(pending)
+
+    def drop_strangers(self) -> int:
+        """Forgets what is held back where the strategy holds nothing back; returns how many."""
+        if self.strategy.holds_back:
+            return 0
+        count = sum(pending.count for pending in self.pending.values())
+        self._state.held_back.begin({})
+        return count
+
+    def plan(self, push: Push) -> Plan:
+        """Returns what is to be done with a push, whose gradient is float32 or None."""
+        if push.gradient is None:
+            return Plan(outcome="nothing")
+        staleness = self._state.history.compute_staleness(push.gradient_version)
+        return self.strategy.plan(push, push.gradient, staleness)
+
+    def replan(self, outcome: Outcome, takes_pending: bool, push: Push, reason: str) -> Plan:
+        """Returns the plan that led to a record of the journal."""
+        gradient, held = push.gradient, self._state.held_back
+        if gradient is None:
+            return Plan(outcome=outcome, reason=reason)
+        if takes_pending:
+            return held.plan_applying(push.groups, gradient)
+        if outcome == "pending":
+            return held.plan_holding(push.groups, gradient)
+        return Plan(outcome=outcome, gradient=gradient, effective=gradient)
+
+    def note(self, plan: Plan, groups: Groups, values: Values) -> None:
+        """Takes what has been done, and the values afterwards. Allocates nothing large."""
+        self._state.held_back.note(plan, groups)
+        if plan.effective is not None:
+            self._state.history.note(values)

@@ -1,0 +1,14 @@
+"""fifo: each gradient is applied as it comes."""
+
+import numpy as np
+
+from relaax_like.core.records import Push
+from relaax_like.parameter_server.combining.strategy import CombiningStrategy, Plan
+
+
+class Fifo(CombiningStrategy):
+    """Applies each gradient at once, by itself."""
+
+    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
+        """See the base class."""
+        return Plan(outcome="applied", gradient=gradient, effective=gradient)

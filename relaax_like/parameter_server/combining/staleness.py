@@ -1,0 +1,42 @@
+"""The bound of staleness: a gradient above it goes another way than the others."""
+
+import numpy as np
+
+from relaax_like.core.records import Push
+from relaax_like.parameter_server.combining.strategy import CombiningStrategy, Plan
+
+
+class Dropping(CombiningStrategy):
+    """Drops what comes to it: gradients that are too stale."""
+
+    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
+        """See the base class."""
+        return self.drop(
+            f"the weights have changed more than {self.config.max_staleness} times since "
+            "(combine.max_staleness)"
+        )
+
+
+class Bounded(CombiningStrategy):
+    """Two strategies: one for most gradients, another one for those that are too stale.
+
+    Args:
+      fresh: for a staleness of at most `max_staleness`.
+      stale: for all above.
+      max_staleness: see `CombineConfig`.
+    """
+
+    def __init__(self, fresh: CombiningStrategy, stale: CombiningStrategy, max_staleness: int):
+        super().__init__(fresh.config, fresh.state)
+        self._fresh, self._stale = fresh, stale
+        self._max_staleness = max_staleness
+
+    @property
+    def kept_values(self) -> int:
+        """See the base class."""
+        return max(self._fresh.kept_values, self._stale.kept_values)
+
+    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
+        """See the base class."""
+        chosen = self._fresh if staleness <= self._max_staleness else self._stale
+        return chosen.plan(push, gradient, staleness)

@@ -1,0 +1,218 @@
+"""The role of a combining strategy, and what all strategies know of the gradients before."""
+
+import abc
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from relaax_like.config.combine import CombineConfig
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.records import Outcome, Push, Values
+
+Groups = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Gradients that are held back, of one choice of variable groups.
+
+    Attributes:
+      total: their sum, float32, in the order in which they came. Not to be written to.
+      count: how many.
+      since: seconds of the clock when the first one came.
+    """
+
+    total: np.ndarray
+    count: int
+    since: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be done with one push.
+
+    Attributes:
+      outcome: what becomes of its gradient.
+      gradient: float32, what the journal keeps of it: compensated already; None: nothing.
+      effective: float32, what the optimizer gets now; None: nothing.
+      takes_pending: `effective` is the mean of the gradient and all that were held back.
+      pending: what is held back afterwards, of the push's groups; None: nothing, or as before.
+      reason: why it was dropped.
+    """
+
+    outcome: Outcome
+    gradient: np.ndarray | None = None
+    effective: np.ndarray | None = None
+    takes_pending: bool = False
+    pending: Pending | None = None
+    reason: str = ""
+
+
+@dataclass
+class CombineCounts:
+    """Gradients since the start, by what became of them."""
+
+    compensated: int = 0
+    # Though they should have been: their version was no longer kept, or they were too large for it.
+    not_compensated: int = 0
+    held_back: int = 0
+    dropped: int = 0
+
+
+class HeldBack:
+    """Gradients that wait for others, by groups."""
+
+    def __init__(self, clock: Callable[[], float]):
+        self.pending: dict[Groups, Pending] = {}
+        self._clock = clock
+
+    def begin(self, pending: Mapping[Groups, tuple[np.ndarray, int]]) -> None:
+        """Takes the sum and the number of what is held back, per groups."""
+        now = self._clock()
+        self.pending = {
+            groups: Pending(total, count, now) for groups, (total, count) in pending.items()
+        }
+
+    def count_with(self, groups: Groups) -> int:
+        """Returns how many a gradient of these groups and those that are held back are."""
+        held = self.pending.get(groups)
+        return 1 if held is None else held.count + 1
+
+    def get_waited_sec(self, groups: Groups) -> float:
+        """Returns for how long the first one of these groups has been held back."""
+        held = self.pending.get(groups)
+        return 0.0 if held is None else self._clock() - held.since
+
+    def plan_applying(self, groups: Groups, gradient: np.ndarray) -> Plan:
+        """Returns the plan to apply the mean of a gradient and of those that are held back."""
+        held = self.pending.get(groups)
+        mean = gradient
+        if held is not None:
+            mean = (held.total + gradient) / np.float32(held.count + 1)
+        return Plan(outcome="applied", gradient=gradient, effective=mean, takes_pending=True)
+
+    def plan_holding(self, groups: Groups, gradient: np.ndarray) -> Plan:
+        """Returns the plan to hold one more gradient back."""
+        held = self.pending.get(groups)
+        if held is None:
+            # A copy: the memory of a gradient is its client's, or of a message.
+            pending = Pending(gradient.copy(), 1, self._clock())
+        else:
+            pending = Pending(held.total + gradient, held.count + 1, held.since)
+        return Plan(outcome="pending", gradient=gradient, pending=pending)
+
+    def note(self, plan: Plan, groups: Groups) -> None:
+        """Takes what has been done. Allocates nothing large."""
+        if plan.pending is not None:
+            self.pending[groups] = plan.pending
+        elif plan.takes_pending:
+            self.pending.pop(groups, None)
+
+
+class History:
+    """The newest versions at which the weights changed, and the newest of those weights."""
+
+    def __init__(self, manifest: Manifest):
+        self._manifest = manifest
+        self._changes: deque[int] = deque(maxlen=1)
+        self._values: deque[Values] = deque(maxlen=1)
+
+    def keep(self, changes: int, values: int) -> None:
+        """Sets how many of each are kept."""
+        self._changes = deque(self._changes, maxlen=changes)
+        self._values = deque(self._values, maxlen=values)
+
+    def begin(self, values: Values) -> None:
+        """Forgets all but these values."""
+        self._changes.clear()
+        self._values.clear()
+        self.note(values)
+
+    def note(self, values: Values) -> None:
+        """Takes values whose weights are new."""
+        self._changes.append(values.version)
+        self._values.append(values)
+
+    @property
+    def newest(self) -> Values:
+        """The values with the weights of now."""
+        return self._values[-1]
+
+    def compute_staleness(self, version: int) -> int:
+        """Returns how often the weights have changed since a version, as far as it is kept."""
+        count = 0
+        for changed in reversed(self._changes):
+            if changed <= version:
+                break
+            count += 1
+        return count
+
+    def find(self, version: int) -> Values | None:
+        """Returns the values with the weights of a version; None: they are no longer kept."""
+        for values in reversed(self._values):
+            if values.version <= version:
+                return values
+        return None
+
+    def get_weights(self, values: Values, groups: Sequence[str]) -> np.ndarray:
+        """Returns what a gradient of these groups is laid out as, `[n]` float32."""
+        weights = values.flat[: self._manifest.gradient_bytes].view(np.float32)
+        if not groups:
+            return weights
+        parts = [
+            weights[segment.offset // 4 : segment.offset // 4 + segment.size]
+            for segment in self._manifest.trainable
+            if segment.group in groups
+        ]
+        return np.concatenate(parts)
+
+
+class CombiningState:
+    """What strategies share: the past, what is held back, and what is counted."""
+
+    def __init__(self, manifest: Manifest, clock: Callable[[], float] = time.monotonic):
+        self.clock = clock
+        self.history = History(manifest)
+        self.held_back = HeldBack(clock)
+        self.counts = CombineCounts()
+
+
+class CombiningStrategy(abc.ABC):
+    """Decides what becomes of each gradient. A new one is one class in one file of this folder.
+
+    Attributes:
+      accepts_stale: gradients of older weights are applied, so that a bound of it makes sense.
+      holds_back: gradients are held back, and go on to be after a restart.
+      kept_values: the number of newest weights that it looks up in the history.
+    """
+
+    accepts_stale: ClassVar[bool] = True
+    holds_back: ClassVar[bool] = False
+
+    def __init__(self, config: CombineConfig, state: CombiningState):
+        self.config = config
+        self.state = state
+
+    @property
+    def kept_values(self) -> int:
+        """See the class."""
+        return 1
+
+    @abc.abstractmethod
+    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
+        """Returns what is to be done with a gradient; changes nothing that a failure would spoil.
+
+        Args:
+          push: that it came with.
+          gradient: `[n]` float32.
+          staleness: how often the weights have changed since they were pulled for it.
+        """
+
+    def drop(self, reason: str) -> Plan:
+        """Returns the plan not to use a gradient."""
+        self.state.counts.dropped += 1
+        return Plan(outcome="dropped", reason=reason)
