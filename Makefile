@@ -38,6 +38,8 @@ ALONE := tests/system/test_procfile.py
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 test: install  ## Run all tests; one that fails is run once more, alone.
+	@# One process compiles the tests and what they import, or each of those below would.
+	-@python -P -m pytest --collect-only -qq >/dev/null 2>&1
 	python -P tests/support/gate.py -n 4 $(BY_FILE) $(addprefix --ignore=,$(FAULTS) $(ALONE)) \
 		-- -n 2 $(BY_FILE) $(FAULTS) -- $(ALONE)
 

@@ -198,7 +198,7 @@ def evaluate(
     """
 
     def start() -> int:
-        from relaax_like.launch.runs import find_experiment
+        from relaax_like.config.run_folder import find_experiment
 
         file, folders = find_experiment(config)
         flags = to_overrides("relaax-rlx-server", {"bind": bind}, allow_insecure(insecure, sets))

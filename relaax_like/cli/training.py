@@ -76,8 +76,8 @@ def resume(run: Path, flags: Sequence[str], sets: Sequence[str], trace: bool, lo
       trace: record where the time goes.
       log: how the progress of a training in one process is shown.
     """
+    from relaax_like.config.run_folder import find_config, find_experiment
     from relaax_like.launch.run_folder import TRAIN, read_command, validate_not_held
-    from relaax_like.launch.runs import find_config, find_experiment
 
     file, folders = find_experiment(find_config(run).parent)
     overrides = [*folders, *flags_to_overrides(file, flags), *sets]

@@ -28,6 +28,8 @@ PACKAGE = "relaax_algorithms"
 ENTRY_POINTS = "relaax.algorithms"
 # Of an environment's folder: the program, a client, and the module with `make_slots`.
 MAIN, SLOTS = "main", "slots.py"
+# Of an algorithm's folder: code that replaces the loop of `relaax train`.
+TRAINER = "trainer.py"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 _lock = threading.RLock()  # guards the making of packages in sys.modules
 

@@ -8,25 +8,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from relaax_like.config.yaml_document import read_yaml
 from relaax_like.wire.errors import ConfigError
 
 CONFIG_NAME = "config.yaml"
-_PARAMETER_SERVER = "relaax-parameter-server"
-_METRICS_SERVER = "relaax-metrics-server"
+PARAMETER_SERVER = "relaax-parameter-server"
+METRICS_SERVER = "relaax-metrics-server"
 # What says where a run lies and how it is watched, not what is learned.
 PLACES = {
     "seed",
     "run_dir",
     "compile_cache",
-    *(f"{_PARAMETER_SERVER}.{key}" for key in ("bind", "checkpoint_dir", "metrics_dir")),
-    *(f"{_PARAMETER_SERVER}.{key}" for key in ("mirror_url", "prometheus_bind", "log_level")),
-    f"{_PARAMETER_SERVER}.progress_interval_sec",
+    *(f"{PARAMETER_SERVER}.{key}" for key in ("bind", "checkpoint_dir", "metrics_dir")),
+    *(f"{PARAMETER_SERVER}.{key}" for key in ("mirror_url", "prometheus_bind", "log_level")),
+    f"{PARAMETER_SERVER}.progress_interval_sec",
     *(f"relaax-rlx-server.{key}" for key in ("bind", "parameter_server", "score_lines")),
     "relaax-rlx-server.log_level",
-    *(f"{_METRICS_SERVER}.{key}" for key in ("bind", "metrics_dir", "log_level")),
+    *(f"{METRICS_SERVER}.{key}" for key in ("bind", "metrics_dir", "log_level")),
     *(f"wandb.{key}" for key in ("project", "group", "name")),
 }
 _HASH_DIGITS = 8
+_DEFAULTS = {"checkpoint_dir": "checkpoints", "metrics_dir": "metrics"}
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -94,3 +96,64 @@ def _name_environment(data: Mapping[str, Any]) -> str:
     path = environment.get("path")
     name = environment.get("env") or environment.get("program") or Path(path).parent.name
     return _NOT_IN_NAMES.sub("-", name).lstrip(".-") or "environment"
+
+
+def find_config(path: Path) -> Path:
+    """Returns the config.yaml of a run, which is named by its folder or by that file.
+
+    Raises:
+      ConfigError: there is none.
+    """
+    config = path / CONFIG_NAME if path.is_dir() else path
+    if config.name == CONFIG_NAME and config.is_file():
+        return config
+    what = "has no config.yaml" if path.is_dir() else "no such folder"
+    if path.is_file():
+        what = "a file"
+    raise ConfigError(
+        f"{path}: {what}; expected the folder of a run (run_dir of its YAML file), or its "
+        f"{CONFIG_NAME}"
+    )
+
+
+def find_experiment(path: Path) -> tuple[Path, list[str]]:
+    """Finds what to load an experiment from.
+
+    Args:
+      path: a YAML file, or a run's folder, which may have been moved since.
+
+    Returns:
+      The YAML file, and the overrides that make the experiment's folders those of the run.
+
+    Raises:
+      ConfigError: it is a folder, but of no run.
+    """
+    if not path.is_dir():
+        return path, []
+    config = find_config(path)
+    data = read_yaml(config).data
+    places = {"run_dir": path}
+    for section, key in (
+        (PARAMETER_SERVER, "checkpoint_dir"),
+        (PARAMETER_SERVER, "metrics_dir"),
+        (METRICS_SERVER, "metrics_dir"),
+    ):
+        if _get(data, section, key) is not None:
+            places[f"{section}.{key}"] = find_folder(data, section, key, path)
+    # JSON's quotes are YAML's, too.
+    return config, [f"{key}={json.dumps(str(place))}" for key, place in places.items()]
+
+
+def find_folder(data: dict[str, Any], section: str, key: str, folder: Path) -> Path:
+    """Finds a folder of a run; one that lies in the run's own folder was moved with it."""
+    given, run_dir = _get(data, section, key), data.get("run_dir")
+    if given is None:
+        return folder / _DEFAULTS[key]
+    if run_dir is not None and Path(given).is_relative_to(run_dir):
+        return folder / Path(given).relative_to(run_dir)
+    return Path(given)
+
+
+def _get(data: dict[str, Any], section: str, key: str) -> Any:
+    keys = data.get(section)
+    return keys.get(key) if isinstance(keys, dict) else None

@@ -22,10 +22,9 @@ from relaax_like.launch.parameter_server import (
     make_recorder,
     make_run_dir,
     open_version_tests,
-    print_summary,
-    watch_progress,
 )
 from relaax_like.launch.process import Shutdown
+from relaax_like.launch.progress import print_summary, watch_progress
 from relaax_like.launch.run_folder import (
     TRAIN,
     describe_start,
@@ -41,7 +40,6 @@ from relaax_like.wire import tracing
 logger = logging.getLogger(__name__)
 
 # Of an algorithm's folder.
-TRAINER_FILE = "trainer.py"
 
 
 class BaseTrainer(abc.ABC):

@@ -24,8 +24,8 @@ from relaax_like.config.models import Experiment
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import Status
 from relaax_like.launch.modes import SPARE_COLUMNS, LogMode
-from relaax_like.launch.parameter_server import log_progress
 from relaax_like.launch.process import Shutdown
+from relaax_like.launch.progress import log_progress
 
 _TABLE_INTERVAL_SEC = 1.0
 # Groups of curves in the table, and how many lines each may take.

@@ -10,7 +10,7 @@ import numpy as np
 from relaax_like.client.values import SpaceValues, make_space_values
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
-from relaax_like.launch.runs import find_experiment
+from relaax_like.config.run_folder import find_experiment
 from relaax_like.launch.saved_policy import SavedPolicy
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.slot_agents import BatchAgents, Decision, SlotAgents

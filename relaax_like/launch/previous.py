@@ -8,8 +8,8 @@ from pathlib import Path
 from relaax_like.config.base import Settings
 from relaax_like.config.loader import ALGORITHM, ENVIRONMENT, load_experiment
 from relaax_like.config.models import Experiment
+from relaax_like.config.run_folder import find_experiment
 from relaax_like.core.manifest import Variable, make_manifest
-from relaax_like.launch.runs import find_experiment
 from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.wire.errors import ConfigError
 

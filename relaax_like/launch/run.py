@@ -6,10 +6,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from relaax_like.config.algorithm_folder import MAIN, SLOTS
+from relaax_like.config.algorithm_folder import MAIN, SLOTS, TRAINER
 from relaax_like.config.models import EnvironmentConfig, Experiment
-from relaax_like.launch.base_trainer import TRAINER_FILE
-from relaax_like.launch.parameter_server import validate_served
+from relaax_like.config.plan import Offline, get_plan
 from relaax_like.launch.process import TRACE_FOLDER, validate_port_free
 from relaax_like.launch.security import (
     make_client_security,
@@ -79,8 +78,36 @@ def validate_servers(experiment: Experiment) -> None:
             validate_port_free(settings.bind, f"--set {section}.bind=HOST:PORT")
 
 
+def validate_served(experiment: Experiment) -> None:
+    """Refuses what only a run in one process can do.
+
+    Raises:
+      ConfigError: names the key, and the command.
+    """
+    learner = experiment.learner
+    if learner.workers:
+        raise ConfigError(
+            f"learner.workers: {learner.workers}, but only relaax train starts workers; "
+            "set it to 0 (here, environments are clients)"
+        )
+    if learner.offline is not None:
+        file, folder = shlex.quote(str(experiment.file)), shlex.quote(str(learner.offline))
+        online = not isinstance(get_plan(experiment.algorithm), Offline)
+        raise ConfigError(
+            (
+                f"learner.offline: {learner.offline}, but only relaax train learns from files: run "
+                f"`relaax train {file} --offline {folder}`"
+            )
+            + (
+                ", or learn from live environments with `--set learner.offline=null`"
+                if online
+                else ""
+            )
+        )
+
+
 def _validate_no_trainer(experiment: Experiment) -> None:
-    trainer = experiment.algorithm_folder / TRAINER_FILE
+    trainer = experiment.algorithm_folder / TRAINER
     if trainer.is_file():
         raise ConfigError(
             f"{trainer}: relaax run does not use a trainer, only relaax train does: `relaax "

@@ -7,20 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relaax_like.config.run_folder import CONFIG_NAME, PLACES, flatten_settings
+from relaax_like.config.run_folder import (
+    CONFIG_NAME,
+    METRICS_SERVER,
+    PARAMETER_SERVER,
+    PLACES,
+    find_config,
+    find_folder,
+    flatten_settings,
+)
 from relaax_like.config.yaml_document import read_yaml
 from relaax_like.metrics.curves import Curve, read_curves
-from relaax_like.wire.errors import ConfigError
 
-PARAMETER_SERVER = "relaax-parameter-server"
-METRICS_SERVER = "relaax-metrics-server"
-# Of these curves the first one that a run has shows how well it does. The parameter server records
-# the mean over the newest episodes, some agents each episode.
-MEAN_RETURN = "Train/Return"
-EPISODE_LENGTH = "Train/Episode Length"
-EPISODES = "Train/Episodes"
-EPISODE_REWARD = "episode reward"
-_DEFAULTS = {"checkpoint_dir": "checkpoints", "metrics_dir": "metrics"}
 _MAX_SEEDS_SHOWN = 6
 
 
@@ -98,52 +96,6 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     ]
 
 
-def find_config(path: Path) -> Path:
-    """Returns the config.yaml of a run, which is named by its folder or by that file.
-
-    Raises:
-      ConfigError: there is none.
-    """
-    config = path / CONFIG_NAME if path.is_dir() else path
-    if config.name == CONFIG_NAME and config.is_file():
-        return config
-    what = "has no config.yaml" if path.is_dir() else "no such folder"
-    if path.is_file():
-        what = "a file"
-    raise ConfigError(
-        f"{path}: {what}; expected the folder of a run (run_dir of its YAML file), or its "
-        f"{CONFIG_NAME}"
-    )
-
-
-def find_experiment(path: Path) -> tuple[Path, list[str]]:
-    """Finds what to load an experiment from.
-
-    Args:
-      path: a YAML file, or a run's folder, which may have been moved since.
-
-    Returns:
-      The YAML file, and the overrides that make the experiment's folders those of the run.
-
-    Raises:
-      ConfigError: it is a folder, but of no run.
-    """
-    if not path.is_dir():
-        return path, []
-    config = find_config(path)
-    data = read_yaml(config).data
-    places = {"run_dir": path}
-    for section, key in (
-        (PARAMETER_SERVER, "checkpoint_dir"),
-        (PARAMETER_SERVER, "metrics_dir"),
-        (METRICS_SERVER, "metrics_dir"),
-    ):
-        if _get(data, section, key) is not None:
-            places[f"{section}.{key}"] = _find_folder(data, section, key, path)
-    # JSON's quotes are YAML's, too.
-    return config, [f"{key}={json.dumps(str(place))}" for key, place in places.items()]
-
-
 def group_runs(runs: Sequence[Run]) -> list[RunGroup]:
     """Puts runs together that differ in their seeds only, in the order of the first of each."""
     groups: dict[str, list[Run]] = {}
@@ -178,24 +130,9 @@ def _load_run(folder: Path, name: str) -> Run:
         folder=folder,
         seed=data.get("seed", 0),
         settings=flatten_settings(data),
-        checkpoint_dir=_find_folder(data, PARAMETER_SERVER, "checkpoint_dir", folder),
-        curves=read_curves(_find_folder(data, section, "metrics_dir", folder)),
+        checkpoint_dir=find_folder(data, PARAMETER_SERVER, "checkpoint_dir", folder),
+        curves=read_curves(find_folder(data, section, "metrics_dir", folder)),
     )
-
-
-def _find_folder(data: dict[str, Any], section: str, key: str, folder: Path) -> Path:
-    """Finds a folder of a run; one that lies in the run's own folder was moved with it."""
-    given, run_dir = _get(data, section, key), data.get("run_dir")
-    if given is None:
-        return folder / _DEFAULTS[key]
-    if run_dir is not None and Path(given).is_relative_to(run_dir):
-        return folder / Path(given).relative_to(run_dir)
-    return Path(given)
-
-
-def _get(data: dict[str, Any], section: str, key: str) -> Any:
-    keys = data.get(section)
-    return keys.get(key) if isinstance(keys, dict) else None
 
 
 def _name_group(runs: Sequence[Run]) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from relaax_like.config.algorithm_folder import load_algorithm_module
+from relaax_like.config.algorithm_folder import TRAINER, load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import fix_run_dir
-from relaax_like.launch.base_trainer import TRAINER_FILE, BaseTrainer
+from relaax_like.launch.base_trainer import BaseTrainer
 from relaax_like.launch.local import ask_environment
 from relaax_like.launch.modes import LogMode
 from relaax_like.launch.offline_trainer import OfflineTrainer
@@ -85,11 +85,11 @@ def make_trainer(
     """
     experiment, found = ask_environment(experiment)
     trainer_class: type[BaseTrainer] = Trainer
-    if (experiment.algorithm_folder / TRAINER_FILE).is_file():
+    if (experiment.algorithm_folder / TRAINER).is_file():
         if experiment.learner.workers:
             raise ConfigError(
                 f"learner.workers: {experiment.learner.workers}, but "
-                f"{experiment.algorithm_folder / TRAINER_FILE} decides what plays; set it to 0, or "
+                f"{experiment.algorithm_folder / TRAINER} decides what plays; set it to 0, or "
                 "remove trainer.py"
             )
         trainer_class = _load_trainer_class(experiment.algorithm_folder)
@@ -100,7 +100,7 @@ def make_trainer(
 
 
 def _load_trainer_class(folder: Path) -> type[BaseTrainer]:
-    file = folder / TRAINER_FILE
+    file = folder / TRAINER
     trainer_class = getattr(load_algorithm_module(folder, file.stem), "Trainer", None)
     if not (isinstance(trainer_class, type) and issubclass(trainer_class, BaseTrainer)):
         what = "no class Trainer" if trainer_class is None else f"Trainer is {trainer_class!r}"

@@ -24,7 +24,7 @@ from support.terminal import Screen, Terminal
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.records import Episode, Push, Status
 from relaax_like.launch.live import JsonProgress, NewestScalars, TableProgress
-from relaax_like.launch.parameter_server import format_progress, watch_progress
+from relaax_like.launch.progress import format_progress, watch_progress
 from relaax_like.metrics.curves import read_curves
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.parameter_server.snapshots import read_latest

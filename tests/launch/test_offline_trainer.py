@@ -16,7 +16,8 @@ from support.serial import make_uncompiled_ppo, train, write_experiment
 from support.uncompiled import copy_uncompiled
 
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.parameter_server import run_parameter_server, validate_served
+from relaax_like.launch.parameter_server import run_parameter_server
+from relaax_like.launch.run import validate_served
 from relaax_like.launch.training import make_trainer
 from relaax_like.metrics.curves import read_curves
 from relaax_like.parameter_server.snapshot_format import State

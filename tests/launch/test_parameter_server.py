@@ -12,7 +12,7 @@ from support.cluster import BARE
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.manifest import Variable
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.launch import parameter_server as launch_module
+from relaax_like.launch import start_values
 from relaax_like.launch.parameter_server import make_parameter_server
 from relaax_like.parameter_server.initial_values import save_variables
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -43,13 +43,13 @@ def open_run(tmp_path: Path) -> Open:
 def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts how often initial values are built, by the real process."""
     calls: list[int] = []
-    run = launch_module.compute_initial_values
+    run = start_values.compute_initial_values
 
     def count(*arguments: object) -> list[Variable]:
         calls.append(1)
         return run(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(launch_module, "compute_initial_values", count)
+    monkeypatch.setattr(start_values, "compute_initial_values", count)
     return calls
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from relaax_like.config.yaml_document import write_yaml
-from relaax_like.launch.runs import EPISODES, MEAN_RETURN
+from relaax_like.metrics.names import EPISODES, MEAN_RETURN
 from relaax_like.metrics.tensorboard_files import Event, RecordWriter, Summary
 
 # Wall times of the tests' points count from here.

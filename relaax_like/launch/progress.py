@@ -1,0 +1,125 @@
+"""The progress of a training for people: its line, its curves, and what is said at its end."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from relaax_like.config.models import Experiment
+from relaax_like.core.records import Status
+from relaax_like.launch.process import Shutdown
+from relaax_like.metrics.names import EPISODE_LENGTH, EPISODES, MEAN_RETURN
+from relaax_like.parameter_server.parameter_server import ParameterServer
+
+logger = logging.getLogger(__name__)
+
+_CURVES_INTERVAL_SEC = 1.0
+
+
+def format_progress(status: Status, serves: bool = True) -> str:
+    """Returns the progress line for people; without a mean return where no episode has ended.
+
+    Args:
+      status: of the parameter server.
+      serves: whether it has clients, as it has not in a run in one process.
+    """
+    parts = [f"step {status.global_t:,}", f"{status.env_steps_per_sec:,.0f} steps/s"]
+    if status.mean_return is not None:
+        parts.append(f"mean return {status.mean_return:.1f} (last {status.return_episodes})")
+    parts.append(f"version {status.version:,}")
+    if serves:
+        parts.append(f"clients {status.clients}")
+    return " | ".join(parts)
+
+
+def log_progress(status: Status, serves: bool = True) -> None:
+    """Writes the progress line to the log; see `format_progress`."""
+    logger.info("%s", format_progress(status, serves))
+
+
+def watch_progress(
+    server: ParameterServer,
+    shutdown: Shutdown,
+    interval_sec: float,
+    show: Callable[[Status], None] = log_progress,
+    on_first_step: Callable[[], None] = lambda: None,
+) -> None:
+    """Shows the progress and records its curves, until the end of the training or of the process.
+
+    Nothing is shown before the first step: libraries are being loaded, and code is being compiled.
+
+    Args:
+      server: whose training.
+      shutdown: of the process.
+      interval_sec: between two calls of `show`.
+      show: shows the numbers.
+      on_first_step: called once, when a step has been counted.
+    """
+    curves = _ReturnCurves(server)
+    next_points, next_line = time.monotonic(), time.monotonic() + interval_sec
+    shown = first = server.global_t
+    has_begun = False
+    while not (shutdown.requested.is_set() or server.stop_requested.is_set()):
+        if server.wait_finished(0.1):
+            break
+        if not has_begun and server.global_t != first:
+            has_begun = True
+            on_first_step()
+        now = time.monotonic()
+        if now >= next_points:
+            next_points = now + _CURVES_INTERVAL_SEC
+            curves.record(server.global_t)
+        if now < next_line:
+            continue
+        next_line += interval_sec
+        status = server.status()
+        if status.global_t != shown or (status.clients and has_begun):
+            show(status)
+        shown = status.global_t
+    curves.record(server.global_t, last=True)
+
+
+class _ReturnCurves:
+    """Records how well the training goes, whatever is trained."""
+
+    def __init__(self, server: ParameterServer):
+        self._server = server
+        self._metrics = server.metrics()
+        self._recorded = 0  # episodes
+        self._newest_x = -1
+
+    def record(self, global_t: int, last: bool = False) -> None:
+        """Adds a point to each curve, if an episode has ended since the one before.
+
+        The last point is at the end of the training, whenever an episode has ended.
+        """
+        means = self._server.episode_means
+        is_new = means.episodes != self._recorded or (last and global_t != self._newest_x)
+        if means.mean_return is None or not is_new:
+            return
+        self._recorded, self._newest_x = means.episodes, global_t
+        self._metrics.scalar(MEAN_RETURN, means.mean_return, global_t)
+        if means.mean_length is not None:  # snapshots of earlier days have returns only
+            self._metrics.scalar(EPISODE_LENGTH, means.mean_length, global_t)
+        self._metrics.scalar(EPISODES, means.episodes, global_t)
+
+
+def print_summary(experiment: Experiment, status: Status, serves: bool = True) -> None:
+    """Tells how the training ended and what lies where; see `format_progress`."""
+    settings = experiment.parameter_server
+    logger.info("%s", f"finished: {status.finished}" if status.finished else "stopped")
+    episodes = f"; {status.episodes} episodes" if status.episodes else ""
+    logger.info("%s%s", format_progress(status, serves), episodes)
+    logger.info("snapshots   %s", _relative(settings.checkpoint_dir))
+    logger.info("curves      tensorboard --logdir %s", _relative(settings.metrics_dir))
+    logger.info("picture     relaax plot %s", _relative(experiment.run_dir))
+    logger.info("config      %s", _relative(experiment.run_dir / "config.yaml"))
+    if not status.finished:
+        logger.info("continue    relaax resume %s", _relative(experiment.run_dir))
+    if experiment.environment is not None:
+        logger.info("evaluate    relaax eval %s", _relative(experiment.run_dir / "config.yaml"))
+
+
+def _relative(path: Path) -> Path:
+    absolute = path.absolute()
+    return absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute

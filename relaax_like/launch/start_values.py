@@ -1,0 +1,117 @@
+"""What a run's parameter server starts from: initial values, built once, or of another run."""
+
+import logging
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from relaax_like.config.models import Experiment
+from relaax_like.core.manifest import Follow, Manifest, Variable, find_follows, make_manifest
+from relaax_like.launch.previous import load_previous
+from relaax_like.parameter_server.initial_values import (
+    compute_initial_values,
+    load_variables,
+    save_variables,
+)
+from relaax_like.parameter_server.parameter_server import RECIPE
+from relaax_like.parameter_server.push_journal import holds_records
+from relaax_like.parameter_server.snapshot_format import unpack_layout, unpack_optimizers
+from relaax_like.parameter_server.snapshots import read_newest_manifest
+from relaax_like.parameter_server.targets import get_follows
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+
+logger = logging.getLogger(__name__)
+
+_INITIAL_VALUES = "relaax_like.launch.initial_values_main"
+_INITIAL_VALUES_TIMEOUT_SEC = 300.0
+# Builds the initial values of a run.
+BuildValues = Callable[[], list[Variable]]
+
+
+def make_start(
+    experiment: Experiment, overrides: Sequence[str], build: BuildValues | None
+) -> tuple[Manifest, np.ndarray, dict[str, Follow]]:
+    """Returns the layout of the values, values to start from, [total_bytes] uint8, and what targets
+    follow.
+
+    Where there is a snapshot of these settings, the layout is its own, and so will the values be:
+    initial values are neither built nor read, and zeros stand for them.
+    """
+    settings = experiment.parameter_server
+    if settings.initial_values is None:
+        newest = read_newest_manifest(settings.checkpoint_dir)
+        if newest is not None and newest["statistics"].get(RECIPE) == find_recipe(experiment):
+            manifest = unpack_layout(newest)
+            follows = get_follows(unpack_optimizers(newest["optimizers"]))
+            return manifest, np.zeros(manifest.total_bytes, np.uint8), follows
+    variables = _load_initial_values(experiment, overrides, build)
+    manifest = make_manifest(variables)
+    by_name = {variable.name: variable.value for variable in variables}
+    flat = manifest.pack([by_name[segment.name] for segment in manifest.segments])
+    return manifest, flat, find_follows(variables)
+
+
+def find_recipe(experiment: Experiment) -> str:
+    """Returns a checksum of all that the initial values are made from."""
+    recipe = f"{experiment.algorithm_folder} {experiment.algorithm!r} {experiment.seed}"
+    return f"{zlib.crc32(recipe.encode()):08x}"
+
+
+def _load_initial_values(
+    experiment: Experiment, overrides: Sequence[str], build: BuildValues | None
+) -> list[Variable]:
+    """Builds them once per run and keeps them, so that a restart needs no TensorFlow."""
+    settings = experiment.parameter_server
+    if settings.initial_values is not None:
+        return load_variables(settings.initial_values)
+    own = _compute_initial_values(experiment, overrides, build)
+    previous = experiment.learner.previous
+    return own if previous is None else load_previous(experiment, previous, own)
+
+
+def _compute_initial_values(
+    experiment: Experiment, overrides: Sequence[str], build: BuildValues | None
+) -> list[Variable]:
+    settings = experiment.parameter_server
+    kept = settings.checkpoint_dir / f"initial-{find_recipe(experiment)}.npz"
+    if kept.exists():
+        try:
+            return load_variables(kept)
+        except InvalidInputError as error:
+            _validate_rebuildable(kept)
+            logger.warning("%s; building them again", error)
+    logger.info("building the initial values of %s", experiment.algorithm_folder.name)
+    variables = _run_initial_values(experiment, overrides) if build is None else build()
+    save_variables(kept, variables)
+    return variables
+
+
+def _validate_rebuildable(kept: Path) -> None:
+    """Checks that nothing but a fresh run depends on damaged initial values.
+
+    Raises:
+      ConfigError: there are pushes that were made to them, and no snapshot that has both.
+    """
+    checkpoints = kept.parent
+    if read_newest_manifest(checkpoints) is None and holds_records(checkpoints / "journal"):
+        raise ConfigError(
+            f"{kept}: damaged, and the journal next to it has records that no usable snapshot "
+            "precedes; restore the snapshots, or start in another run_dir"
+        )
+
+
+def _run_initial_values(experiment: Experiment, overrides: Sequence[str]) -> list[Variable]:
+    """Builds them in a process of its own; its error, where it tells one, is ours."""
+    with tempfile.TemporaryDirectory(prefix="relaax-error-") as folder:
+        told = Path(folder) / "error"
+        command = [sys.executable, "-m", _INITIAL_VALUES, f"--error={told}", str(experiment.file)]
+        try:
+            return compute_initial_values([*command, *overrides], _INITIAL_VALUES_TIMEOUT_SEC)
+        except ConfigError:
+            if told.exists():
+                raise ConfigError(told.read_text("utf-8")) from None
+            raise
