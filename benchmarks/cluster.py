@@ -14,9 +14,9 @@ from typing import IO, Any
 
 import psutil
 
-# From the moment when all clients are connected: so long they play before anything is counted. The
-# gradient of each number of packed rollouts is compiled when it has come some times, and all who
-# wait for theirs stand still for a second or two. With 64 clients that went on for 28 s.
+# How long all connected clients play before anything is counted. The gradient for each number of
+# packed rollouts is compiled once it has come several times, and all callers that wait for theirs
+# pause for a second or two; with 64 clients this lasted for 28 s.
 WARM_UP_SEC = 40.0
 
 

@@ -64,7 +64,7 @@ def push_steps() -> Buffer:
 
 
 def push_trajectories() -> Buffer:
-    """Pushes the same in whole episodes."""
+    """Pushes the same in complete episodes."""
     buffer = Buffer(0.99, 0.95)
     for start in range(0, STEPS, EPISODE):
         steps = min(EPISODE, STEPS - start)

@@ -5,8 +5,8 @@ The good ones are paced connections of one process. The 64th is a process of its
 
 - `slow`: takes 1 s for each of its steps;
 - `stalled`: stopped by a signal when half of a message has been sent;
-- `nan`: sends NaN as an observation, is sent away, and comes back at once, for ever;
-- `flood`: sends steps as fast as it can and reads no answer; cut off, it comes back at once.
+- `nan`: sends NaN as an observation, is refused, and reconnects at once, forever;
+- `flood`: sends steps as fast as it can and reads no answer; cut off, it reconnects at once.
 
 The last two give way to the others' use of the processor (nice 19): they would run on a machine of
 their own, and it is the server's fairness that is measured, not the scheduler's.

@@ -11,12 +11,12 @@ most `--rate` times a second:
 
 - `garbage`: connects, sends noise or half of an HTTP/2 hello, and connects again;
 - `wrong pushes`: gradients of NaN, foreign layouts, damaged messages, one call after another;
-- `1 000 episodes`: pushes of a gradient of NaN with as many episodes as may come in one;
+- `1 000 episodes`: pushes of a gradient of NaN with as many episodes as can come in one;
 - `too large`: messages of 100 MB, compressed to 100 kB;
 - `cancelled`: pushes that are cancelled after a moment;
 - `half pushes`: 300 streams that have sent half a gradient, and then nothing;
 - `idle`: 500 TCP connections and 500 HTTP/2 ones that say nothing;
-- `a neighbour`: none; it computes, and tells what a busy program beside the server costs as such.
+- `a neighbour`: none; it computes, and shows what any busy program beside the server costs.
 
 It gives way to the others' use of the processor (nice 19): it would run on a machine of its own.
 The server answers it nevertheless, and that is what is measured.

@@ -95,7 +95,7 @@ def send_points(address: Address) -> Iterator[int]:
 def hold_hellos(address: Address) -> Iterator[int]:
     """Sends most of a long hello on each of 40 connections, and holds them."""
     free = psutil.virtual_memory().available - _SPARE_BYTES
-    # What is sent lies in the server, and may lie in the kernel on its way.
+    # What is sent lies in the server, or in the kernel on its way.
     count = max(1, min(40, free // (2 * 60 * _MIB)))
     opening = HEADER.pack(63 * _MIB)
     yield from _send_forever(address, count, lambda: opening, bytes(_MIB), at_most=60)
@@ -407,7 +407,7 @@ def _attack(
         time.sleep(0.2)
     ended.set()
     joining.join()
-    attacker.wait(60)  # the act at hand may take long
+    attacker.wait(60)  # the current act can take long
     assert attacker.stdout is not None
     return float(attacker.stdout.read()), joins, most_bytes
 

@@ -6,7 +6,7 @@
 Each run ends with its budget of steps, or at `target_return` where the configuration has one. Its
 snapshot then plays 100 greedy episodes. A JSON line per seed is appended to
 benchmarks/results/NAME.jsonl as soon as it is there, NAME being that of the YAML file. What is
-there, with the same command, overrides and budget, is not repeated, so this program goes on where
+there, with the same command, overrides and budget, is not repeated, so this program continues where
 it was broken off. `--fresh` repeats it.
 """
 
@@ -52,7 +52,7 @@ class Run:
       wall_sec: from the command to its end.
       start_up_sec: the part until the first client is let in.
       learning_sec: the part from then to the training's end.
-      finish_sec: the rest: clients are told, the weights are saved, processes end.
+      finish_sec: the rest: clients are notified, the weights are saved, processes end.
     """
 
     resumed_at: int
@@ -193,7 +193,7 @@ def learn(
         sets = [*overrides, f"seed={seed}", f"algorithm.max_global_step={steps}"]
         run = run_experiment(config, run_dir, sets, command=[command])
         evaluation = evaluate(run_dir)
-    # Lines of `relaax train` do not tell when the first client was let in.
+    # Lines of `relaax train` do not say when the first client was let in.
     learning = {"learning_sec": round(run.learning_sec, 1)} if command == "run" else {}
     return {
         **_key(config, overrides, seed, steps, command),

@@ -147,7 +147,7 @@ def play_one(address: str, period_sec: float) -> None:
 
 
 def connect_client(address: str) -> RlxClient:
-    """Returns a client once the server takes it: just started, it may ask to come back."""
+    """Returns a client once the server takes it: just started, it can ask to retry."""
     retry = Retry(min_sleep_sec=0.2, max_sleep_sec=0.5)
     return RlxClient(address, *SPACES, retry=retry, report=lambda line: None)
 

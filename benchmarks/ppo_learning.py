@@ -9,9 +9,9 @@ file normalises.
 
 A row per run is appended to benchmarks/results/ppo_ENV.jsonl as soon as it is there, and what is
 there with the same settings is not run again without `--fresh`: call it as often as it takes. A run
-of ours that was cut off goes on from its newest snapshot, in runs/benchmarks; `resumed_at` tells
+of ours that was cut off resumes from its newest snapshot, in runs/benchmarks; `resumed_at` tells
 the environment steps of that, and `wall_sec` is then of the last sitting alone. One of theirs
-begins anew.
+starts again.
 """
 
 import argparse
@@ -131,12 +131,12 @@ class Run:
 
     @property
     def run_dir(self) -> Path:
-        """Where ours keeps what it needs to go on."""
+        """Where ours keeps what it needs to resume."""
         return RUNS / f"ppo-{self.env}-{self.settings}-{self.seed}"
 
 
 def run_ours(run: Run) -> Row:
-    """Trains ours, or goes on; returns a row."""
+    """Trains ours, or resumes it; returns a row."""
     began = find_progress(run.run_dir / "checkpoints") is not None
     source, command = (run.run_dir, "resume") if began else (run.config, "train")
     done = run_experiment(source, run.run_dir, run.overrides, command=(command,))

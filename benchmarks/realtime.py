@@ -39,7 +39,7 @@ CLIENTS = 20
 PERIOD_SEC = 0.02
 MAX_WAIT_MS = 20
 UPDATE_SEC = 2.0
-# In which the control process may be late.
+# In which the control process can be late.
 _CONTROL_SEC = 0.010
 _HANDLER = """
 

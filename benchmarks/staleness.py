@@ -5,7 +5,7 @@
 Sixteen workers teach one network of 20-32-10 units (NumPy) what a fixed random network of that
 shape says of random points: softmax cross-entropy, batches of 32, plain SGD at the parameter server
 (the real one, in process), 4 000 pushes. A worker pulls, computes its gradient, and pushes it when
-as many pushes of others have been applied as its delay says: 1 to 31, drawn anew each time. `none`
+as many pushes of others have been applied as its delay says: 1 to 31, drawn again each time. `none`
 has no delay. The figure is the loss over 2 000 fresh points after so many pushes: the mean over the
 seeds, the least and the greatest. Learning rate and lambda were chosen with seeds 10 and 11.
 """

@@ -4,7 +4,7 @@ Reads each Dockerfile of this folder, executes its RUN lines (but those of apt-g
 in a fresh virtual environment and a copy of the checkout, then starts what the images start: the
 parameter server, the rlx server as docker-compose.yml does, and an environment that trains against
 them; with a display, too, where Xvfb and x11vnc are installed. Takes some minutes: TensorFlow is
-installed anew.
+installed again.
 """
 
 import argparse

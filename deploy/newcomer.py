@@ -2,7 +2,7 @@
 
 Builds the wheel, makes a fresh environment with it and its extra `all`, and runs in an empty folder
 what README.md tells under "Installed", as it stands there. Then trains and evaluates an environment
-of one's own, whose observations are a Dict. Says what it does, and fails loudly. Needs nothing but
+of your own, whose observations are a Dict. Says what it does, and fails loudly. Needs nothing but
 the standard library, and a network for the libraries; takes some minutes.
 """
 

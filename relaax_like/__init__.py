@@ -20,8 +20,8 @@ def train(
         result = relaax_like.train("cartpole.yaml", ["algorithm.max_global_step=1e5"])
         print(result.finished, result.mean_return, result.run_dir)
 
-    Ctrl-C and SIGTERM stop it in order, with a snapshot; `relaax resume` goes on. The progress is
-    logged by the module `logging`, which is left as it is.
+    Ctrl-C and SIGTERM stop it in order, with a snapshot; `relaax resume` continues it. Progress is
+    logged through the module `logging`, whose configuration is left as it is.
 
     Args:
       path: the experiment's YAML file, or a name that `relaax examples` lists.
@@ -32,10 +32,10 @@ def train(
       How it ended.
 
     Raises:
-      ConfigError: the file, or what it names, is wrong; or the folder holds a run already, which is
-        not to be moved, or cannot.
-      RelaaxError: the training cannot go on; or this is not the main thread.
-      SystemExit: a signal came before the training had begun.
+      ConfigError: the file, or something that it names, is wrong; or the folder already holds a
+        run, which is not to be moved, or cannot be.
+      RelaaxError: the training cannot continue; or this is not the main thread.
+      SystemExit: a signal arrived before the training had begun.
     """
     from relaax_like.launch.training import train as train_here
 

@@ -1,13 +1,16 @@
-"""Documents and messages contain none of the expressions below, which are not plain English.
+"""Documents, messages, docstrings and comments contain none of the expressions below.
 
-The table contains only expressions that are wrong in any context. A sentence without them can still
-read like a translation; finding it is the reviewer's task.
+They are not plain English, in any context. A sentence without them can still read like a
+translation; finding it is the reviewer's task.
 """
 
 import ast
 import fnmatch
+import functools
+import io
 import re
 import subprocess
+import tokenize
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -101,11 +104,16 @@ GROUPS = {
     "compose": ["Procfile", "*.Procfile", "docker-compose.yml"],
     "yaml": ["*.yaml", "*.yml"],
     "python": ["relaax_like/*.py", "algorithms/*.py", "environments/*.py"],
+    "tests": ["tests/*.py", "benchmarks/*.py", "deploy/*.py"],
 }
 
 
+# Their strings are data as often as messages, so only docstrings and comments are read.
+_DATA = ("tests/", "benchmarks/", "deploy/")
+
+
 class Passage(NamedTuple):
-    """Text that users read, and the line where it starts. Other parts of the file are masked."""
+    """Text that people read, and the line where it starts. Other parts of the file are masked."""
 
     line: int
     text: str
@@ -128,16 +136,45 @@ def read_comments(text: str, mark: str) -> list[Passage]:
     return [Passage(1, "\n".join(lines))]
 
 
+def read_python_comments(text: str) -> list[Passage]:
+    """Returns the comments; those of consecutive lines are one passage."""
+    comments = {
+        token.start[0]: token.string[1:]
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.COMMENT
+    }
+    passages: list[Passage] = []
+    for line, comment in comments.items():
+        if line - 1 in comments:
+            first, before = passages.pop()
+            passages.append(Passage(first, f"{before}\n{comment}"))
+        else:
+            passages.append(Passage(line, comment))
+    return [Passage(line, re.sub(r"`[^`\n]+`", _blank, part)) for line, part in passages]
+
+
+def read_docstrings(text: str) -> list[Passage]:
+    """Returns the docstrings of modules, classes and functions."""
+    return [
+        Passage(one.lineno, re.sub(r"`[^`\n]+`", _blank, str(one.value)))
+        for one in find_docstrings(ast.parse(text))
+    ]
+
+
+def find_docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Yields the docstrings of a module, and of the classes and functions in it."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        first = node.body[0] if node.body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+            yield first.value
+
+
 def read_strings(text: str) -> list[Passage]:
     """Returns the string constants except docstrings; descriptions of fields are included."""
     tree = ast.parse(text)
-    skipped = {
-        node.body[0].value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
+    skipped = set(find_docstrings(tree))
     skipped |= {
         part
         for node in ast.walk(tree)
@@ -163,16 +200,22 @@ def read_passages(name: str, text: str) -> list[Passage]:
     if name.endswith(".proto"):
         return read_comments(text, "//")
     if name.endswith(".py"):
-        return read_strings(text)
+        strings = [] if name.startswith(_DATA) else read_strings(text)
+        return [*strings, *read_docstrings(text), *read_python_comments(text)]
     return read_comments(text, "#")
 
 
 def find_wrong(name: str, text: str) -> Iterator[str]:
     """Yields "FILE:LINE: 'found' -> write 'instead'" for each expression in a file's text."""
     excerpts = [excerpt for file, excerpt, _ in ALLOWED if file == name]
-    for passage in read_passages(name, text):
-        for expression, instead, _ in EXPRESSIONS:
-            for match in re.finditer(_flexible(expression), passage.text):
+    passages = read_passages(name, text)
+    everything = "\0".join(passage.text for passage in passages)
+    for expression, instead, _ in EXPRESSIONS:
+        pattern = _flexible(expression)
+        if not pattern.search(everything):  # almost always, and quicker than piece by piece
+            continue
+        for passage in passages:
+            for match in pattern.finditer(passage.text):
                 if _is_allowed(match, excerpts):
                     continue
                 line = passage.line + passage.text.count("\n", 0, match.start())
@@ -189,10 +232,13 @@ def _is_allowed(match: re.Match[str], excerpts: list[str]) -> bool:
     )
 
 
-def _flexible(expression: str) -> str:
+@functools.cache
+def _flexible(expression: str) -> re.Pattern[str]:
     """Makes a space match any white space, except in lookbehinds, which need a fixed width."""
     parts = re.split(r"(\(\?<!.*?\)|\[.*?\])", expression)
-    return "".join(p if p.startswith(("(?<!", "[")) else p.replace(" ", r"\s+") for p in parts)
+    return re.compile(
+        "".join(p if p.startswith(("(?<!", "[")) else p.replace(" ", r"\s+") for p in parts)
+    )
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -238,6 +284,8 @@ def test_each_expression_is_found(expression: str, instead: str, example: str) -
         ("a.py", f'class A:\n    x: int = 1\n    "{example}"\n', 3),
         ("a.py", f'parser.add_argument("--x", help="{example}")\n', 1),
         ("a.py", f"print(f'''{{\"{example}\" if x else 0}}''')\n", 1),
+        ("tests/a.py", f'def f():\n    """{broken}"""\n', 2),
+        ("tests/a.py", "x = 1\n# " + example.replace(" ", "\n# ") + "\n", 2),
     ):
         found = [place for place in find_wrong(name, text) if place.endswith(wanted)]
         assert found, (name, example)
@@ -252,11 +300,12 @@ def test_each_expression_is_found(expression: str, instead: str, example: str) -
         ("a.md", "there are none; none of them; there is no key\n"),
         ("a.proto", "string may = 1;\n"),
         ("a.yaml", "may: 1\n"),
-        ("a.py", '"""It goes on."""\n\n\ndef f():\n    """It goes on."""\n    # It goes on.\n'),
-        ("a.py", 'class A:\n    """It goes on."""\n\n    x: int = 1\n    """How many."""\n'),
+        ("a.py", 'class A:\n    """Where `it goes on`."""\n\n    x = 1  # `it goes on`\n'),
+        ("a.py", "goes = on = 1\n"),
+        ("tests/a.py", 'print("it goes on")\n'),
     ],
 )
-def test_code_and_docstrings_are_not_scanned(name: str, text: str) -> None:
+def test_code_is_not_scanned(name: str, text: str) -> None:
     assert list(find_wrong(name, text)) == []
 
 

@@ -1,4 +1,4 @@
-"""Who may import whom, read from the source. covers F8, R1"""
+"""Which module is allowed to import which, read from the source. covers F8, R1"""
 
 import ast
 import re
@@ -18,7 +18,7 @@ CODE = [
     if path.suffix == ".py" or (path.name == "main" and "python" in path.open().readline())
 ]
 GENERATED = re.compile(r"_pb2(_grpc)?\.py$")
-# Where TensorFlow may be imported: Model, Algorithm, the layers, and the border to NumPy.
+# Where TensorFlow is allowed to be imported: Model, Algorithm, the layers, and the border to NumPy.
 TENSORFLOW = (
     r"relaax_like/algorithm/(algorithm|acting|actor_critic|batch|flare|greedy|model|parts|random|tracing)\.py",
     r"relaax_like/learn/(computation_task|updates)\.py",

@@ -1,4 +1,4 @@
-"""The time of day may jump, so nothing is waited for or ordered by it."""
+"""The time of day can jump, so nothing is waited for or ordered by it."""
 
 import re
 

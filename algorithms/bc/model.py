@@ -1,4 +1,4 @@
-"""The networks of bc: those of an actor-critic, so that one can go on from their weights."""
+"""The networks of bc: those of an actor-critic, so that RL can continue from their weights."""
 
 from relaax_like.algorithm import ActorCritic
 

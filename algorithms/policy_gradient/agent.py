@@ -15,9 +15,9 @@ from .model import make_model
 
 
 class Agent(BaseAgent):
-    """Collects one episode, pushes its gradient, and goes on with the newest weights.
+    """Collects one episode, pushes its gradient, and continues with the newest weights.
 
-    A truncated episode is learned from as it is: REINFORCE has no value to bootstrap from.
+    A truncated episode is used as it is: REINFORCE has no value to bootstrap from.
     """
 
     def __init__(self, config: Config, parameter_server: ParameterServerClient):

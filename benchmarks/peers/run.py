@@ -9,7 +9,7 @@ is there is not run again without `--fresh`.
 a2c: `relaax run algorithms/a2c/a2c.yaml`, over the network, as it is. Of its `wall` seconds, from
 the command to its end, `start` comes before learning: imports, and in ours servers and connections
 until the first episode's end; `learn` lasts until the target is reached; `end` comes after it: in
-ours clients are told and weights are saved.
+ours, clients are notified and weights are saved.
 
 ppo: `relaax run algorithms/ppo/ppo.yaml` with rl-baselines3-zoo's settings for CartPole-v1, and
 `relaax train` with the same eight environments in its one process.

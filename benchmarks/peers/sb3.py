@@ -88,7 +88,7 @@ def make_model(settings: Settings, env: Any) -> Any:
 
 
 def record_updates(model: Any) -> list[tuple[float, float]]:
-    """Has the model note when each of its updates begins and ends, in monotonic seconds."""
+    """Makes the model note when each of its updates begins and ends, in monotonic seconds."""
     train, moments = model.train, []
 
     def train_and_note() -> None:

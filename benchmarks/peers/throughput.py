@@ -3,7 +3,7 @@
     python -m benchmarks.peers.throughput [--env cartpole|half_cheetah] [--rounds 3]
 
 `relaax train --trace` and Stable-Baselines3's PPO get the same settings, one environment process,
-one thread for the mathematics, and use up the same budget; they take turns. Counted is from the end
+one thread for the mathematics, and use up the same budget; they alternate. Counted is from the end
 of the fifth update to the end of the last one: sampling, updates and all between, no start, no
 compiler.
 """
@@ -97,7 +97,7 @@ PROGRAMS: dict[str, Callable[[Case, int], float]] = {
 
 
 def compare(case: Case, rounds: int) -> list[dict[str, Any]]:
-    """Returns a row per program: the median of some rounds, in which they take turns."""
+    """Returns a row per program: the median of some rounds, in which they alternate."""
     rates: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     for seed in range(rounds):
         for name, measure in PROGRAMS.items():

@@ -125,7 +125,7 @@ def compute_cost(
 
 
 class Spaces(gymnasium.Env):
-    """Has the spaces of the iteration's environment, which nobody steps."""
+    """Provides the spaces of the iteration's environment, which nobody steps."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (OBSERVATION,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (ACTION,), np.float32)

@@ -6,7 +6,7 @@ All learn four epochs from the same experience, on one thread, in turns: one upd
 again. `ours` is `LearningTask.update_epochs`, from NumPy arrays to the last optimizer step, values
 of all observations and advantages included; the others find advantages and returns ready. `torch`
 is the update written down straight, with `nn.LSTM` and Adam as one kernel; `sb3` is `PPO.train()`,
-or `RecurrentPPO.train()` of sb3-contrib, whose minibatches have as many steps as ours but may cut
+or `RecurrentPPO.train()` of sb3-contrib, whose minibatches have as many steps as ours but can cut
 rollouts in two. That goes through a minibatch step by step where an episode begins in it, as here
 at the start of each rollout; `sb3, in one call` is the same without such a beginning.
 """

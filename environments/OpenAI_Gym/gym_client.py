@@ -175,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _may_pass(error: RelaaxError) -> bool:
-    """Whether a later attempt may go well: it is not the user's settings that are wrong."""
+    """Returns whether a retry can succeed, because the user's settings are not at fault."""
     if isinstance(error, ProtocolError):
         return error.code not in ("SPACE_MISMATCH", "VERSION_MISMATCH")
     return not isinstance(error, ConfigError | NotAllowedError)
@@ -210,7 +210,7 @@ def run(args: argparse.Namespace) -> RunSummary:
         name = args.name or f"{args.env}-{os.getpid()}"
         display = _make_display(args, name)
         stack.callback(display.close)
-        # Before the connection, which may have to wait for its server.
+        # Before the connection, which might have to wait for its server.
         slots = _make_slots(args)
         stack.callback(slots.close)
         display.attach(slots.render, slots.render_fps)

@@ -14,8 +14,8 @@ from relaax_like.extras import describe_missing
 class Display:
     """Shows frames in a pygame window while it is on, at the pace of the environment's own time.
 
-    `toggle` may be called from a signal handler: it only flips a wish, which the next `update` in
-    the main thread fulfils. While it is off, `update` costs nothing and draws nothing.
+    `toggle` can be called from a signal handler: it only flips a flag, which the next `update` in
+    the main thread applies. While it is off, `update` costs nothing and draws nothing.
     """
 
     def __init__(self, title: str, report: Callable[[str], None] | None = None) -> None:
@@ -45,11 +45,11 @@ class Display:
         self._frame_sec = 1 / max(fps, 1e-3)
 
     def toggle(self, *unused: object) -> None:
-        """Wishes the window on, or off again. Fits as a signal handler."""
+        """Requests that the window be opened, or closed again. Suitable as a signal handler."""
         self.wanted = not self.wanted
 
     def update(self) -> None:
-        """Opens, draws or closes the window, as wished."""
+        """Opens, draws or closes the window, as requested."""
         if not self.wanted:
             if self._window is not None:
                 self._close_window()
@@ -65,7 +65,7 @@ class Display:
             )
 
     def close(self) -> None:
-        """Closes the window. May be called twice."""
+        """Closes the window. Can be called twice."""
         self.wanted = False
         self._close_window()
 
@@ -97,7 +97,7 @@ class Display:
         except ImportError:
             raise _NoDisplayError(str(describe_missing("pygame"))) from None
         self._pygame = pygame
-        # Drawing without a window may have begun pygame with another video driver.
+        # Drawing without a window might have initialised pygame with another video driver.
         pygame.display.quit()
         pygame.display.init()
         # With vsync a hidden window could hold up training.

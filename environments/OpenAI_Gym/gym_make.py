@@ -58,7 +58,7 @@ def make_slots(
     """Makes `slots` environments of a registered name.
 
     Args:
-      name: as `gymnasium.make` takes it; "module:Name-v0" imports a module first, which may lie in
+      name: as `gymnasium.make` takes it; "module:Name-v0" imports a module first, which can be in
         the current folder.
       slots: how many.
       mode: "sync": one environment after the other. "vector_entry_point": the environment's own
@@ -179,7 +179,7 @@ def _suggest(name: str) -> str:
 
 
 def _render_args(spec: Any, env_args: dict[str, Any]) -> dict[str, str]:
-    """Asks for frames where the environment can draw them: the window may be wanted later.
+    """Requests frames where the environment can draw them: a window might be opened later.
 
     Nothing is drawn before `render` is called.
     """

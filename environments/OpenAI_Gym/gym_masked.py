@@ -33,6 +33,6 @@ class MaskedCartPole(gym.ObservationWrapper):
 
 
 def register() -> None:
-    """Has `gymnasium.make` know the environment; may be called twice."""
+    """Registers the environment with gymnasium; can be called twice."""
     if NAME not in gym.registry:
         gym.register(NAME, entry_point=MaskedCartPole, max_episode_steps=500)

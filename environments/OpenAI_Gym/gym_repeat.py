@@ -10,8 +10,8 @@ from .gym_slots import read_reward
 class ActionRepeat(gym.Wrapper):
     """Repeats each action, adds up the rewards, and stops at the episode's end.
 
-    The agent sees the observation after the last repeat. For whom steps the wrapper, one action is
-    one step; a time limit inside of it counts the environment's own steps.
+    The agent sees the observation after the last repeat. For the caller of the wrapper, one action
+    is one step; a time limit inside it counts the environment's own steps.
     """
 
     def __init__(self, env: gym.Env, actrep: int) -> None:

@@ -69,11 +69,11 @@ class _Episode:
 class EnvListSlots:
     """k environments, stepped one after another. Each can also be stepped alone.
 
-    Seeded once, slot i with seed + i; later resets go on in each environment's random stream.
+    Seeded once, slot i with seed + i; later resets continue each environment's random stream.
 
-    An environment has no way to say what it holds. So its state is how it got there: the state of
-    `np_random` before the reset, and the actions since, which are replayed. What draws from another
-    generator is noticed where the last observation differs.
+    An environment cannot report its state. So its state is how it got there: the state of
+    `np_random` before the reset, and the actions since, which are replayed. Draws from another
+    generator are detected if the last observation differs.
 
         slots = EnvListSlots([gym.make("CartPole-v1") for _ in range(8)], seed=1)
         observations = slots.reset()
@@ -200,7 +200,7 @@ class EnvListSlots:
         env, seed = self._envs[slot], self._seeds[slot]
         self._episodes[slot] = _Episode(seed, _get_generator(env) if seed is None else None)
         self._now[slot], _ = env.reset(seed=seed)
-        # The same seed again would replay the same episode for ever.
+        # The same seed again would replay the same episode forever.
         self._seeds[slot] = None
 
     def _pack_now(self) -> Values:
@@ -501,14 +501,14 @@ def autoreset_mode(env: VectorEnv) -> AutoresetMode:
 def find_masked_reset(env: VectorEnv) -> Callable[[np.ndarray], Any] | None:
     """Finds a function that resets the slots in a mask and returns all observations.
 
-    None when the environment is not known to have one. An unknown environment that says DISABLED
-    must have it, by gymnasium's rules; one that says otherwise may ignore `reset_mask` silently and
-    reset everything.
+    None when the environment is not known to have one. By gymnasium's rules, an unknown environment
+    that declares DISABLED must have one; any other might silently ignore `reset_mask` and reset
+    everything.
     """
     base = env.unwrapped
     if env.num_envs == 1:
         return lambda mask: env.reset()[0]
-    # Wrapped ones may keep the wrapper's own state per slot: only the bare class is known.
+    # A wrapper might keep its own state per slot: only the bare class is known.
     if type(base) is CartPoleVectorEnv and env is base:
         return lambda mask: _reset_cart_poles(base, mask)
     # Without shared memory the workers of AsyncVectorEnv forget that they were reset.

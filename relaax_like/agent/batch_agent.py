@@ -16,7 +16,7 @@ from relaax_like.wire.spaces import OBSERVATION
 Arrays = Mapping[str, np.ndarray]
 # Task -> name -> [k, ...].
 States = Mapping[str, Arrays]
-# Yields what a task is to predict, is sent its answer, and returns actions and next states.
+# Yields what a task must predict, receives its answer, and returns actions and next states.
 Predicting = Generator[Request, Prediction, tuple[Arrays, States]]
 
 
@@ -88,11 +88,11 @@ class BatchAgent(abc.ABC):
         self._init_states = self._get_init_states()
         self._states: States = self._init_states
         self._observations: Arrays = {}
-        # Of the step at hand: who is absent, what was carried out; and who is absent from the next.
+        # Of the current step: absent slots, what was carried out; and slots absent from the next.
         self._absent: np.ndarray | None = None
         self._executed: Executed | None = None
         self._absent_next: np.ndarray | None = None
-        # What was asked of each task in the step at hand, and its answer.
+        # The request to each task in the current step, and its answer.
         self._asked: dict[str, tuple[Request, Prediction]] = {}
         self._predicting: Predicting | None = None
         self._request: Request | None = None
@@ -148,8 +148,8 @@ class BatchAgent(abc.ABC):
     def _cts_predict(self, observations: Arrays, states: States) -> Predicting:
         """Asks the tasks: `prediction = yield self._ask(task, inputs, states[task])`.
 
-        Not every call leads to a step: what is to be remembered belongs into the memory that it
-        returns, which begins anew in slots where an episode ended.
+        Not every call leads to a step: what must be remembered belongs in the returned memory,
+        which is reset in slots where an episode ended.
 
         Args:
           observations: name -> `[k, ...]`.
@@ -169,14 +169,14 @@ class BatchAgent(abc.ABC):
     ) -> None:
         """Stores a step; by default, each task that was asked stores it with the same reward.
 
-        A task that is to store less, or something else, calls `add_actions` and `add_outcome` of
-        its helper at its own times, always by turns.
+        A task that stores less, or something else, calls `add_actions` and `add_outcome` of its
+        helper at its own times, always alternately.
 
         Args:
-          asked: task -> what it was asked in this step and what it answered.
+          asked: task -> its request in this step, and the prediction.
           rewards: `[k, r]`, shaped.
-          next_alive: `[k]`: 1 goes on, 0 terminated, -1 truncated.
-          next_observations: name -> `[k, ...]`; where an episode ended the next one's first.
+          next_alive: `[k]`: 1 alive, 0 terminated, -1 truncated.
+          next_observations: name -> `[k, ...]`; where an episode ended, the next one's first.
           final_observations: name -> `[k, ...]`, rows of slots that were truncated.
         """
         for name, (request, prediction) in asked.items():
@@ -234,19 +234,19 @@ class BatchAgent(abc.ABC):
         executed: Executed | None = None,
         absent: np.ndarray | None = None,
     ) -> None:
-        """Takes what the last actions led to.
+        """Receives the outcome of the last actions.
 
         Args:
-          observations: name -> [k, ...]; where an episode ended the next one's first. None when all
-            slots ended and none goes on yet.
+          observations: name -> [k, ...]; where an episode ended, the next one's first. None when
+            all slots ended and no new episode has begun yet.
           rewards: [k, r]; None at the start, when there were no actions.
           terminated: [k] bool.
           truncated: [k] bool, not where terminated.
           ended: [k] bool, either of them; None where no episode ended.
           final_observations: name -> [k, ...], rows of slots that were truncated.
           episodes: that ended with this step.
-          executed: what was carried out instead of the last actions; None: they were.
-          absent: [k] bool, slots whose observations mean nothing and which need no action; None:
+          executed: what was carried out instead of the last actions; None: the actions themselves.
+          absent: [k] bool, slots whose observations are meaningless and which need no action; None:
             there are none.
 
         `executed` and `absent` are for agents whose `can_be_absent` is True.
@@ -283,7 +283,7 @@ class BatchAgent(abc.ABC):
             self._observations = observations
 
     def request(self) -> Request:
-        """Returns the rows that a task is to predict for."""
+        """Returns the rows that a task must predict for."""
         if self._request is None:
             self._asked = {}
             self._predicting = self._cts_predict(self._observations, self._states)
@@ -294,7 +294,7 @@ class BatchAgent(abc.ABC):
         """Takes the answer to `request`.
 
         Returns:
-          The actions, name -> [k, ...]; None when another task is to be asked first.
+          The actions, name -> [k, ...]; None when another task must be asked first.
         """
         assert self._predicting is not None
         assert self._request is not None
@@ -311,13 +311,14 @@ class BatchAgent(abc.ABC):
         return None
 
     def take_state(self) -> dict[str, Any] | None:
-        """Takes away all that an agent of another process needs to go on, after `observe`.
+        """Removes and returns what an agent in another process needs to resume, after `observe`.
 
-        Nothing is left to be reported by `close`. An agent that keeps more, outside of its memory
-        and its helpers, adds that here and in `set_state`.
+        `close` then has nothing left to report. An agent that keeps state outside its memory and
+        its helpers adds it here and in `set_state`.
 
         Returns:
-          Arrays and JSON types, nested; None, and nothing is taken: one is being learned from.
+          Arrays and JSON types, nested; None, and nothing is removed, while a rollout is being
+          learned from.
         """
         if any(helper.under_way for helper in self._storing):
             return None
@@ -329,7 +330,7 @@ class BatchAgent(abc.ABC):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `take_state` returned, with `request`."""
+        """Resumes from what `take_state` returned; the next call is `request`."""
         self._observations = state["observations"]
         self._states = state["states"]
         for helper, part in zip(self._storing, state["helpers"], strict=True):
@@ -343,7 +344,7 @@ class BatchAgent(abc.ABC):
     # The loop of scripts and tests, without servers.
 
     def run(self, env: Environment, num_games: int, actrep: int = 1) -> list[float]:
-        """Plays whole episodes of one environment here, and learns from them.
+        """Plays complete episodes of one environment here, and learns from them.
 
             with ParameterServer(store, metrics=recorder) as server:
                 host = make_agent_host(experiment, lambda name: InProcessClient(server, name))
@@ -361,7 +362,7 @@ class BatchAgent(abc.ABC):
           actrep: steps of the environment per action, rewards added up; they count as one.
 
         Returns:
-          The total reward of each episode, not shaped. All whole rollouts have been learned from.
+          The total reward of each episode, not shaped. Every complete rollout was learned from.
         """
         if self._slots != 1:
             raise ValueError(f"run: the agent has {self._slots} slots, but run supports one")

@@ -36,19 +36,19 @@ class ComputationDataProcessor:
         processor.stop()
 
     `predict` runs in its caller's thread, one caller at a time. Rollouts go to the learner, which
-    packs those that wait side by side; the values that come back are taken up by the actor between
-    two predictions.
+    packs waiting ones side by side; the actor adopts the values that it returns between two
+    predictions.
 
     Args:
       actor: computes actions.
       learner: of the task.
       metrics: the recorder.
-      name: that no other processor of the run has.
+      name: unique among the processors of the run.
 
     Attributes:
       name: as the argument.
-      finished: what ended the training, or "" while it goes on.
-      global_t: newest known environment steps of all agents of the run.
+      finished: what ended the training, or "" while it continues.
+      global_t: newest known number of environment steps of all agents of the run.
     """
 
     def __init__(self, actor: "Actor", learner: Learner, metrics: Metrics, name: str = ""):
@@ -60,7 +60,7 @@ class ComputationDataProcessor:
         self._metrics = metrics
         self._numbers = itertools.count(1)
         self._agents = itertools.count(1)
-        # What to call when a work has been answered: set by agents, taken by the learner's thread.
+        # Callbacks of unanswered requests: set by agents, removed by the learner's thread.
         self._on_done: dict[int, Callable[[], None]] = {}
         self._next_refresh = 0.0
         self._failure: RelaaxError | None = None
@@ -102,7 +102,7 @@ class ComputationDataProcessor:
         self._learner.start(self._take)
 
     def stop(self) -> None:
-        """Ends the learning after the work at hand; may be called twice."""
+        """Stops learning after the request in progress. Idempotent."""
         self._learner.stop()
 
     def take_state(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class ComputationDataProcessor:
         return {"actor": self._actor.get_state(), "learner": self._learner.take_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `take_state` returned; after `start`."""
+        """Resumes from what `take_state` returned, after `start`."""
         self._actor.set_state(state["actor"])
         self._learner.set_state(state["learner"])
 
@@ -162,7 +162,7 @@ class ComputationDataProcessor:
         self._submit(None, tuple(episodes), env_steps)
 
     def leave(self, agent: str) -> None:
-        """Tells that an agent submits nothing more: nobody needs to wait for it."""
+        """Reports that an agent submits nothing more, so that nothing waits for it."""
         self._learner.leave(agent)
 
     def refresh(self, on_done: Callable[[], None] | None = None) -> None:
@@ -171,7 +171,7 @@ class ComputationDataProcessor:
         self._submit(None, (), 0, on_done)
 
     def refresh_soon(self) -> None:
-        """Asks for the newest values, unless somebody just has. Called by one thread."""
+        """Requests the newest values, unless they were just requested. Called by one thread."""
         if time.monotonic() >= self._next_refresh:
             self.refresh()
 
@@ -189,7 +189,7 @@ class ComputationDataProcessor:
         self._learner.submit(LearnRequest(number, rollout, episodes, env_steps, agent))
 
     def _take(self, learned: LearnerUpdate) -> None:
-        """Takes an answer, in the learner's thread: first the values, then whom they are for."""
+        """Applies an update, in the learner's thread: first the values, then the callbacks."""
         if learned.values is not None:
             self._actor.set_values(learned.values, learned.version)
         self.finished = learned.finished

@@ -52,18 +52,18 @@ class ObservationHistory:
         return self._length
 
     def add(self, observations: Arrays, began: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Takes the newest observations and returns each with those before it.
+        """Adds the newest observations and returns each joined with those before it.
 
         Args:
-          observations: name -> `[k, ..., d]`; not kept, the caller may write into them again.
-          began: `[k]` bool, slots whose episode begins with this observation; None: nowhere. The
-            first call begins all slots.
+          observations: name -> `[k, ..., d]`; not kept, so the caller can reuse the arrays.
+          began: `[k]` bool, slots whose episode begins with this observation; None: no slot. The
+            first call begins an episode in all slots.
 
         Returns:
           Name -> `[k, ..., length * d]` of the same dtype.
 
         Raises:
-          InvalidInputError: at the first call, an array without a last axis to join on.
+          InvalidInputError: in the first call, an array without a last axis to join on.
         """
         first = not self._joined
         joined = {}
@@ -80,15 +80,15 @@ class ObservationHistory:
         return dict(joined)
 
     def join_finals(self, final_observations: Arrays) -> dict[str, np.ndarray]:
-        """Joins last observations of episodes with those before them; keeps nothing.
+        """Joins final observations of episodes with those before them; keeps nothing.
 
         Call it before the `add` that begins the next episodes.
 
         Args:
-          final_observations: name -> `[k, ..., d]`; rows of slots that go on mean nothing.
+          final_observations: name -> `[k, ..., d]`; meaningless where the episode continues.
 
         Returns:
-          Name -> `[k, ..., length * d]`; the same rows mean nothing.
+          Name -> `[k, ..., length * d]`; the same rows are meaningless.
         """
         assert self._joined, "final observations before the first observation"
         joined = {
@@ -103,7 +103,7 @@ class ObservationHistory:
         return dict(self._joined)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `get_state` returned."""
+        """Resumes from what `get_state` returned."""
         self._joined = dict(state)
         for array in self._joined.values():
             array.flags.writeable = False

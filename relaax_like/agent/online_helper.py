@@ -20,56 +20,56 @@ from relaax_like.wire.errors import InvalidInputError
 logger = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
-# Shorter than the patience of clients, who wait a minute for their actions.
+# Shorter than the timeout of clients, which wait a minute for their actions.
 _WAIT_SEC, _LONG_WAIT_SEC = 2.0, 50.0
-# Of a client's own limit, which also has to cover the prediction and the event loop.
+# Share of a client's own limit, which must also cover the prediction and the event loop.
 AGENT_SHARE = 0.5
-# A client so many of whose rollouts are refused, one after another, has to look at its simulator.
+# Refused rollouts in a row after which a client's session ends: its simulator needs checking.
 _MAX_REFUSED = 3
-# Shortest time between two lines about them.
+# Shortest time between two log lines about them.
 _REFUSED_LINE_SEC = 1.0
 
 
 class OnlineHelper:
-    """Asks one task for actions, and hands it each whole rollout once.
+    """Asks one task for actions, and submits each complete rollout once.
 
-    While a rollout is being learned from, the agent may act on, for `ahead` rollouts more; then it
-    is to wait, but not for longer than `max_wait_sec`: when the parameter server hangs, it goes on
-    with the values at hand, and rollouts are discarded and counted until the ones under way have
-    come back. Not thread-safe, but for what the processor calls back.
+    While a rollout is being learned from, the agent can act for `ahead` more rollouts. Then it must
+    wait, for at most `max_wait_sec`: if the parameter server hangs, the agent continues with the
+    current values, and rollouts are discarded and counted until those under way have been answered.
+    Not thread-safe, except for the processor's callbacks.
 
-    A rollout with numbers that nothing can be learned from is refused, by itself: those of other
-    agents are not touched. The third one in a row ends the session.
+    A rollout with numbers that nothing can be learned from is refused on its own: rollouts of other
+    agents are not affected. The third one in a row ends the session.
 
-    Each environment step is counted once: those of a rollout that was discarded go with the next
-    request, those of the unfinished rollout when the helper is closed.
+    Each environment step is counted once: those of a discarded rollout with the next request, those
+    of the unfinished rollout when the helper is closed.
 
     Attributes:
-      discarded_rollouts: complete rollouts that nobody learned from in time.
+      discarded_rollouts: complete rollouts that were discarded because learning was too slow.
       discarded_steps: environment steps in them.
       refused_rollouts: rollouts with NaN, infinity or numbers that are too large.
       client: see below.
       overridden: as the argument.
-      counts_steps: whether its rollouts are the agent's environment steps. True unless the agent's
-        `BatchAgent` has another task to count them.
+      counts_steps: whether the steps of its rollouts are counted. True unless another task of the
+        agent's `BatchAgent` counts them.
 
     Args:
       processor: of the task; predicts and learns.
       slots: k.
       steps: T.
-      ahead: rollouts that may be under way while the agent acts on. 0: each is learned from before
-        the next action, as a serial run that is to be repeatable needs it.
+      ahead: rollouts that can be under way while the agent acts. 0: each is learned from before the
+        next action, which a repeatable serial run needs.
       on_learned: called, from another thread, when a rollout has been learned from.
-      max_wait_sec: longest wait for that; None: 2 s, but 50 s for the first rollout, whose
-        gradient has to be compiled, and where `ahead` is 0, as a run that is to be repeatable loses
-        nothing to a slow moment.
+      max_wait_sec: longest wait for that; None: 2 s, but 50 s for the first rollout, whose gradient
+        must be compiled, and where `ahead` is 0, so that a repeatable run discards nothing in a
+        slow moment.
       client: the agent's client, for logs.
-      overridden: what becomes of steps whose action was overridden; see `OnPolicy`.
-      max_segment_sec: a rollout that has taken longer is submitted with the steps that it has;
-        None: it is always complete.
+      overridden: what happens to steps whose action was overridden; see `OnPolicy`.
+      max_segment_sec: a rollout that takes longer is submitted with the steps that it has; None: it
+        is always complete.
     """
 
-    # Of all helpers: a client can have as many sessions as it likes.
+    # Shared by all helpers: a client can open any number of sessions.
     _next_refused_line = 0.0
 
     def __init__(
@@ -113,7 +113,7 @@ class OnlineHelper:
 
     @property
     def waiting(self) -> bool:
-        """True while so many rollouts are under way that the agent should not act on."""
+        """True while too many rollouts are under way for the agent to continue acting."""
         return self._submitted - self._learned > self._ahead and time.monotonic() < self._wait_until
 
     @property
@@ -128,7 +128,7 @@ class OnlineHelper:
 
     @property
     def finished(self) -> str:
-        """What ended the training, or "" while it goes on."""
+        """What ended the training, or "" while it continues."""
         return self._processor.finished
 
     def metrics(self) -> Metrics:
@@ -150,7 +150,7 @@ class OnlineHelper:
                 self._progress.wait(0.1)
 
     def answer(self, request: Request) -> Prediction:
-        """Has the task answer one request now, `[k, ...]`."""
+        """Returns the task's prediction for one request, `[k, ...]`, at once."""
         return self._processor.predict([request])[0]
 
     def make_init_states(self) -> dict[str, np.ndarray]:
@@ -269,7 +269,7 @@ class OnlineHelper:
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `take_state` returned; with nothing stored before."""
+        """Resumes from what `take_state` returned, before anything is stored."""
         self._buffer.set_state(state["buffer"])
         self._episodes = [Episode(*episode) for episode in state["episodes"]]
         self.discarded_rollouts = int(state["discarded_rollouts"])

@@ -32,8 +32,8 @@ Arrays = Mapping[str, np.ndarray]
 class NumpyActor:
     """Runs a model's policy in NumPy: for models that are made of our own layers alone.
 
-    `set_values` may be called from any thread; the new values are taken up between two calls of
-    `act`, whole.
+    `set_values` can be called from any thread; the new values take effect together, between two
+    calls of `act`.
 
     Attributes:
       model: whose policy acts.
@@ -42,8 +42,8 @@ class NumpyActor:
     Args:
       model: as the attribute.
       seed: of the draws.
-      config: with schedules that the policy explores by; None: without any.
-      whole: all variables are needed, as by `value`, not only those of `Model.acting`.
+      config: has the schedules that exploration follows; None: there are none.
+      whole: whether all variables are needed, as by `value`, and not only those of `Model.acting`.
     """
 
     def __init__(self, model: Model, seed: int, config: Any = None, whole: bool = False):
@@ -68,7 +68,7 @@ class NumpyActor:
         return {"generator": dict(self._random.bit_generator.state)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `get_state` returned."""
+        """Restores what `get_state` returned."""
         self._random.bit_generator.state = state["generator"]
 
     def act(
@@ -115,7 +115,7 @@ class NumpyActor:
         return self.model.value(inputs, states)  # type: ignore[attr-defined]
 
     def _take_up(self) -> int:
-        """Has the layers compute with the newest values; returns their version."""
+        """Makes the layers compute with the newest values; returns their version."""
         given = self._given
         if given is not self._bound:
             self._bind(given[0])
@@ -162,7 +162,7 @@ class CompiledActor:
         return {"generator": self._generator.state.numpy()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `get_state` returned."""
+        """Restores what `get_state` returned."""
         self._generator.state.assign(state["generator"])
 
     def act(
@@ -230,10 +230,10 @@ class CompiledActor:
 
 
 class _Subset:
-    """The variables that a policy may read: `Model.acting`. All others are NaN while it acts.
+    """The variables that a policy is allowed to read: `Model.acting`. Others are NaN while it acts.
 
-    So a subset that lacks a variable fails at the first action, wherever the agents run, instead of
-    acting by values that nobody sent.
+    So if the subset lacks a variable, the first action fails, wherever the agents run; they never
+    act with values that nobody sent.
     """
 
     def __init__(self, model: Model, whole: bool = False):

@@ -1,4 +1,4 @@
-"""Encoder: from observations, as the settings describe them, to features for heads of one's own."""
+"""Encoder: from observations, as the settings describe them, to features for your own heads."""
 
 from __future__ import annotations
 

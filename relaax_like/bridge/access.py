@@ -1,7 +1,7 @@
-"""Tokens on gRPC calls: who may call what, checked before a call is looked at.
+"""Tokens on gRPC calls: which caller is allowed which method, checked before a message is read.
 
-A token travels as metadata, `authorization: Bearer TOKEN`, with each call, over TLS or not: gRPC's
-own call credentials refuse connections in the clear, which on loopback are right.
+A token is sent as metadata, `authorization: Bearer TOKEN`, with each call, with or without TLS:
+gRPC's own call credentials refuse plaintext connections, which are fine on loopback.
 """
 
 import logging
@@ -81,7 +81,7 @@ class TokenCheck(grpc.ServerInterceptor):
         return grpc.stream_stream_rpc_method_handler(refuse)
 
     def _watch(self, handler: Any, method: str, token: str, needed: Role) -> grpc.RpcMethodHandler:
-        """Returns a handler that asks for the token again: a stream may last for days."""
+        """Returns a handler that checks the token again: a stream can last for days."""
 
         def watch(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
             asked = time.monotonic()

@@ -17,8 +17,8 @@ from relaax_like.wire.tls import Pem, ServerTls
 SERVER_OPTIONS = (
     # Without it a second server on a used port starts silently and takes a share of the calls.
     ("grpc.so_reuseport", 0),
-    # What a stream may send ahead of being read. By itself gRPC lets it grow to megabytes, for each
-    # of a thousand streams; pushes of 1 M and 16 M parameters are no slower with it.
+    # What a stream can send before it is read. By default gRPC lets it grow to megabytes, for each
+    # of a thousand streams; pushes of 1 M and 16 M parameters are no slower with this limit.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 512 * 1024),
     ("grpc.keepalive_time_ms", 30_000),

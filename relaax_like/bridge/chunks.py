@@ -17,7 +17,7 @@ def split(flat: np.ndarray, chunk_bytes: int = CHUNK_BYTES) -> Iterator[memoryvi
 
 
 def fits_one(num_bytes: int) -> bool:
-    """Tells whether a vector of that length is a single chunk."""
+    """Returns whether a vector of that length is a single chunk."""
     return num_bytes <= CHUNK_BYTES
 
 

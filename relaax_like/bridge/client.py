@@ -27,9 +27,9 @@ _DROPPED_LINE_SEC = 10.0
 
 
 def make_client_id(role: str = "agent") -> str:
-    """Returns a name that no other client of the run has: host, process, number, and a random part.
+    """Returns a name that is unique in the run: host, process, number, and a random part.
 
-    Containers may share a host name and process ids, and a shared name costs the pushes of one.
+    Containers can share a host name and process ids, and a shared name costs the pushes of one.
     """
     place = f"{socket.gethostname()[:60]}-{os.getpid()}-{next(_NUMBERS)}"
     return f"{role}-{place}-{secrets.token_hex(3)}"
@@ -38,10 +38,10 @@ def make_client_id(role: str = "agent") -> str:
 class BufferingClient(ParameterServerClient):
     """A `ParameterServerClient` over two calls that subclasses implement.
 
-    While the server is away, agents go on with the values at hand: a push that finds no server is
-    discarded as a whole (gradient, steps, episodes and statistics) and counted in
-    `discarded_pushes`. Of a push that the server refuses for its gradient, the steps are sent with
-    the next one.
+    While the server is away, agents continue with the values they have: a push that finds no server
+    is discarded as a whole (gradient, steps, episodes and statistics) and counted in
+    `discarded_pushes`. If the server refuses a push because of its gradient, its steps and episodes
+    are sent with the next one.
     """
 
     def __init__(self, manifest: Manifest, client_id: str, metrics: Metrics):
@@ -157,7 +157,7 @@ class BufferingClient(ParameterServerClient):
         return layout.pack(gradients, gradient=True, out=out)
 
     def _get_gradient_buffer(self) -> np.ndarray | None:
-        """Returns where a gradient may be written, `[gradient_bytes] uint8`; None: anywhere."""
+        """Returns where a gradient can be written, `[gradient_bytes] uint8`; None: anywhere."""
         return None
 
     def _exchange(
@@ -232,7 +232,7 @@ class BufferingClient(ParameterServerClient):
             )
 
     def _refresh(self) -> None:
-        """Pulls anew after a restart of the server: a version number may mean other values now."""
+        """Pulls again after a restart of the server: a version number can mean other values now."""
         if self._values is not None and self._values_epoch != self._reply.epoch:
             self._take(self._call_pull(None))
 

@@ -187,7 +187,7 @@ class CollectStream:
         self.close()
 
     def close(self) -> None:
-        """Ends the stream; may be called twice, from any thread."""
+        """Ends the stream; can be called twice, from any thread."""
         self._call.cancel()
 
     def _read(self, message: frames.ExperienceReply) -> Advance:

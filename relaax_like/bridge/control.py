@@ -50,7 +50,7 @@ from relaax_like.wire.tls import find_tls_mistake
 
 logger = logging.getLogger(__name__)
 
-# One more is refused at once: with fewer threads than calls, it would wait for ever.
+# One more is refused at once: with fewer threads than calls, it would wait forever.
 _MAX_CALLS = 1024
 # While spaces are waited for: all calls are short.
 _MAX_WAITING_CALLS = 64
@@ -75,7 +75,7 @@ class Link:
     def wait(self, timeout_sec: float | None = None) -> Manifest:
         """Waits until the server answers; see `wait_for_manifest`.
 
-        Asks anew each time: a restarted server may serve another model.
+        Asks again each time: a restarted server might serve another model.
 
         Raises:
           ServerUnavailableError: no answer in time.
@@ -94,11 +94,11 @@ class Link:
     ) -> ParameterServerStub:
         """Returns a new agent's view of the server; waits for the server first.
 
-        With `often` it keeps a stream open, which halves the time of a push. With `share` large
-        vectors go through shared memory, if the server is on this machine.
+        With `often` it keeps a stream open, which halves the time of a push. With `share`, large
+        vectors go through shared memory if the server is on this machine.
 
         Raises:
-          ServerUnavailableError: it did not answer within `timeout_sec` (None: for ever).
+          ServerUnavailableError: it did not answer within `timeout_sec` (None: no limit).
         """
         manifest = self.wait(timeout_sec)
         return ParameterServerStub(
@@ -121,10 +121,10 @@ class Link:
         Args:
           client_id: unique in the run.
           timeout_sec: longest wait; None: no limit.
-          task: that the experience is for; "": the only one.
+          task: which the experience is for; "": the only one.
 
         Raises:
-          ServerUnavailableError: it did not answer within `timeout_sec` (None: for ever).
+          ServerUnavailableError: it did not answer within `timeout_sec` (None: no limit).
         """
         manifest = self.wait(timeout_sec)
         return CollectStream(GrpcCall(self._channel, self.address), manifest, client_id, task)
@@ -173,12 +173,12 @@ class Link:
             return propose_spaces(self._channel, self.address, spaces, timeout_sec)
 
     def request_save(self) -> str:
-        """Has the server write a snapshot; see `stub.request_save`."""
+        """Tells the server to write a snapshot; see `stub.request_save`."""
         with self._explaining_tls():
             return request_save(self._channel, self.address)
 
     def request_stop(self) -> None:
-        """Has the server save and end; see `stub.request_stop`."""
+        """Tells the server to save and stop; see `stub.request_stop`."""
         with self._explaining_tls():
             request_stop(self._channel, self.address)
 
@@ -206,7 +206,7 @@ class Link:
             raise NotAllowedError(f"the parameter server at {self.address}: {mistake}")
 
     def close(self) -> None:
-        """Closes the channel; may be called twice."""
+        """Closes the channel; can be called twice."""
         if self._metrics is not None:
             self._metrics.close()
         self._channel.close()

@@ -21,7 +21,7 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (ServerUnavailableError, grpc.StatusCode.UNAVAILABLE),
     (TimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
 )
-# The server could not be asked, or had no time: what was sent may be tried again.
+# The server could not be reached, or had no time: the request can be retried.
 _UNAVAILABLE = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,

@@ -42,7 +42,7 @@ class ExperienceServicer:
     def Collect(
         self, request_iterator: Iterator[frames.ExperienceRequest], context: grpc.ServicerContext
     ) -> Iterator[frames.ExperienceReply]:
-        """Takes experience in a thread beside, and tells how far it has come."""
+        """Receives experience in a separate thread, and reports its progress."""
         try:
             sinks = self._get_sinks()
             first = get_header(next(request_iterator, None))
@@ -89,8 +89,8 @@ class ExperienceServicer:
                 version = reply.version if own_version is None else own_version
                 reply = _replace_version(reply, version, have)
             yield from progress_to_messages(progress, reply, ranges)
-            # What the client sends again must not be in the first answer: by that it tells what a
-            # server before this one has received and lost.
+            # What the client sends again must not be in the first reply: that one shows the client
+            # what the server before this one had received and lost.
             stream.start()
             have, seen = reply.version, progress
             if ended:

@@ -54,14 +54,14 @@ def _find_chunk(data: bytes) -> memoryview | None:
 
 
 def to_push_pull_request(data: bytes, max_header_bytes: int = MAX_HEADER_BYTES) -> Request:
-    """Reads one message; bytes that are none are read as an empty one, which nothing allows.
+    """Reads one message; an invalid one is read as an empty one, which no method accepts.
 
-    An exception here would make gRPC's server end the call twice, and wait for ever when it stops.
+    An exception here would make gRPC's server end the call twice, and wait forever when it stops.
 
     Args:
       data: as received.
-      max_header_bytes: a longer message that is no chunk is not parsed, as it is none of ours: two
-        bytes of it could become an episode of fifty.
+      max_header_bytes: a longer message that is not a chunk is not parsed, as it is not one of
+        ours: two bytes of it could become an episode of fifty.
     """
     chunk = _find_chunk(data)
     if chunk is not None:
@@ -78,7 +78,7 @@ def to_push_pull_reply(data: bytes) -> Reply:
     """Reads one message.
 
     Raises:
-      DecodeError: it is none.
+      DecodeError: it is not a valid message.
     """
     chunk = _find_chunk(data)
     return pb.PushPullReply.FromString(data) if chunk is None else chunk
@@ -101,7 +101,7 @@ def to_experience_reply(data: bytes) -> ExperienceReply:
     """Reads one message.
 
     Raises:
-      DecodeError: it is none.
+      DecodeError: it is not a valid message.
     """
     chunk = _find_chunk(data)
     return experience_pb2.ExperienceReply.FromString(data) if chunk is None else chunk

@@ -1,4 +1,4 @@
-"""A bound on the calls that one address may have open at a server."""
+"""A bound on the calls that one address can have open at a server."""
 
 import threading
 from collections import Counter

@@ -73,7 +73,7 @@ class _Call:
             if vectors.offer.mailboxes:
                 yield from self._read_mailbox(vectors, requests)
                 return
-            del vectors  # it is to last no longer than whoever uses it
+            del vectors  # it must not outlive its last user
             break
         yield from requests
 

@@ -1,7 +1,7 @@
 """Messages through memory that two processes share, each waking the other by a futex.
 
 A small message over gRPC wakes four threads, each from an idle core: the sender's and the
-receiver's of gRPC, and whoever waits behind them. This wakes one.
+receiver's of gRPC, and the thread that waits behind each. This wakes one.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ import numpy as np
 
 NUM_BYTES = 64 * 1024
 _HEAD_BYTES = 64
-# Longest sleep without a look: a call to `close` may come in the instant before it.
+# Longest sleep without a check: `close` might be called in the instant before it.
 _LOOK_SEC = 1
 _FUTEX, _WAIT, _WAKE = 202, 0, 1  # linux/futex.h, and its number on x86-64
 _NUMBER, _LENGTH = 0, 1
@@ -49,7 +49,7 @@ def _find_support() -> bool:
     if sys.platform != "linux" or not is_x86_64:
         return False
     word = ctypes.c_uint32()
-    return _load_futex()(ctypes.addressof(word), _WAKE, 1, None) == 0  # a sandbox may forbid it
+    return _load_futex()(ctypes.addressof(word), _WAKE, 1, None) == 0  # a sandbox might forbid it
 
 
 SUPPORTED = _find_support()
@@ -61,9 +61,9 @@ class Mailbox:
         replies.put(data)      # one process
         data = replies.take()  # the other
 
-    The sender puts no message before it knows that the last one was taken, as by an answer. Either
-    process may write what it likes to the memory, and whenever it likes: the other then gets other
-    messages, or none, and nothing worse.
+    The sender puts no message before it knows that the last one was taken, for example by a reply.
+    Either process can write anything to the memory at any time: the other then gets wrong messages,
+    or none, and nothing worse.
 
     Args:
       memory: `[NUM_BYTES] uint8`, zeros at first, the same in both processes.
@@ -78,7 +78,7 @@ class Mailbox:
         self._closed = False
 
     def fits(self, data: bytes) -> bool:
-        """Tells whether a message is short enough."""
+        """Returns whether a message is short enough."""
         return len(data) <= len(self._area)
 
     def put(self, data: bytes) -> None:
@@ -104,11 +104,11 @@ class Mailbox:
             self._futex(self._address, _WAIT, number, _LOOK)
 
     def withdraw(self) -> None:
-        """Empties the newest message, unless it has been taken; no other may follow."""
+        """Empties the newest message, unless it has been taken; nothing must be put after it."""
         self._words[_LENGTH] = 0
 
     def close(self) -> None:
-        """Ends `take` in this process; may be called by any thread, and twice."""
+        """Ends `take` in this process; can be called by any thread, and twice."""
         self._closed = True
         self._words[_NUMBER] |= _CLOSING
         self._wake()

@@ -1,7 +1,7 @@
-"""Messages that are none: refused as the caller's mistake, before a method sees them.
+"""Refuses invalid messages as the caller's mistake, before a method sees them.
 
-Where a deserializer raises, gRPC's server writes a stack trace, answers INTERNAL, may end the call
-twice, and may then wait for ever when it stops.
+When a deserializer raises, gRPC's server writes a stack trace, answers INTERNAL, can end the call
+twice, and can then wait forever when it stops.
 """
 
 from collections.abc import Callable, Iterator

@@ -15,6 +15,7 @@ from relaax_like.core.records import (
     MAX_SERVED_CLIENTS,
     ClientsReport,
     ClientStatus,
+    Durability,
     Episode,
     Outcome,
     Push,
@@ -35,7 +36,10 @@ _OUTCOMES: Mapping[Outcome, pb.Outcome] = {
     "dropped": pb.DROPPED,
 }
 _OUTCOME_NAMES = {number: name for name, number in _OUTCOMES.items()}
-_DURABILITIES = {"snapshot": pb.SNAPSHOT, "journal": pb.JOURNAL}
+_DURABILITIES: Mapping[Durability, pb.Durability] = {
+    "snapshot": pb.SNAPSHOT,
+    "journal": pb.JOURNAL,
+}
 _DURABILITY_NAMES = {number: name for name, number in _DURABILITIES.items()}
 # Parts of the flat vector of values, in ascending order.
 Ranges = tuple[slice, ...]
@@ -55,8 +59,8 @@ def push_to_messages(
 ) -> Iterator[frames.Request]:
     """Yields the header and the chunks of one push; the chunks are views of the gradient.
 
-    With `shared` there are none: the gradient lies in shared memory. `timeout_sec` is how long the
-    client waits; 0: as long as its call may take.
+    With `shared` there are no chunks: the gradient is in shared memory. `timeout_sec` is how long
+    the client waits; 0: as long as its call is allowed to take.
     """
     gradient = push.gradient
     parts = iter(()) if gradient is None or shared else chunks.split(gradient)

@@ -50,7 +50,7 @@ class Reception:
             yield request
 
     def is_slow(self, now: float) -> bool:
-        """Tells whether it has to make room where there is none."""
+        """Returns whether it has to make room where there is none."""
         due = self.began + _TOTAL_SEC + self.num_bytes / _BYTES_PER_SEC
         return now > min(self.heard + _SILENT_SEC, due)
 
@@ -61,11 +61,11 @@ class Receiving:
         with receiving.admit(num_bytes, context) as reception:
             push = messages_to_push(first, reception.note(more), manifest)
 
-    Where it is used up, one more waits for others to end, and those that are slow are cancelled: a
-    client that sends half of a gradient and falls silent holds up the others for seconds at most.
+    When it is used up, the next push waits for others to end, and slow ones are cancelled: a client
+    that sends half of a gradient and then nothing delays the others for seconds at most.
 
     Args:
-      max_bytes: of all together; a single push may have more.
+      max_bytes: of all together; a single push can have more.
     """
 
     def __init__(self, max_bytes: int):

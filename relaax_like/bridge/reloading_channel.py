@@ -1,4 +1,4 @@
-"""A channel over TLS whose certificates may be replaced: gRPC keeps those that it began with."""
+"""A TLS channel whose certificates can be replaced: gRPC itself keeps the first ones."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,14 +9,14 @@ from relaax_like.wire.tls import Pem
 
 
 class ReloadingChannel(grpc.Channel):
-    """Makes calls over a channel that is made anew when the certificates have changed.
+    """Makes calls over a channel that is replaced when the certificates have changed.
 
-    Calls that are under way go on over the channel that they began on, which lasts as long as they.
+    Calls in progress continue on the channel that they started on, which lasts as long as they do.
     Thread-safe.
 
     Args:
       make: makes a channel from the contents of the files.
-      get: returns the contents of the moment, the same object while nothing changes; quick.
+      get: returns the current contents, the same object while nothing changes; must be quick.
     """
 
     def __init__(self, make: Callable[[Pem], grpc.Channel], get: Callable[[], Pem]):
@@ -28,7 +28,7 @@ class ReloadingChannel(grpc.Channel):
 
     def current(self) -> grpc.Channel:
         """Returns the channel for calls that begin now."""
-        # Unlocked: two threads may make one each, and one of these then lasts for one call.
+        # No lock: two threads can each make one, and one of the two then lasts for a single call.
         pem, channel = self._current
         newest = self._get()
         if newest is not pem and not self._closed:
@@ -37,7 +37,7 @@ class ReloadingChannel(grpc.Channel):
         return channel
 
     def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
-        """Tells of the connectivity of the channel of the moment."""
+        """Reports the connectivity of the current channel."""
         self.current().subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Any) -> None:
@@ -61,7 +61,7 @@ class ReloadingChannel(grpc.Channel):
         return _Method(self, lambda channel: channel.stream_stream(method, *args, **kwargs))
 
     def close(self) -> None:
-        """Closes the channel of the moment; may be called twice."""
+        """Closes the current channel; can be called twice."""
         self._closed = True
         self._current[1].close()
 
@@ -73,7 +73,7 @@ class ReloadingChannel(grpc.Channel):
 
 
 class _Method:
-    """A method's callable of the channel of the moment."""
+    """A method's callable of the current channel."""
 
     def __init__(self, channel: ReloadingChannel, bind: Callable[[grpc.Channel], Any]):
         self._channel = channel

@@ -24,21 +24,20 @@ _POLL_SEC = 0.2
 
 
 class Rounds:
-    """One client's `PushPull` stream: opened with the first round, and anew after a failure.
+    """One client's `PushPull` stream: opened with the first round, and again after a failure.
 
         rounds = Rounds(channel, manifest, pool, share=True)
         reply = rounds.push_pull(push, want_values, have_version, timeout_sec)
         rounds.close()
 
-    Where that was agreed upon, gradients, values and the messages that go with them pass through
-    memory that both processes share; the stream then only tells when either is gone. Not
-    thread-safe.
+    If both sides have agreed on it, gradients, values and their messages pass through memory that
+    both processes share; the stream then only shows when either is gone. Not thread-safe.
 
     Args:
       channel: to the server.
       manifest: of the run.
       pool: of buffers for values.
-      share: offer the server to share memory; it is on this machine.
+      share: whether to offer the server shared memory; it is on this machine.
     """
 
     def __init__(self, channel: grpc.Channel, manifest: Manifest, pool: BufferPool, share: bool):
@@ -58,7 +57,7 @@ class Rounds:
 
     @property
     def gradient_buffer(self) -> np.ndarray | None:
-        """Where the next push's gradient may be written, so that it need not be copied there."""
+        """Where the next push's gradient can be written, so that it need not be copied there."""
         return None if self._shared is None else self._shared.gradient
 
     def push_pull(
@@ -99,7 +98,7 @@ class Rounds:
         shared.requests.put(letter)
 
     def close(self) -> None:
-        """Ends the stream; may be called twice."""
+        """Ends the stream; can be called twice."""
         # In a forked process all of it is still the other's.
         if self._call is not None and os.getpid() == self._pid:
             if self._shared is not None:
@@ -108,7 +107,7 @@ class Rounds:
             self._outbox.put(None)
             self._call.cancel()
             self._call = None
-        self._shared = None  # the server may still read it: the next stream has another
+        self._shared = None  # the server might still read it: the next stream has another
 
     @contextlib.contextmanager
     def _limited(self, timeout_sec: float) -> Iterator[Any]:
@@ -179,7 +178,7 @@ class _Deadlines:
         self._thread: threading.Thread | None = None
 
     def start(self, call: grpc.Call, timeout_sec: float) -> None:
-        """Has the call cancelled when `stop` is not called in time."""
+        """Cancels the call unless `stop` is called in time."""
         self._ends[call] = time.monotonic() + timeout_sec
         if self._thread is None:
             with self._lock:

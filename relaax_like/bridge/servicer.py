@@ -23,7 +23,7 @@ _MAX_WAIT_SEC = 60.0
 # Memory for gradients that are still being received: this, or so many of them.
 _RECEIVING_BYTES = 256 * 1024 * 1024
 _RECEIVING_PUSHES = 16
-# What a message may have beside the data of its array.
+# What a message can have besides the data of its array.
 _NAMES_BYTES = 64 * 1024
 
 
@@ -150,7 +150,7 @@ class ParameterServerServicer:
         return pb.SaveReply(path="" if path is None else str(path.absolute()))
 
     def Stop(self, request: pb.StopRequest, context: grpc.ServicerContext) -> pb.StopReply:
-        """Has the process end in order."""
+        """Requests an orderly stop of the process."""
         self._backend.request_stop()
         return pb.StopReply()
 
@@ -162,9 +162,9 @@ def remaining_sec(context: grpc.ServicerContext) -> float:
 
 
 def max_message_bytes(manifest: Manifest) -> int:
-    """Returns the length of the longest message of ours, or of the tutorial's, that may come.
+    """Returns the length of the longest valid message, of our protocol or of the tutorial's.
 
-    A stranger can make a server hold that much, and more when it is parsed.
+    A stranger can make a server hold that much, and more once it is parsed.
     """
     array = max((segment.num_bytes for segment in manifest.trainable), default=0)  # the tutorial's
     return max(_max_header_bytes(manifest), array + _NAMES_BYTES)

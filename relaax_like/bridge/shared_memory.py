@@ -1,9 +1,9 @@
 """Vectors in memory that client and server share, for both on one machine under one user.
 
-The client makes anonymous memory that can neither shrink nor grow, and tells the server its process
-and descriptor; the server opens it through /proc, which the kernel allows to the same user and to
-root only.
-There is no name in any file system, so that nothing is left behind, whoever dies when.
+The client makes anonymous memory that can neither shrink nor grow, and sends the server its process
+id and descriptor; the server opens it through /proc, which the kernel allows only to the same user
+and to root.
+It has no name in any file system, so nothing is left behind when either process dies.
 
     with SharedVectors.create(gradient_bytes, values_bytes) as vectors:  # the client
         ...
@@ -39,8 +39,8 @@ class Offer:
     Attributes:
       pid: of the client.
       descriptor: number of the memory's descriptor there.
-      nonce: what the memory begins with: another process may have got the same numbers.
-      mailboxes: messages go through it, too.
+      nonce: what the memory begins with: another process might have got the same numbers.
+      mailboxes: whether messages go through it, too.
     """
 
     pid: int

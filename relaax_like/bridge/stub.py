@@ -26,8 +26,8 @@ from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
 
 logger = logging.getLogger(__name__)
 
-# A call may take this long, and ten seconds more for each megabyte that it carries: a link of
-# 1 Mbit/s will do. A server that is gone is found sooner, by keepalive.
+# A call can take this long, plus ten seconds for each megabyte that it carries: a link of
+# 1 Mbit/s is enough. A server that is gone is found sooner, by keepalive.
 CALL_TIMEOUT_SEC = 5.0
 _BYTES_PER_SEC = 100_000
 # How long a call waits for a server that did not answer last.
@@ -40,11 +40,11 @@ _RETRY_SLEEP_SEC = (0.05, 0.15)
 
 
 class Health:
-    """Whether the server answered last; shared by all stubs of a link. Thread-safe.
+    """Whether the server answered the last call; shared by all stubs of a link. Thread-safe.
 
-    A server that did not is asked by one call for all, which stays under way while agents go on: so
-    an answer that takes longer than they wait is heard, too, and keepalive, which only looks after
-    connections with calls, finds a dead one.
+    A server that did not is probed by one call for all, which stays open while agents continue: so
+    an answer that takes longer than they wait is received, too, and keepalive, which only checks
+    connections with calls, detects a dead one.
     """
 
     def __init__(self) -> None:
@@ -230,11 +230,11 @@ def report_clients(
 
 
 def request_save(channel: grpc.Channel, address: str, timeout_sec: float = 300.0) -> str:
-    """Has a parameter server write a snapshot; returns its directory there, "" for none.
+    """Tells a parameter server to write a snapshot; returns its directory there, "" for none.
 
     Raises:
-      ServerUnavailableError: no answer in time, or it could not be written.
-      NotAllowedError: that takes an operator's token.
+      ServerUnavailableError: no answer in time, or the snapshot could not be written.
+      NotAllowedError: an operator's token is required.
     """
     stub = pb_grpc.ParameterServerStub(channel)
     with _translate_errors(address):
@@ -242,11 +242,11 @@ def request_save(channel: grpc.Channel, address: str, timeout_sec: float = 300.0
 
 
 def request_stop(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) -> None:
-    """Has a parameter server save and end; returns when it has heard.
+    """Tells a parameter server to save and stop; returns when it has acknowledged.
 
     Raises:
       ServerUnavailableError: no answer in time.
-      NotAllowedError: that takes an operator's token.
+      NotAllowedError: an operator's token is required.
     """
     stub = pb_grpc.ParameterServerStub(channel)
     with _translate_errors(address):
@@ -280,7 +280,7 @@ def wait_for_manifest(
     Args:
       channel: to the server.
       address: for the messages.
-      timeout_sec: give up after this long; None waits for ever.
+      timeout_sec: give up after this long; None waits forever.
       on_wait: called now and then with the seconds waited.
 
     Raises:

@@ -77,7 +77,7 @@ class TaskClient(ParameterServerClient):
 
     @property
     def finished(self) -> str:
-        """What ended the training, or "" while it goes on."""
+        """What ended the training, or "" while it continues."""
         return self._client.finished
 
     def increment_global_t(self, n: int = 1) -> int:

@@ -2,7 +2,7 @@
 
 Their calls carry no id: each is applied once per call, so a client must not retry one blindly.
 Only this module loads `bridge_pb2`, and only the server imports it: protobuf refuses two files that
-define the same package-less names in one process, and a user's agent may have generated its own.
+define the same package-less names in one process, and a user's agent might have generated its own.
 """
 
 import itertools

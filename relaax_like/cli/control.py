@@ -7,7 +7,7 @@ from relaax_like.wire.security import ClientSecurity
 
 
 def save_snapshot(text: str, security: ClientSecurity) -> int:
-    """Has a snapshot written; prints where it lies."""
+    """Makes the parameter server write a snapshot; prints its path."""
     address = str(parse_address(text, PARAMETER_SERVER_PORT))
     with BridgeControl().connect(address, security) as link:
         path = link.request_save()
@@ -16,7 +16,7 @@ def save_snapshot(text: str, security: ClientSecurity) -> int:
 
 
 def stop_server(text: str, security: ClientSecurity) -> int:
-    """Has the server end in order."""
+    """Tells the parameter server to save and exit."""
     address = str(parse_address(text, PARAMETER_SERVER_PORT))
     with BridgeControl().connect(address, security) as link:
         link.request_stop()

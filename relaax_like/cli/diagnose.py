@@ -145,7 +145,7 @@ def _print_gradients(arrays: Mapping[str, np.ndarray]) -> None:
 def compute_gradient_norms(
     arrays: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Computes the gradient anew, with the weights of the file, unclipped.
+    """Recomputes the gradient with the weights of the file, unclipped.
 
     Loads TensorFlow, and the algorithm folder that the settings name.
 

@@ -55,7 +55,7 @@ def run_checks() -> int:
 
 
 def _import_check(name: str) -> Callable[[], str]:
-    """Returns what imports a library, in a process of its own: native code may end it."""
+    """Returns a check that imports a library, in its own process: native code can crash it."""
     module = _LIBRARIES[name]
 
     def check() -> str:

@@ -32,7 +32,7 @@ from relaax_like.launch.process import run_main, setup_logging
 app = make_app("Train agents over the network, on environments that cannot be imported.")
 
 PARAMETER_SERVER = "localhost:7000"
-# What a command does not know as an option of its own may be a key of the file.
+# An option that a command does not know can be a key of the file.
 KEYS_AS_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 ConfigArgument = Annotated[
     Path,

@@ -67,11 +67,11 @@ def begin_training(
 
 
 def resume(run: Path, flags: Sequence[str], sets: Sequence[str], trace: bool, log: LogMode) -> int:
-    """Goes on with a run as it was started; returns the exit status.
+    """Resumes a run as it was started; returns the exit status.
 
     Args:
       run: its folder, or the config.yaml in it.
-      flags: of the command line, keys of the file.
+      flags: command-line flags that are keys of the file.
       sets: overrides of its keys.
       trace: record where the time goes.
       log: how the progress of a training in one process is shown.

@@ -71,18 +71,18 @@ _FIRST_SLEEP_SEC = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """How to wait for a server that is away.
+    """How to wait for an unavailable server.
 
-    Attempts to connect that follow each other wait shortly at first, as the server may just be
-    starting: 0.25 s at most, twice as much each time, until the bounds below hold.
+    Consecutive attempts to connect start with short sleeps, as the server might just be starting:
+    0.25 s at most, doubled each time, until the bounds below apply.
 
     Attributes:
       min_sleep_sec: shortest sleep before an attempt.
-      max_sleep_sec: longest; each sleep is drawn anew between the two, so that many clients do not
-        come back at the same moment.
-      max_attempts: give up after so many; None: never.
-      quiet_sec: a client whose server has not been there yet waits so long with a single line, as
-        the two are often started together; after that it reports each attempt.
+      max_sleep_sec: longest; each sleep is drawn at random between the two, so that many clients do
+        not reconnect at the same moment.
+      max_attempts: give up after this many; None: never.
+      quiet_sec: a client that has not reached its server yet reports a single line for this long,
+        as the two are often started together; after that it reports each attempt.
     """
 
     min_sleep_sec: float = 1.0
@@ -192,7 +192,7 @@ class RlxClient:
         retry: Retry | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        """Connects and says hello.
+        """Connects and sends the hello.
 
         Args:
           address: "host:port" of the rlx server.
@@ -202,23 +202,22 @@ class RlxClient:
           slots: environments that are stepped together, k.
           name: 1 to 100 printable characters; default: host name and process id.
           exploit: best actions with the newest weights, nothing is learned.
-          token: secret that the server may ask for; short for `ClientSecurity(token=...)`.
-          security: token and certificates; None: no token, in the clear. Files are read anew at
+          token: secret that the server might require; short for `ClientSecurity(token=...)`.
+          security: token and certificates; None: no token, in the clear. Files are read again at
             each connection.
           timeout_sec: longest wait for an answer, or for a sign that the server is still alive.
           connect_timeout_sec: longest wait for the TCP connection.
-          max_wait_ms: the server answers each step within that time, 1 to 60 000, whatever its
-            learner does; None: it may take its time to learn.
+          max_wait_ms: the server answers each step within this time, 1 to 60 000, even while its
+            learner is busy; None: an answer can wait for the learner.
           answer_timeout_sec: longest wait of a verb for its answer, after which it raises
             LateAnswerError; needs `max_wait_ms`. None: `timeout_sec`, after which the session ends.
-          retry: how `reconnect` waits. When given, the first connection is retried like that too.
+          retry: how `reconnect` waits. When given, the first connection is retried the same way.
           report: takes the lines about waiting and reconnecting; default: print to stdout.
 
         Raises:
           ConfigError: an argument is wrong, or a file that `security` names cannot be used.
-          ServerUnavailableError: no server there (only without `retry`, or when it gave up).
-          NotAllowedError: the server does not accept the token, or one of the certificates is not
-            accepted.
+          ServerUnavailableError: no server there (only without `retry`, or after its last attempt).
+          NotAllowedError: the server does not accept the token, or a certificate is not accepted.
           ProtocolError: the server refused the hello.
         """
         self.finished = ""
@@ -252,7 +251,7 @@ class RlxClient:
         # True: the server waits for the rewards of the actions that it gave.
         self._rewards_due = False
         self._step_id = 0
-        # Whether actions did not come in time; what was carried out instead is to be told.
+        # Whether the last actions were late; then the next step must have `executed`.
         self._is_unanswered = False
         # Episodes of answers that were dropped.
         self._late_episodes: tuple[EpisodeResult, ...] = ()
@@ -300,7 +299,7 @@ class RlxClient:
             self._drop_connection()
 
     def close(self) -> None:
-        """Sends buffered scalars and closes the connection. May be called twice.
+        """Sends buffered scalars and closes the connection. Idempotent.
 
         The server discards an unfinished episode.
         """
@@ -324,11 +323,11 @@ class RlxClient:
     # Connecting.
 
     def connect(self) -> None:
-        """Connects anew, once. An open connection is dropped; the next step begins an episode.
+        """Connects, without a retry. Drops an open connection; the next step begins an episode.
 
         Raises:
           ServerUnavailableError: no server there, or it is full.
-          NotAllowedError: one of the two does not trust the other.
+          NotAllowedError: client or server does not trust the other.
           ProtocolError: the server refused the hello.
         """
         self._drop_connection()
@@ -362,9 +361,9 @@ class RlxClient:
         self._quiet_until = 0.0
 
     def ping(self) -> None:
-        """Tells the server that the environment is alive, though its next step takes long.
+        """Tells the server that the environment is alive, although its next step takes long.
 
-        The server sends a client away that says nothing for `idle_timeout_sec` (600 by default).
+        The server disconnects a client that sends nothing for `idle_timeout_sec` (600 by default).
         Thread-safe: a simulator whose step takes longer calls this from another thread. Does
         nothing while a verb is talking to the server, while there is no connection, and with a
         server that does not know the feature. A loss shows at the next step.
@@ -483,13 +482,13 @@ class RlxClient:
         return None if result.actions is None else self._actions.first_row(result.actions)
 
     def reward_and_act(self, reward: Any, state: Any, executed: Any = None) -> Any:
-        """Tells the last action's reward and asks for the next action.
+        """Reports the last action's reward and asks for the next action.
 
         Args:
           reward: a number, or `[r]` where the server's model takes several.
           state: the observation after the last action.
-          executed: what was carried out, if that was decided by something else than the policy,
-            such as a human or a safety controller; None: the last action.
+          executed: what was carried out, if something other than the policy decided, such as a
+            human or a safety controller; None: the last action.
 
         Returns:
           As `act`: the action, or None when training has finished.
@@ -512,15 +511,15 @@ class RlxClient:
         success: bool | None = None,
         executed: Any = None,
     ) -> float | None:
-        """Tells the episode's last reward and ends the episode. Go on with `act`.
+        """Reports the episode's last reward and ends the episode. Continue with `act`.
 
         Args:
           reward: a number, or `[r]`.
           state: the final observation. Needed when truncated: the value of what would have
             followed is estimated from it.
-          truncated: True when the episode was cut off (a time limit), False when it ended itself.
-          success: whether the task was solved, where the environment says so.
-          executed: as of `reward_and_act`.
+          truncated: True when the episode was cut off (a time limit), False when it terminated.
+          success: whether the task was solved, if the environment reports it.
+          executed: as in `reward_and_act`.
 
         Returns:
           The episode's score, or None when training has finished.
@@ -589,29 +588,29 @@ class RlxClient:
         executed: Any = None,
         overridden: Any = None,
     ) -> StepResult:
-        """Tells what happened in all slots since the last answer and asks for the next actions.
+        """Reports what happened in all slots since the last answer; asks for the next actions.
 
         Arrays have the slot axis first; observations are bare arrays for a bare space, otherwise
         dicts. The first step after connecting, or after a step without observations, has
         observations only; any other has rewards too.
 
         Args:
-          observations: `[k, ...]`. Where a slot's episode has just ended this is the next
-            episode's first. None: every slot has ended and none goes on yet.
+          observations: `[k, ...]`. Where a slot's episode has just ended, this is the next
+            episode's first. None: every slot has ended and no new episode has begun yet.
           rewards: `[k]` or `[k, r]`, finite.
           terminated: `[k]` bool: ended in a terminal state. Default: nowhere.
           truncated: `[k]` bool: cut off, never together with terminated. Default: nowhere.
-          final_observations: `[k, ...]`: last observations of the slots that ended, other rows are
+          final_observations: `[k, ...]`: last observations of the slots that ended; other rows are
             ignored. Needed where a slot was truncated.
-          success: `[k]` int8: 1 solved, 0 not, -1 not said.
-          present: `[k]` bool: slots that take part in this step. Of the others observations and
-            actions mean nothing, and the next reward counts for their last action. Default: all.
-          executed: `[k, ...]`, what was carried out instead of the last actions. Default: they.
-          overridden: `[k]` bool: slots where something else than the policy decided. Default:
+          success: `[k]` int8: 1 solved, 0 not solved, -1 unknown.
+          present: `[k]` bool: slots that take part in this step. In the others, observations and
+            actions are meaningless, and the next reward counts for their last action. Default: all.
+          executed: `[k, ...]`, what was carried out instead of the last actions. Default: those.
+          overridden: `[k]` bool: slots where something other than the policy decided. Default:
             where `executed` differs from the last actions.
 
         Raises:
-          OutOfOrderError: rewards at the first step, or none at a later one.
+          OutOfOrderError: rewards in the first step, or none in a later one.
           InvalidInputError: an array does not fit. Nothing was sent.
           ServerUnavailableError: lost; `reconnect()` and reset all environments.
           ProtocolError: the server refused.
@@ -785,7 +784,7 @@ class RlxClient:
             connection.send_bytes(step)
             mark = tracing.end("send", mark)
         except InvalidInputError:
-            raise  # too long: nothing was sent, the session goes on
+            raise  # too long: nothing was sent, the session continues
         except BaseException:
             self._drop_connection()
             raise
@@ -937,7 +936,7 @@ class RlxClient:
             self._flush_scalars(connection)
 
     def _flush_scalars(self, connection: Connection, force: bool = False) -> None:
-        """Sends what is due. A loss shows at the next step, which can say how to go on."""
+        """Sends what is due. A loss surfaces in the next step, which can say how to recover."""
         if force and (mean := self._latency.take()) is not None:
             self._scalars.append("client latency", mean, None)
         with self._talking, contextlib.suppress(ServerUnavailableError):

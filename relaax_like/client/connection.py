@@ -26,7 +26,7 @@ from relaax_like.wire.tls import ClientTls, describe_tls_error, find_tls_mistake
 
 _CHUNK_BYTES = 1 << 16
 _PING = rlx_pb2.ServerMessage(ping=rlx_pb2.Ping()).SerializeToString()
-# The server may be well again a moment later; everything else would be refused again.
+# The server can recover a moment later; everything else would be refused again.
 _WORTH_A_RETRY = (rlx_pb2.OVERLOADED, rlx_pb2.UNAVAILABLE)
 
 
@@ -74,7 +74,7 @@ class Connection:
           connect_timeout_sec: longest wait for the TCP connection.
           timeout_sec: longest wait for a complete message, in each direction.
           max_message_bytes: longest message that is accepted or sent. Lower it with
-            `max_send_bytes` once the server has told its own bound.
+            `max_send_bytes` once the server has reported its own bound.
           tls: certificates; None: in the clear.
 
         Raises:
@@ -110,7 +110,7 @@ class Connection:
             raise ServerUnavailableError(
                 f"rlx server {self.address}: cannot connect ({reason}); is it running?"
             ) from None
-        # Each step waits for its answer: without this a small message may be held back 40 ms.
+        # Each step waits for its answer: without this, a small message can be delayed by 40 ms.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._tls is not None:
@@ -146,7 +146,7 @@ class Connection:
         return self._socket is None
 
     def close(self) -> None:
-        """Closes the connection. May be called twice."""
+        """Closes the connection. Idempotent."""
         connected, self._socket = self._socket, None
         if connected is not None:
             with contextlib.suppress(OSError):
@@ -189,7 +189,7 @@ class Connection:
         Raises:
           ServerUnavailableError: lost, no message in time, or an Error of the server that is worth
             a retry.
-          ProtocolError: any other Error, or bytes that are no message.
+          ProtocolError: any other Error, or bytes that are not a valid message.
         """
         return self.parse(self.receive_bytes())
 
@@ -206,12 +206,12 @@ class Connection:
         except OSError as error:
             raise self._lost(error) from None
         except BaseException:
-            # Also Ctrl-C: half a message may have been read.
+            # Also Ctrl-C: half of a message might have been read.
             self.close()
             raise
 
     def receive_within(self, seconds: float) -> bytes | None:
-        """Waits shortly for one message; None: it was not complete in time, and may still come.
+        """Waits at most `seconds` for one message; None: it is incomplete and can still arrive.
 
         Raises as `receive`.
         """
@@ -299,7 +299,7 @@ class Connection:
         return ServerUnavailableError(f"lost the rlx server {self.address}: {reason}")
 
     def _find_tls_mistake(self, error: OSError) -> str:
-        """Tells whether a server that closes without a word wanted to hear TLS."""
+        """Returns the TLS mistake if a server that closes silently expects TLS; else ""."""
         if self._heard or self._tls is not None or isinstance(error, TimeoutError):
             return ""
         host, port = parse_address(self.address)

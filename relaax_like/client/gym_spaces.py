@@ -223,11 +223,11 @@ def _nest(space: gym.Space, flat: Iterator[np.ndarray]) -> Any:
 
 
 def _clip(leaf: Leaf, array: np.ndarray) -> np.ndarray:
-    """Casts to gymnasium's dtype; a policy's Gaussian may reach slightly outside of a box."""
+    """Casts to gymnasium's dtype and clips: a policy's Gaussian can leave a box slightly."""
     if leaf.offset is not None:
         array = array + leaf.offset
     space = leaf.gym_space
-    # Cast first: a bound rounded to float32 may lie outside of the float64 box.
+    # Cast first: a bound rounded to float32 can lie outside the float64 box.
     array = array.astype(space.dtype)
     if isinstance(space, gym.spaces.Box):
         array = np.clip(array, space.low, space.high)

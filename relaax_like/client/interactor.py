@@ -26,7 +26,7 @@ class Transition:
       truncated: `[k]` bool: cut off; never together with terminated.
       final_observations: `[k, ...]`: last observations of the slots that ended, other rows mean
         nothing; None when no slot ended.
-      success: `[k]` int8: 1 solved, 0 not, -1 not said; None when nobody said.
+      success: `[k]` int8: 1 solved, 0 not solved, -1 unknown; None: unknown for all.
     """
 
     observations: Values
@@ -40,13 +40,13 @@ class Transition:
 class EnvironmentSlots(Protocol):
     """A vector of environments that are stepped together.
 
-    Arrays that it returns are the caller's to keep. It may also have `partial_step(actions, mask)
-    -> Transition`, which steps the slots in `mask` only and leaves the others as they are.
+    The caller owns the returned arrays. Optional: `partial_step(actions, mask) -> Transition`,
+    which steps only the slots in `mask` and leaves the others unchanged.
 
-    So that a serial run goes on as if it had never stopped, it may have `get_state() -> dict`, of
-    nested arrays and JSON types, or None where that cannot be said now; and `set_state(state)`,
-    for slots made with the same arguments in another process, which raises InvalidInputError where
-    they cannot go on from there. After that they may be anywhere, and are to be reset.
+    Also optional, so that a resumed serial run is bit-identical to an uninterrupted one:
+    `get_state() -> dict`, of nested arrays and JSON types, or None if there is no state now; and
+    `set_state(state)`, for slots made with the same arguments in another process, which raises
+    InvalidInputError if they cannot resume from it: then their state is undefined until a reset.
 
     Attributes:
       slots: environments, k.
@@ -73,11 +73,11 @@ class EnvironmentSlots(Protocol):
 
 
 class SteppingAgent(Protocol):
-    """What acts for all slots: an `RlxClient`, or an agent in the same process.
+    """Acts for all slots: an `RlxClient`, or an agent in the same process.
 
     `step` takes and returns what `RlxClient.step` does. An agent that can be lost raises
-    ServerUnavailableError and has `reconnect(error, stop) -> bool`. One that can go on from a state
-    has `go_on()`, which returns what the `step` would have returned that came before the state.
+    ServerUnavailableError and has `reconnect(error, stop) -> bool`. One that can resume from a
+    state has `go_on()`, which returns what the last `step` before the state would have returned.
     """
 
     def step(
@@ -168,8 +168,8 @@ class Interactor:
           rnd: random actions after each reset, before the agent takes over; unseen by the agent and
             counted nowhere. When one of them ends the episode, the rest is done in the next one.
           limit: steps of the agent after which an episode is truncated; None: never.
-          max_episodes: ends the run after so many.
-          max_steps: ends the run after at least so many steps of all slots together.
+          max_episodes: ends the run after this many.
+          max_steps: ends the run after at least this many steps of all slots together.
           stop: ends the run after the step during which it was set.
           on_episode: called for each episode that ended.
           on_step: called after each step of the environments.
@@ -238,7 +238,7 @@ class Interactor:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Has the next `run` go on from there, without a reset: both sides are in place."""
+        """Makes the next `run` resume from here, without a reset: slots and agent are restored."""
         self.episodes, self.steps = int(state["episodes"]), int(state["steps"])
         self._scores[:] = state["scores"]
         self._lengths[:] = state["lengths"]
@@ -279,7 +279,7 @@ class Interactor:
             actions = self._ask(observations=self._begin(None))
         while not self._finished and not self._done():
             transition = self._advance(actions)
-            # Counted before it is told, so that the last transition of a run is told too.
+            # Counted before it is sent, so that the last transition of a run is sent, too.
             self._count(transition)
             actions = self._ask(
                 transition.observations,
@@ -321,7 +321,7 @@ class Interactor:
         return transition
 
     def _truncate(self, transition: Transition, over: np.ndarray) -> Transition:
-        """Cuts off the slots in `over`: their observations are final, and they begin anew."""
+        """Truncates the slots in `over`: their observations become final, and they are reset."""
         final = transition.observations
         if transition.final_observations is not None:
             final = _merge(over, final, transition.final_observations)

@@ -1,4 +1,4 @@
-"""Metrics of a client: buffered here, sent now and then."""
+"""Metrics of a client: buffered here, sent periodically."""
 
 import math
 import time
@@ -41,7 +41,7 @@ class ScalarBuffer:
 
     @property
     def full(self) -> bool:
-        """Whether a whole message's points wait."""
+        """Whether enough points for a full message are waiting."""
         return len(self._points) >= _POINTS_PER_MESSAGE
 
     @property

@@ -1,4 +1,4 @@
-"""One YAML file is one experiment: read, checked whole, and turned into typed objects."""
+"""One YAML file is one experiment: read, fully checked, and turned into typed objects."""
 
 from relaax_like.config.actor_critic import ActorCriticConfig
 from relaax_like.config.algorithm import AlgorithmConfig

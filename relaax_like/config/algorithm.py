@@ -35,7 +35,7 @@ class AlgorithmConfig(Settings):
     """Number of most recent observations that the network sees at once."""
     learning_rate: float = Field(default=1e-3, ge=0, validation_alias=LEARNING_RATE)
     """Learning rate of the default optimizer."""
-    # The experiment's; it is no key of this section.
+    # The experiment's; not a key of this section.
     _seed: int = PrivateAttr(default=0)
 
     @property

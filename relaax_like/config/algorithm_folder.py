@@ -207,7 +207,7 @@ def _add_package(name: str, folder: Path | None) -> None:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # A folder may have been written a moment ago (tests, generated code).
+    # A folder might have been written a moment ago (tests, generated code).
     importlib.invalidate_caches()
     if spec.loader is not None:
         try:

@@ -81,7 +81,7 @@ def get_flag(section: str, key: str) -> str:
 
 
 def _find_keys(file: Path) -> dict[str, str]:
-    """Returns the names that flags may have -> key with its section."""
+    """Maps all possible names of flags to the key with its section."""
     keys = {}
     for section, model in {**FLAG_SECTIONS, "algorithm": find_config_class(file)}.items():
         for name, field in model.model_fields.items():

@@ -1,4 +1,4 @@
-"""Loads an experiment from its YAML file: validated whole, before anything starts."""
+"""Loads an experiment from its YAML file: fully validated before anything starts."""
 
 import dataclasses
 import json
@@ -428,7 +428,7 @@ class _ExperimentLoader:
                 f"rollouts that lack steps (this algorithm: {name_plan(plan)}); set it to null",
             )
         self._validate_offline(learner, algorithm)
-        # Kept in the run's config.yaml, which may be read from anywhere.
+        # Kept in the run's config.yaml, which can be read from any working directory.
         previous = learner.previous and learner.previous.absolute()
         offline = learner.offline and learner.offline.absolute()
         ahead = learner.max_rollouts_ahead

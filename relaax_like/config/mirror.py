@@ -19,14 +19,14 @@ class Mirror:
     signs: tuple[int, ...]
 
     def repeat(self, times: int) -> "Mirror":
-        """Returns the mirror of so many vectors that stand one behind another."""
+        """Returns the mirror of `times` concatenated vectors."""
         size = len(self.indices)
         shifted = (index + size * number for number in range(times) for index in self.indices)
         return Mirror(tuple(shifted), self.signs * times)
 
 
 def parse_mirror(name: str, numbers: Sequence[float], size: int, what: str) -> Mirror:
-    """Reads a signed permutation: entry i tells which component takes place i, and its sign.
+    """Parses a signed permutation: entry i is the component that takes place i, with its sign.
 
         parse_mirror("mirror_action", [-0.1, 2, 1], 3, ...)  # y = (-x[0], x[2], x[1])
 
@@ -36,10 +36,10 @@ def parse_mirror(name: str, numbers: Sequence[float], size: int, what: str) -> M
       name: of the setting.
       numbers: as they are written.
       size: how many there must be.
-      what: what that is the number of.
+      what: what there is one number for; named in errors.
 
     Raises:
-      ValueError: they are no such permutation; names the entry.
+      ValueError: they are not such a permutation; names the entry.
     """
     if len(numbers) != size:
         raise ValueError(f"{name}: {len(numbers)} numbers, expected {size} (one for each {what})")

@@ -158,10 +158,10 @@ class MetricsServerConfig(Settings):
 
 
 class WandbConfig(Settings):
-    """Section `wandb`. When it is there, the curves go to Weights & Biases, too.
+    """Section `wandb`. When it is present, the curves also go to Weights & Biases.
 
-    Whoever is not logged in there, or cannot reach it, gets an offline run in RUN/wandb, which
-    `wandb sync` sends later. Its environment variables, such as WANDB_MODE and WANDB_ENTITY, count.
+    Without a login or a connection, the run is stored offline in RUN/wandb; `wandb sync` sends it
+    later. W&B's environment variables apply, such as WANDB_MODE and WANDB_ENTITY.
     """
 
     project: str = Field(default="relaax_like", min_length=1, max_length=128)
@@ -301,7 +301,7 @@ class EnvironmentConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One YAML file, validated whole; every default is filled in.
+    """One YAML file, fully validated; every default is filled in.
 
     Attributes:
       file: the YAML file.

@@ -48,7 +48,7 @@ class OnPolicy:
       reward_discount: rewards are divided by the running deviation of their sums with this
         discount; None: they are taken as they are.
       offline: whether the algorithm can also learn from recorded files (`learner.offline`).
-      overridden: what becomes of steps where something else than the policy decided (`executed` of
+      overridden: what happens to steps where something other than the policy decided (`executed` of
         the rlx protocol): "cut": they are not learned from, and the trace ends there as at a time
         limit; "only": nothing else is learned from, as in behaviour cloning.
     """
@@ -197,7 +197,7 @@ class Replay:
 
 
 Plan = OnPolicy | Episodes | Offline | Replay
-# Plans whose updates are made of rollouts that are at hand.
+# Plans whose updates are made of available rollouts.
 RolloutPlan = OnPolicy | Episodes | Offline
 
 
@@ -278,7 +278,7 @@ def get_rollout_steps(config: Any, task: str) -> int:
 
 
 def get_overridden_use(config: Any, task: str) -> OverriddenUse:
-    """Returns what becomes of steps of a task whose action was overridden; see `OnPolicy`."""
+    """Returns what happens to steps of a task whose action was overridden; see `OnPolicy`."""
     plan = get_task_plan(config, task)
     return plan.overridden if isinstance(plan, OnPolicy) else "cut"
 

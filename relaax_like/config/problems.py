@@ -36,7 +36,7 @@ _EXPECTED = {
 
 
 class Problems:
-    """Collects everything that is wrong with a document, to be told at once."""
+    """Collects everything that is wrong with a document, to report it at once."""
 
     def __init__(self, document: YamlDocument):
         self._document = document

@@ -67,7 +67,7 @@ def find_run_dir(
       new_run: a folder that is not there yet, named by the time; False: the newest one.
 
     Raises:
-      ConfigError: there is none, and no new one is to be.
+      ConfigError: there is none, and `new_run` is False.
     """
     parent = logdir / _name_environment(data) / (run_name or make_run_name(data))
     if new_run:
@@ -120,13 +120,13 @@ def find_experiment(path: Path) -> tuple[Path, list[str]]:
     """Finds what to load an experiment from.
 
     Args:
-      path: a YAML file, or a run's folder, which may have been moved since.
+      path: a YAML file, or a run's folder, which might have been moved since.
 
     Returns:
       The YAML file, and the overrides that make the experiment's folders those of the run.
 
     Raises:
-      ConfigError: it is a folder, but of no run.
+      ConfigError: it is a folder, but not of a run.
     """
     if not path.is_dir():
         return path, []

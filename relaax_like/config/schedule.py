@@ -1,4 +1,4 @@
-"""Settings that change with the environment steps of a run, and settings that may change live."""
+"""Settings that change with the environment steps of a run, and settings that can change live."""
 
 import math
 from collections.abc import Mapping

@@ -41,7 +41,7 @@ def find_experiment_file(path: str | Path) -> Path:
       ConfigError: there is no such file; or several shipped ones, or a folder here, have the name.
     """
     name, given = str(path), Path(path)
-    # Unlike Path's, these do not raise for names that are too long, or that may not be looked up.
+    # Unlike Path's, these do not raise if a name is too long or a permission is missing.
     if os.path.isfile(given):
         return given
     known = list_experiments()

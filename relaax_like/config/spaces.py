@@ -148,7 +148,7 @@ def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False)
     Args:
       spaces: of the actions.
       num_actions: how many there are.
-      any_start: they may be counted from another number.
+      any_start: they can be counted from another number.
 
     Raises:
       InvalidInputError: it is not.

@@ -1,7 +1,7 @@
 """Reads and writes YAML 1.2 scalars, and keeps the line of every key.
 
-PyYAML alone reads `1e-2` as text, `no` as false, `010` as 8 and `1:30` as 90, and takes the last of
-two equal keys without a word.
+PyYAML alone reads `1e-2` as text, `no` as false, `010` as 8 and `1:30` as 90, and silently takes
+the last of two equal keys.
 """
 
 import logging
@@ -35,7 +35,7 @@ Loc = tuple[str | int, ...]
 
 
 class _Resolver(BaseResolver):
-    """Tells which plain scalars are numbers, booleans and null."""
+    """Resolves plain scalars to numbers, booleans and null."""
 
 
 _SIGNED = list("-+0123456789")

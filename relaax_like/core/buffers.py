@@ -1,21 +1,21 @@
-"""Buffers that take turns: a new version is written to one that nobody reads any more.
+"""Buffers that are reused: a new version is written to one that nobody reads any more.
 
-Each version lives in a buffer of its own, which readers see through a read-only *face*. Nothing
-is ever written to a buffer while its face, or any array made from that face, is alive; a weak
-reference to the face tells. Usually two buffers take turns; while a slow reader keeps an old
-version, one more is allocated.
+Each version has its own buffer, which readers see through a read-only *face*. A buffer is never
+written to while its face, or any array made from that face, is alive; a weak reference to the face
+shows whether it is. Usually two buffers alternate; while a slow reader keeps an old version, one
+more is allocated.
 """
 
 import weakref
 
 import numpy as np
 
-# Buffers that a pool remembers; one beyond it is freed as soon as its readers let go.
+# Buffers that a pool remembers; one beyond it is freed as soon as its readers release it.
 _MAX_POOLED = 4
 
 
 class BufferPool:
-    """Buffers of one length that take turns. One thread takes and publishes; readers only read."""
+    """Reuses buffers of one length. One thread takes and publishes; readers only read."""
 
     def __init__(self, num_bytes: int):
         self._num_bytes = num_bytes

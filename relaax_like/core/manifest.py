@@ -35,8 +35,8 @@ _PARTS = ("count", "mean", "m2")
 MAX_STATISTICS = 64
 MAX_STATISTIC_BYTES = 64 * 1024 * 1024
 _MAX_COUNT = 2.0**40
-# Count, mean and m2 of one push, either side of 0, and those that a run may start from. As many
-# deltas as any run can send, merged, stay far from where float64 ends: no NaN ever comes of it.
+# Largest |count|, |mean| and |m2| of one push, and those that a run can start from. All deltas
+# that any run can send, merged, stay far below the limit of float64, so that no NaN results.
 _MAX_DELTA = (_MAX_COUNT, 1e100, 1e250)
 _MAX_START = (1e30, 1e101, 1e290)
 
@@ -247,7 +247,7 @@ class Manifest:
         return self._view(flat, count), self._view(flat, mean), self._view(flat, m2)
 
     def validate_moments(self, name: str, moments: Moments) -> None:
-        """Checks what is to be merged into a running statistic.
+        """Checks moments before they are merged into a running statistic.
 
         Raises:
           InvalidInputError: no such statistic, or a wrong count, shape, dtype or number; names it.
@@ -276,7 +276,7 @@ class Manifest:
         _validate_ranges(segments, parts, _MAX_DELTA, "clip what you measure")
 
     def validate_statistics(self, flat: np.ndarray) -> None:
-        """Checks the running statistics in values that a run is to start from, [total_bytes] uint8.
+        """Checks the running statistics in a run's initial values, [total_bytes] uint8.
 
         Raises:
           InvalidInputError: a number is not finite, negative where it cannot be, or out of range.
@@ -371,7 +371,7 @@ def make_manifest(variables: Iterable[Variable]) -> Manifest:
 
     Raises:
       InvalidInputError: no variable, a bad or double name, an unknown kind or dtype, a trainable
-        one that is not float32, or a running statistic that is not whole (see `Manifest`).
+        one that is not float32, or an incomplete running statistic (see `Manifest`).
     """
     variables = list(variables)
     _validate_variables(variables)
@@ -447,7 +447,7 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
 
     Raises:
       InvalidInputError: a segment is no array, its sizes or fingerprint contradict its segments, or
-        a running statistic is not whole.
+        a running statistic is incomplete.
     """
     for segment in message.segments:
         if segment.dtype not in DTYPES or min(segment.shape, default=0) < 0:

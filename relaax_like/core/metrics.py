@@ -11,7 +11,7 @@ class Metrics(abc.ABC):
 
     @abc.abstractmethod
     def scalar(self, name: str, y: float, x: float | None = None) -> None:
-        """Records one point. Never blocks; at most once (a point may be lost, never doubled).
+        """Records one point, without blocking. A point can be lost, but is never duplicated.
 
         Args:
           name: of the curve, 1 to 200 characters.

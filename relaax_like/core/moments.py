@@ -33,7 +33,7 @@ class Moments:
         """Returns the moments of rows.
 
         Args:
-          rows: [n, ...] of any real dtype; n may be 0.
+          rows: [n, ...] of any real dtype; n can be 0.
         """
         rows = np.asarray(rows)
         moments = cls(0.0, np.zeros(rows.shape[1:]), np.zeros(rows.shape[1:]))
@@ -78,5 +78,5 @@ def _of_block(rows: np.ndarray) -> Moments:
         correction = distances.mean(axis=0)
         np.square(distances, out=distances)
         m2 = distances.sum(axis=0) - count * correction**2
-    # Rounding may take the sum of equal rows below 0.
+    # Rounding can make the sum of equal rows negative.
     return Moments(float(count), mean + correction, np.maximum(m2, 0.0))

@@ -14,7 +14,7 @@ LOG_PROB = "log_prob"
 
 
 class Request(NamedTuple):
-    """One agent's rows that want actions of a task: name -> `[k, ...]` inputs and states.
+    """One agent's rows that need actions of a task: name -> `[k, ...]` inputs and states.
 
     Attributes:
       ranks: `[k] float32`, see `make_ranks`; None: zeros.

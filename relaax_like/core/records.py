@@ -14,6 +14,9 @@ from relaax_like.experience.rollout import Rollout
 # back until others have come. dropped: it is not used, but all else of the push is.
 Outcome = Literal["nothing", "applied", "pending", "dropped"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+# What survives `kill -9` of the parameter server: all that was acknowledged, or what the newest
+# snapshot has.
+Durability = Literal["journal", "snapshot"]
 # Episodes in one message. Python makes objects of them, and nobody else is answered meanwhile.
 MAX_EPISODES = 1_000
 
@@ -132,7 +135,7 @@ class Reply:
 
     outcome: Outcome = "nothing"
     reason: str = ""
-    durability: str = "snapshot"
+    durability: Durability = "snapshot"
     version: int = 0
     global_t: int = 0
     epoch: int = 0
@@ -197,7 +200,7 @@ class Status:
     checkpoint_dir: str = ""
     refused: dict[str, int] = field(default_factory=dict)
     parameters: int = 0
-    durability: str = "snapshot"
+    durability: Durability = "snapshot"
     unsynced_records: int = 0
     unsynced_bytes: int = 0
     journal_bytes: int = 0

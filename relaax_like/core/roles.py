@@ -64,12 +64,12 @@ class Learner(abc.ABC):
         """Submits a request without waiting; each is answered, unless the learner is stopped."""
 
     def leave(self, agent: str) -> None:  # noqa: B027 - optional
-        """Takes note that an agent submits nothing more, so that nobody waits for it."""
+        """Takes note that an agent submits nothing more, so that nothing waits for it."""
 
     def take_state(self) -> dict[str, Any]:
-        """Returns the state that no parameter server holds; while no request is in progress.
+        """Returns the state that no parameter server holds; requires that no request is pending.
 
-        Steps and episodes in it are counted by whoever restores it, and no longer by this learner.
+        Its steps and episodes are counted by the learner that restores it, and not by this one.
         """
         return {}
 

@@ -224,14 +224,14 @@ class Buffer:
 
         Args:
           batch_size: B steps, or, if recurrent, N whole trajectories.
-          recurrent: give whole trajectories `[T, N, ...]`, zero padded to the longest of the
-            minibatch; the last may have fewer. Else steps `[B, ...]`, those of a last minibatch
-            that would be short left out.
-          rng: draws the order; None: another one in each run.
+          recurrent: whether to return whole trajectories `[T, N, ...]`, zero padded to the longest
+            of the minibatch; the last one can have fewer. Else steps `[B, ...]`; a last minibatch
+            that would be short is left out.
+          rng: draws the order; None: it differs in each run.
 
         Raises:
-          InvalidInputError: the buffer is empty, a trajectory has not ended, or there is not one
-            whole minibatch of steps.
+          InvalidInputError: the buffer is empty, a trajectory has not ended, or there are too few
+            steps for one minibatch.
         """
         self._require_trajectories()
         available = len(self._traj_idx) - 1 if recurrent else self._length
@@ -329,7 +329,7 @@ class Buffer:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `get_state` returned; empty before. The arrays are copied."""
+        """Restores what `get_state` returned; must be empty before. The arrays are copied."""
         length = int(state["traj_idx"][-1])
         for tree, elements in (
             (self._states, state["states"]),

@@ -47,11 +47,10 @@ class TrainingData:
 class DataHandler(Protocol):
     """A user's changes to experience; any object with these two methods.
 
-    An algorithm that learns in the server has one where its `algorithm.py` has a function
-    `make_data_handler(config)`. Environment steps are counted before it: what it adds, or leaves
-    out, changes no count.
+    An algorithm has one if its `algorithm.py` has a function `make_data_handler(config)`.
+    Environment steps are counted before it is called: what it adds or leaves out changes no count.
 
-    Both are called in the thread of whoever adds or learns, and so maybe at the same time.
+    Both are called in the thread that adds or learns, and so possibly at the same time.
     """
 
     def after_interact(self, rollout: Rollout) -> Rollout | Sequence[Rollout]:
@@ -117,7 +116,7 @@ class Part(NamedTuple):
 
 
 class Collector:
-    """Holds rollouts, first in, first out, and gives batches of a fixed size, or of a least one.
+    """Holds rollouts, first in, first out, and returns batches of a fixed or a minimum size.
 
         collector = Collector(steps=32, columns=64, capacity=256)
         ticket = collector.add(rollout)                              # from any thread
@@ -126,16 +125,16 @@ class Collector:
         collector.handle_data_after_learn(policy_data)
 
     A column is the T steps of one slot. A batch is made of whole rollouts or parts of them, in the
-    order in which they came; what is left over waits for the next one. Arrays are not copied when
-    they come, and once, into the batch, when they go; a batch that is one rollout, or a part of
-    one, is not copied at all. So nobody may write into a rollout that was added, and one column
-    that waits keeps the memory of its whole rollout. All is lost with the process.
+    order of their arrival; what is left over waits for the next one. Arrays are copied once, into
+    the batch, when they are taken, and not when they are added; a batch that is one rollout, or a
+    part of one, is not copied at all. So nobody must write into a rollout that was added, and one
+    waiting column keeps the memory of its whole rollout. Everything is lost with the process.
 
     With `max_columns` a batch is made of whole rollouts: the fewest that have `columns`, or twice,
-    four times ... as many rollouts, if they wait. So batches grow with the agents, but have few
-    different shapes.
+    four times ... as many rollouts, if they are waiting. So batches grow with the agents, but have
+    few different shapes.
 
-    Thread-safe: many may add, one may take.
+    Thread-safe: many threads can add, one can take.
     """
 
     def __init__(
@@ -147,12 +146,12 @@ class Collector:
         max_columns: int | None = None,
         data_handler: DataHandler | None = None,
     ):
-        """Begins empty.
+        """Starts empty.
 
         Args:
           steps: T of each rollout.
-          columns: of each batch, or at least.
-          capacity: columns that may wait, at least `columns`. With rollouts of up to k slots,
+          columns: of each batch, exactly or at least.
+          capacity: columns that can wait, at least `columns`. With rollouts of up to k slots,
             `columns + k - 1` or more never gets stuck between two batches.
           max_columns: of each batch, unless fewer rollouts would not have `columns`; None: each
             has `columns`.
@@ -219,12 +218,12 @@ class Collector:
           rollout: T steps of any number of slots, with names, shapes and dtypes as the first had.
 
         Returns:
-          Its ticket, 1, 2, 3 ..., by which `TrainingData` tells that all of it has gone out.
+          Its ticket, 1, 2, 3 ..., which `TrainingData` contains once all of it was taken.
 
         Raises:
-          InvalidInputError: it does not fit to the first one, or would never find room.
-          CollectorFullError: too much waits. A rollout that is added again later goes through the
-            data handler again.
+          InvalidInputError: it does not match the first one, or would never find room.
+          CollectorFullError: too much is waiting. A rollout that is added again later goes through
+            the data handler again.
           CollectorClosedError: after `close`.
         """
         return self.add_exps_list([rollout])[0]
@@ -255,10 +254,10 @@ class Collector:
         """Takes the next batch.
 
         Args:
-          timeout_sec: how long to wait for a whole one; None: until `close`.
+          timeout_sec: how long to wait for a complete one; None: until `close`.
 
         Returns:
-          The batch; None when there was none in time, or is none after `close`.
+          The batch; None when there was none in time, or none is left after `close`.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._has_batch(), timeout_sec)
@@ -314,7 +313,7 @@ class Collector:
             }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `get_state` returned; what waited before is forgotten.
+        """Restores what `get_state` returned; discards what waited before.
 
         Raises:
           InvalidInputError: rollouts of another length.
@@ -332,9 +331,9 @@ class Collector:
             self._num_added, self._num_taken = int(state["num_added"]), int(state["num_taken"])
 
     def close(self) -> None:
-        """Takes nothing more; whoever waits is woken. Whole batches can still be taken. Idempotent.
+        """Takes nothing more, and wakes waiters. Whole batches can still be taken. Idempotent.
 
-        What is left behind the last whole batch is in `waiting_columns`.
+        What is left after the last whole batch is counted in `waiting_columns`.
         """
         with self._changed:
             self._closed = True
@@ -348,7 +347,7 @@ class Collector:
         if waiting + added <= self._capacity:
             return
         if waiting < self._columns:
-            # Nothing can be taken that would make room: trying again would go on for ever.
+            # Nothing can be taken that would make room: a retry would never succeed.
             raise InvalidInputError(
                 f"{added} columns can never fit: {waiting} are waiting, too few for a batch of "
                 f"{self._columns}, and capacity is {self._capacity}; set capacity to "

@@ -62,11 +62,11 @@ class EpisodeCollector(Collector):
         collector.add(rollout)                           # of slots with `Rollout.starts`
         training_data = collector.get_training_data()    # `[T, 16, ...]`; see `join_columns`
 
-    Where several slots play at once, short episodes end first, so that a batch has more of them
-    than those slots play. The values that act may change during an episode: see `versions`.
+    If several slots play at once, short episodes end first, so a batch has more of them than those
+    slots play. The values that act can change during an episode: see `versions`.
 
-    An episode of which steps are missing, as after the loss of a rollout, is dropped as a whole;
-    unfinished ones are lost with the process. A data handler sees whole episodes, `[L, 1, ...]`.
+    An episode with missing steps, as after the loss of a rollout, is dropped as a whole; unfinished
+    ones are lost with the process. A data handler sees whole episodes, `[L, 1, ...]`.
 
     Attributes:
       dropped_steps: steps that no episode could be made of.
@@ -81,14 +81,14 @@ class EpisodeCollector(Collector):
         max_steps: int,
         data_handler: DataHandler | None = None,
     ):
-        """Begins empty.
+        """Starts empty.
 
         Args:
-          steps: the lengths of batches are doublings of it; rollouts may have other lengths.
+          steps: batch lengths are this times a power of two; rollouts can have other lengths.
           episodes: of each batch.
-          capacity: episodes from which on nothing more is taken, at least `episodes`.
-          max_steps: an episode that is longer is cut off at the end of a rollout, as if it were
-            truncated there; what follows counts as another one.
+          capacity: waiting episodes at which nothing more is accepted, at least `episodes`.
+          max_steps: a longer episode is cut off at the end of a rollout, as if it were truncated
+            there; what follows counts as another one.
           data_handler: a user's changes; None: none.
 
         Raises:
@@ -119,7 +119,7 @@ class EpisodeCollector(Collector):
             return {**super().get_state(), "unfinished": unfinished}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `get_state` returned; see `Collector`."""
+        """Restores what `get_state` returned; see `Collector`."""
         super().set_state(state)
         with self._changed:
             self._unfinished = {

@@ -15,11 +15,11 @@ _FEWEST = 64
 
 
 class GrowingArray:
-    """Elements of one shape and dtype, one behind the other in one array.
+    """Elements of one shape and dtype, stored one after another in one array.
 
-    Shape and dtype are those of the first element, or given. Room is doubled when it runs out: an
-    element costs constant time, and up to half of the memory lies idle. Which rows are in use the
-    owner knows: what lies behind them may be written over.
+    Shape and dtype are those of the first element, or given. Capacity doubles when it runs out: an
+    element costs constant time, and up to half of the memory is unused. The owner knows which rows
+    are in use: those after them can be overwritten.
     """
 
     def __init__(self, field: str, dtype: type[np.generic] | None = None):
@@ -37,12 +37,12 @@ class GrowingArray:
         """Writes one element.
 
         Args:
-          row: at most one behind those in use.
+          row: at most one past those in use.
           element: [...].
 
         Raises:
-          InvalidInputError: it is no number or array of them, has another shape than the first, or
-            does not fit into its dtype.
+          InvalidInputError: it is not a number or an array of numbers, has another shape than the
+            first, or does not fit into its dtype.
         """
         element = np.asarray(element)
         array = self._array

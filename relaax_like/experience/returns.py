@@ -1,13 +1,13 @@
 """Returns: pure functions of rewards, in NumPy; `nn.returns` has those for compiled graphs.
 
-All but `compute_discounted_returns` take a rollout of T steps of k slots, whose episodes may begin
-and end anywhere inside. What lies behind step t is told by two arrays, `[T, k]`:
+All but `compute_discounted_returns` take a rollout of T steps of k slots, whose episodes can begin
+and end anywhere inside. Two arrays, `[T, k]`, describe what follows step t:
 
-- `next_alive[t]`: 1 the episode goes on; 0 it terminated with this step: nothing of worth comes
-  afterwards; -1 it was truncated: it would have gone on, we only did not look.
+- `next_alive[t]`: 1 the episode continues; 0 it terminated with this step: what follows is worth
+  nothing; -1 it was truncated: it would have continued, but was not observed any further.
 - `next_values[t]`: V(x_{t+1}), the value of the state that the action at t led to. Where the
-  episode ended this is its final observation's, never that of the next episode's first one; at
-  t = T - 1 it is what the rollout bootstraps from. Behind a termination it may be anything finite.
+  episode ended, this is its final observation's, never that of the next episode's first one; at
+  t = T - 1 it is what the rollout bootstraps from. After a termination it can be any finite number.
 
 All but `compute_discounted_returns` skip holes: rows `[T, k]` whose `valid` is False. The results
 are those of the same data without these rows, to the bit, and NaN in the holes.
@@ -90,7 +90,7 @@ def compute_n_step_returns(
         one_step = rewards + gamma * np.abs(alive) * next_values
         goes_on = _make_trace(alive)
         returns = one_step
-        # G of m steps from t is r_t and, if the episode goes on, G of m - 1 steps from t + 1.
+        # G of m steps from t is r_t and, if the episode continues, G of m - 1 steps from t + 1.
         for _ in range(min(n_step, len(rewards)) - 1):
             later = np.concatenate([returns[1:], returns[:1]])
             returns = np.where(goes_on, rewards + gamma * later, one_step)
@@ -202,10 +202,10 @@ def compute_vtrace(
         learns over the one that acted.
       rewards: r_t of the action at t, t = 0 .. T - 1, `[T, k]`.
       values: V(x_t), t = 0 .. T - 1, `[T, k]`.
-      next_values: V(x_{t+1}), t = 0 .. T - 1, `[T, k]`; `values[t + 1]` where the episode goes on.
+      next_values: V(x_{t+1}), t = 0 .. T - 1, `[T, k]`; `values[t + 1]` if the episode continues.
       next_alive: of t + 1, t = 0 .. T - 1, `[T, k]`: 1, 0 or -1.
       gamma: discount, 0 to 1.
-      rho_bar: bound of the ratio at t; decides which policy's value is found, infinite: that of
+      rho_bar: bound of the ratio at t; decides which policy's value is found; if infinite, that of
         the one that learns.
       c_bar: bound of the ratios on the way; decides how fast. At most rho_bar in the paper.
       gae_lambda: shortens the traces, 0 to 1.

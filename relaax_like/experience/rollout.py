@@ -19,22 +19,22 @@ class Rollout:
     """T rows of k slots; a row is a step of a slot. The arrays belong to the reader.
 
     A row that is not valid is a hole: it is not learned from, and recursions over time, such as
-    those of advantages and of memory, go on from the valid row before it. Its arrays hold any
+    those of advantages and of memory, continue from the valid row before it. Its arrays hold any
     finite numbers.
 
     Attributes:
-      inputs: name -> [T, k, ...], observations that the actions answered.
-      next_inputs: name -> [T, k, ...], observations after them; where an episode ended its last.
-      next_alive: [T, k] float32: 1 goes on, 0 terminated, -1 truncated.
+      inputs: name -> [T, k, ...], observations from which the actions were chosen.
+      next_inputs: name -> [T, k, ...], observations after them; where an episode ended, its last.
+      next_alive: [T, k] float32: 1 continues, 0 terminated, -1 truncated.
       rewards: [T, k, r] float32.
       actions: name -> [T, k, ...].
       log_prob: [T, k] float32, of the actions under the policy that acted.
       states: name -> [k, ...], memory at the first step; empty without one.
-      versions: [T] int64, of the values that acted; the oldest, where several agents' slots stand
+      versions: [T] int64, of the values that acted; the oldest, where slots of several agents are
         side by side.
       valid: [T, k] bool; None: all rows are.
-      starts: [k, 3] int64, of each slot's first row: who played it (a number that no other slot of
-        the run has), the number of its episode, from 0 on, and that of its step in the episode.
+      starts: [k, 3] int64, of each slot's first row: who played it (a number that is unique to the
+        slot in the run), the number of its episode, from 0 on, and that of its step in the episode.
         See `find_episodes`. None: unknown, as in rollouts that a script has made.
       extras: name -> [T, k, ...] float32, columns that a data handler adds; `Batch.extras`.
       history: name -> [n - 1, k, ...], the observations before the first row, oldest first, of
@@ -244,7 +244,7 @@ class RolloutBuffer:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `get_state` returned; empty before."""
+        """Restores what `get_state` returned; must be empty before."""
         self._starts = np.array(state["starts"])
         if "inputs" not in state:
             return
@@ -452,7 +452,7 @@ class RolloutBuffer:
             array[length:] = 0
 
     def _carry(self, holes: "_Holes", absent_next: np.ndarray) -> None:
-        """Moves rows to the next rollout: of slots that are absent, and whose episode goes on."""
+        """Moves rows to the next rollout: those of absent slots whose episode continues."""
         holes.carried = None
         slots = absent_next & (holes.last_rows >= 0)
         if self._overridden == "only" or not slots.any():  # a clone needs no successors

@@ -56,17 +56,16 @@ class DamagedFileError(InvalidInputError):
 
 
 class TrajectoryWriter:
-    """Writes iterations until the folder is full; learning goes on whatever becomes of a file.
+    """Writes iterations until the folder is full; learning continues even if a file fails.
 
-    A file is there as a whole or not at all, also after `kill -9`; a power cut may damage the
-    newest ones. Not thread-safe.
+    A file is complete or absent, even after `kill -9`; a power cut can damage the newest ones. Not
+    thread-safe.
 
     Args:
-      folder: is made with the first file; what lies in it counts, too.
-      max_bytes: of all files together; what would go beyond it is not written, which a warning
-        tells once.
+      folder: created with the first file; files that are already in it count, too.
+      max_bytes: of all files together; what would exceed it is not written, which is logged once.
       learner: client id of the learner, where several write to one folder: its files have other
-        names, and those of others are counted when it starts alone. "": it is the only one.
+        names, and those of others are counted only when it starts. "": it is the only one.
     """
 
     def __init__(self, folder: Path, max_bytes: float, learner: str = ""):
@@ -88,7 +87,7 @@ class TrajectoryWriter:
         return max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
 
     def write(self, iteration: int, rollout: Rollout) -> None:
-        """Writes one; when that fails, as on a full disk, it is left out, which one line tells.
+        """Writes one; if that fails, as on a full disk, it is left out, which is logged once.
 
         Args:
           iteration: names the file; one of that name is replaced.
@@ -128,9 +127,9 @@ class TrajectoryWriter:
 class TrajectoryGatherer:
     """Puts rollouts side by side until they are worth a file; for learners of small batches.
 
-    What is not in a file when the process is killed is lost. A run that goes on writes more files,
-    whatever it learned from since its newest snapshot. `versions` of a file are the oldest of each
-    step, of all its rollouts. Not thread-safe.
+    What is not in a file when the process is killed is lost. A resumed run writes more files,
+    regardless of what it learned from since its newest snapshot. For each step, `versions` of a
+    file are the oldest of all its rollouts. Not thread-safe.
 
     Args:
       writer: writes the files.

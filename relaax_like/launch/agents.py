@@ -53,7 +53,7 @@ class BesideLearner:
     Attributes:
       link: to the learner; not started yet.
       metrics: the agents' recorder.
-      ahead: rollouts that an agent may be ahead of it.
+      ahead: rollouts that an agent can be ahead of the learner.
       max_segment_sec: see `OnlineHelper`.
     """
 
@@ -210,7 +210,7 @@ def make_agent_host(
 
 
 def validate_values(experiment: Experiment, model: Any, values: Sequence[np.ndarray]) -> None:
-    """Compares a snapshot's values with the model that is to act by them.
+    """Checks that a snapshot's values match the model that will act with them.
 
     Raises:
       SnapshotError: they are of another model.

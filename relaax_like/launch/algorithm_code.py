@@ -1,4 +1,4 @@
-"""Calls of an algorithm folder's functions: what they raise is told with file and line."""
+"""Calls of an algorithm folder's functions: their errors are reported with file and line."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`python -m ...`: measures how long an update of a run takes with so many threads.
+"""`python -m ...`: measures how long an update of a run takes with a number of threads.
 
 Its arguments are the run's config.yaml and the number of threads. The last line that it prints is
 the seconds of one minibatch. TensorFlow's threads can be set once only, so each number needs a

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class BaseTrainer(abc.ABC):
-    """Trains an experiment in this process; a subclass says on what, in `train`.
+    """Trains an experiment in this process; a subclass defines on what, in `train`.
 
         class Trainer(BaseTrainer):
             def train(self, server, stop):
@@ -56,14 +56,14 @@ class BaseTrainer(abc.ABC):
 
         status = Trainer(experiment).run(Shutdown())
 
-    What all have: the run's folder, the parameter server in this process, curves, progress and
-    summary; target and budget, signals, snapshots and the exit status. An algorithm's folder may
-    have its own, in `trainer.py`; `relaax train` uses it.
+    All trainers share: the run's folder, the parameter server in this process, curves, progress and
+    summary; target and budget, signals, snapshots and the exit status. An algorithm's folder can
+    have its own trainer, in `trainer.py`; `relaax train` uses it.
 
     Attributes:
       experiment: what is trained.
       status: of the parameter server at the end of `run`; None before.
-      began: `time.perf_counter()` from which the time to start is counted.
+      began: `time.perf_counter()` from which the startup time is measured.
 
     Args:
       experiment: as the attribute.
@@ -104,7 +104,7 @@ class BaseTrainer(abc.ABC):
                 server = make_parameter_server(experiment, self._overrides, newest, build)
             serving.append(server)
             with server:
-                # Not before: now nobody else works in the folder.
+                # Not before: now the folder is locked.
                 write_config(experiment)
                 forget_results(experiment)
                 describe_start(experiment, TRAIN)
@@ -128,16 +128,16 @@ class BaseTrainer(abc.ABC):
 
     @abc.abstractmethod
     def train(self, server: ParameterServer, stop: threading.Event) -> None:
-        """Trains until the end; what it returns with is saved.
+        """Trains until the end; the state at its return is saved.
 
-        Called once, in the main thread, unless the run had finished before. It is to return soon
-        after `server.finished` is not empty (target or budget are reached) or `stop` is set (a
-        signal came). It may return earlier: then the run counts as stopped, and can be resumed.
+        Called once, in the main thread, unless the run had already finished. It must return soon
+        after `server.finished` is not empty (target or budget is reached) or `stop` is set (a
+        signal arrived). It can return earlier: then the run counts as stopped, and can be resumed.
 
         Args:
           server: holds weights, optimizers and counts; `InProcessClient(server, name)` is an
             agent's view of it.
-          stop: asks for the end.
+          stop: requests the end.
         """
 
     def make_agents(

@@ -52,7 +52,7 @@ def _open(path: Path) -> IO[str]:
 
 
 def _make_events(trace: ProcessTrace, number: int, zero: int) -> Iterator[str]:
-    """Yields a process's events as JSON. Its number stands for the pid: machines may share one."""
+    """Yields a process's events as JSON. Its number replaces the pid, which is not unique."""
     label = " ".join(part for part in (trace.role, trace.name, f"(pid {trace.pid})") if part)
     yield _make_metadata("process_name", number, 0, name=label)
     yield _make_metadata("process_sort_index", number, 0, sort_index=number)

@@ -23,7 +23,7 @@ class RunSummary:
       steps: environment steps so far.
       mean_return: of the last `episodes` training episodes.
       episodes: `learner.target_episodes` of the run, or fewer where it had no more.
-      best: largest mean return over so many episodes.
+      best: largest mean return over that many episodes.
       target_steps: environment steps until that mean was at least the target.
       target_sec: seconds until then, since the run began.
       steps_per_sec: environment steps per second, from the first episodes on.
@@ -77,7 +77,7 @@ def summarize_run(run: Run, target: float | None) -> RunSummary:
 
 
 def find_mean_returns(run: Run, window: int) -> Curve:
-    """Returns the mean return over whole windows of episodes; without points where there are none.
+    """Returns the mean return over complete windows of episodes; no points if there are none.
 
     Args:
       run: the run.

@@ -52,11 +52,11 @@ if TYPE_CHECKING:  # They import TensorFlow.
 
 Outcome = Literal["passed", "failed", "not applicable"]
 
-# An experiment of the folder that names a task which its algorithm is to learn in time.
+# An experiment of the folder that names a task which its algorithm must learn in time.
 TASK_NAME = "check.yaml"
 LEARN_SEC = 30.0
 _SLOTS, _OPEN_COLUMNS, _OPEN_STEPS = 5, 4, 8
-# Of the bandit, and the part of its best return that is to be reached.
+# Of the bandit, and the part of its best return that must be reached.
 _BANDIT_SLOTS, _BANDIT_EPISODES, _PASSES_AT = 8, 100, 0.8
 _RELATIVE, _ABSOLUTE = 1e-5, 1e-6
 # Rows that are not valid behind each column.

@@ -27,7 +27,7 @@ from relaax_like.parameter_server.parameter_server import ParameterServer
 
 logger = logging.getLogger(__name__)
 
-# So long nobody wonders why no episode ends.
+# After this long without an ended episode, a warning is logged.
 _PATIENCE_SEC = 60.0
 
 
@@ -60,7 +60,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Video:
-    """A wish: the file, and how many episodes it is to show."""
+    """A video to record: the file, and the number of episodes that it shows."""
 
     path: Path
     episodes: int = 1
@@ -102,7 +102,7 @@ def evaluate_snapshot(
 
 
 def _film(experiment: Experiment, server: ParameterServer, video: Video) -> str:
-    """Plays one slot into a video; tells what is in it."""
+    """Records a video of one slot; returns a description of its content."""
     if experiment.environment is not None:  # else open_slots says what is missing
         one = experiment.environment.model_copy(update={"slots": 1})
         experiment = replace(experiment, environment=one)
@@ -140,7 +140,7 @@ def play_greedy(
 ) -> list[SlotEpisode]:
     """Plays fresh episodes with agents that exploit.
 
-    Each slot plays as many: the first so many to end, of all slots together, would be short ones.
+    Each slot plays equally many: the first to end, of all slots together, would be short ones.
 
     Args:
       experiment: names random beginnings and the step limit.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # It imports TensorFlow.
 ONNX_FILE, SAVED_MODEL = "policy.onnx", "saved_model"
 _ROWS = 1_000
 # Largest difference, as a part of the largest number of its row where that is above 1; and largest
-# share of other actions, as where two are equally good but for rounding.
+# share of other actions, as where two are equally good except for rounding.
 _TOLERANCE = 1e-5
 _OTHER_ACTIONS = 1e-3
 

@@ -18,18 +18,18 @@ _POLL_SEC = 0.05
 
 
 class Guardian:
-    """The Manager's end: tells which processes there are. A context manager.
+    """The Manager's end: reports which processes exist. A context manager.
 
         with Guardian(term_sec=6.0) as guardian:
             guardian.add(process.pid)
             ...
             guardian.remove(process.pid)
 
-    Leaving ends it; what is still there then is ended, too. For processes that lead a group of
-    their own. Used by one thread.
+    Leaving the context ends it, and all processes that still exist. For processes that lead their
+    own process group. Used by one thread.
 
     Args:
-      term_sec: what has not ended so long after its SIGTERM is killed.
+      term_sec: a process that has not ended this long after its SIGTERM is killed.
     """
 
     def __init__(self, term_sec: float):
@@ -60,7 +60,7 @@ class Guardian:
 
     def _write(self, number: int) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # somebody has killed it: the run goes on
+        with contextlib.suppress(BrokenPipeError):  # somebody has killed it: the run continues
             self._process.stdin.write(f"{number}\n".encode())
 
 
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def end_groups(pids: Iterable[int], term_sec: float) -> None:
-    """Ends the leaders of groups in order, and kills what is left of the groups."""
+    """Terminates the leaders of groups, and kills what is left of the groups."""
     left = set(pids)
     for pid in left:
         _send(pid, signal.SIGTERM)

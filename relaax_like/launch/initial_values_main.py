@@ -23,7 +23,7 @@ from relaax_like.wire.errors import ConfigError, RelaaxError
 
 def main() -> int:
     """Takes the YAML file, overrides, and the path of the .npz to write; see `--help`."""
-    # A signal may have ended the parameter server just when it had started this process.
+    # A signal might have ended the parameter server just after it started this process.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     setup_logging("WARNING")
     arguments = _parse_arguments()

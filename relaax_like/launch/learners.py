@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # Most of them import TensorFlow.
 logger = logging.getLogger(__name__)
 
 MakeClient = Callable[[str], ParameterServerClient]
-# Rollouts of one slot that may wait where the size of an iteration is left open.
+# Rollouts of one slot that can wait where the size of an iteration is left open.
 _OPEN_CAPACITY = 256
 
 
@@ -142,7 +142,7 @@ def make_iteration_learners(
     """Loads TensorFlow, and makes the learner of each task of a run that learns in its server.
 
     Returns:
-      Task -> its learner. The learners of several tasks share the run's lease, and may run in
+      Task -> its learner. The learners of several tasks share the run's lease, and can run in
       different threads.
 
     Raises:
@@ -251,7 +251,7 @@ def _refuse_for_several_tasks(experiment: Experiment, module: Any, count: int) -
 
 
 def _make_collector(experiment: Experiment, plan: OnPolicy | Episodes) -> Collector:
-    # Any client's rollout finds room as soon as all whole iterations have been taken.
+    # Any client's rollout finds room as soon as all complete iterations have been taken.
     largest = plan.columns + experiment.rlx_server.max_slots_per_client
     capacity = max(4 * plan.columns, largest, _OPEN_CAPACITY if plan.max_columns else 0)
     return make_collector(plan, capacity, _make_data_handler(experiment))
@@ -320,7 +320,7 @@ def _make_publishing_loop(
 
 
 def validate_recordings(experiment: Experiment, files: Sequence[Path]) -> None:
-    """Reads all files that a run is to learn from, and compares them with its settings.
+    """Reads all files that a run will learn from, and compares them with its settings.
 
     Raises:
       ConfigError: see `validate_files`; or the algorithm cannot learn from files.
@@ -509,7 +509,7 @@ def _make_hooked_learner(experiment: Experiment, metrics: Metrics) -> "BaseLearn
     """Makes the learner of agents in the same process, or in the rlx server.
 
     Raises:
-      ConfigError: it is to write or load checkpoints, which the parameter server does.
+      ConfigError: a hook writes or loads checkpoints, which the parameter server does.
     """
     hooks = make_base_learner_config({"hook": _make_hooks(experiment.learner)}).hook
     for name, hook in hooks.items():

@@ -28,7 +28,7 @@ from relaax_like.launch.process import Shutdown
 from relaax_like.launch.progress import log_progress
 
 _TABLE_INTERVAL_SEC = 1.0
-# Groups of curves in the table, and how many lines each may take.
+# Groups of curves in the table, and the most lines that the optimizer's can take.
 _OPTIMIZER, _TIME = "Optimizer/", "Time/"
 _MAX_ROWS = 14
 # `Time/NAME Time` are seconds of one iteration.
@@ -141,7 +141,7 @@ class TableProgress(Progress):
         self._newest = newest
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True)
-        # Of whoever writes: a line above the table must know how tall it is when it is written.
+        # Held by each writer: a line above the table depends on how tall the table is just then.
         self._lock = threading.RLock()
         self._stack = contextlib.ExitStack()
 
@@ -230,13 +230,13 @@ class TableProgress(Progress):
 def open_progress(
     mode: LogMode, experiment: Experiment, newest: NewestScalars, shutdown: Shutdown
 ) -> Iterator[Progress]:
-    """Chooses how the progress is shown, and puts the terminal in order afterwards.
+    """Chooses how the progress is shown, and restores the terminal afterwards.
 
     Args:
-      mode: what the user wants.
+      mode: the user's choice.
       experiment: what is trained.
       newest: the recorder of the run.
-      shutdown: its second signal ends the process at once; the terminal is put in order even then.
+      shutdown: its second signal ends the process at once; the terminal is restored even then.
     """
     interval_sec = experiment.parameter_server.progress_interval_sec
     if mode is LogMode.JSON:

@@ -33,7 +33,7 @@ from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
 
-# How often an agent that waits looks whether it is to stop.
+# How often a waiting agent checks whether it must stop.
 _READY_POLL_SEC = 0.2
 
 
@@ -139,7 +139,7 @@ class LocalAgents:
         return self._stop is not None and self._stop.is_set()
 
     def take_state(self) -> dict[str, Any] | None:
-        """Takes away what agents of another process need to go on, after the last `step`.
+        """Removes and returns what agents in another process need to resume, after the last `step`.
 
         Returns:
           Arrays and JSON types, nested; None: a rollout is being learned from, or these are not
@@ -154,9 +154,9 @@ class LocalAgents:
         return {"agents": taken, "tasks": host.take_state(), "episodes": self._meter.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `take_state` returned, with `go_on`; before the first `step`.
+        """Resumes from what `take_state` returned, before the first `step`; call `go_on` next.
 
-        It can also be given back to the agents that it was taken from.
+        The state can also be given back to the agents that it was taken from.
         """
         agents, host = self._agents, self._host
         assert isinstance(agents, BatchSlots)

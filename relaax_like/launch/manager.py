@@ -61,7 +61,7 @@ class _Supervised:
 
     @property
     def plays(self) -> bool:
-        """Whether it is an environment that has not ended for good."""
+        """Whether it is an environment that has not ended permanently."""
         return self.is_environment and not self.done and not self.given_up
 
 
@@ -77,7 +77,7 @@ class Manager:
     Args:
       topology: what to run.
       write_line: takes each output line with its process's name; the default prints.
-      term_sec: what has not ended so long after its SIGTERM is killed.
+      term_sec: a process that has not ended this long after its SIGTERM is killed.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class Manager:
         self._check_alone(now)
 
     def _check_alone(self, now: float) -> None:
-        """Ends all when nobody has been playing for long."""
+        """Ends all processes when no environment has been playing for a long time."""
         environments = [s for s in self._supervised if s.is_environment]
         is_alone = environments and not any(s.plays or s.others for s in self._supervised)
         if not is_alone:

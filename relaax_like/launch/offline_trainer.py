@@ -16,10 +16,10 @@ from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 
 class OfflineTrainer(BaseTrainer):
-    """Goes through the files of `learner.offline`, until so many steps have been learned from.
+    """Learns from the files of `learner.offline`, until the budget of steps is reached.
 
     `global_t` counts the steps of the files, as often as each was learned from. A run that was
-    stopped goes on with the file that would have come next.
+    stopped resumes with the file that would have been next.
 
     Args:
       experiment: with `learner.offline`.
@@ -27,8 +27,8 @@ class OfflineTrainer(BaseTrainer):
       log: see `BaseTrainer`.
 
     Raises:
-      ConfigError: there are no such files; some are damaged, or do not fit the algorithm's
-        settings; or the environment of the tests does not.
+      ConfigError: there are no such files; some are damaged, or do not match the algorithm's
+        settings; or the test environment does not match them.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ _MAX_FAILED = 3
 
 
 class OnlineTester:
-    """Plays with values at hand, in environments of its own; the run's are not disturbed.
+    """Plays with given values, in its own environments; the run's are not disturbed.
 
         with OnlineTester(experiment) as tester:
             returns, lengths = tester.test(values, version, episodes=10)
@@ -77,7 +77,7 @@ class OnlineTester:
         return np.array([e.score for e in played]), np.array([e.length for e in played])
 
     def close(self) -> None:
-        """Closes the environments; may be called twice."""
+        """Closes the environments. Idempotent."""
         self._stack.close()
         self._parts = None
 
@@ -124,20 +124,20 @@ class BestReturn:
 
 
 class TestHook(LearnerHook):
-    """Has the policy tested now and then, and a snapshot kept where it is the best.
+    """Tests the policy periodically, and keeps a snapshot when it is the best.
 
-    That is every so many iterations, and in the one after the training's mean return was the best
-    so far; see `BestReturn`.
+    Tests every `every` iterations, and in the iteration after the training's mean return was the
+    best so far; see `BestReturn`.
 
     Args:
       tester: plays.
       policy: has `get_values()`.
       publisher: keeps snapshots and curves.
-      every: iterations between two tests; the first is after so many.
+      every: iterations between two tests, and before the first.
       episodes: in one test.
     """
 
-    __test__ = False  # for pytest: this is none
+    __test__ = False  # for pytest: this is not a test
 
     def __init__(
         self, tester: OnlineTester, policy: Any, publisher: Publisher, every: int, episodes: int
@@ -167,18 +167,18 @@ class TestHook(LearnerHook):
 
 
 class VersionTests:
-    """Tests a parameter server's values now and then, and keeps a snapshot where they are the best.
+    """Tests a parameter server's values periodically, and keeps a snapshot when they are the best.
 
         with VersionTests(experiment, server):
             ...  # serve until the end
 
-    That is every `learner.eval_freq` versions, and when the training's mean return was the best so
-    far; see `BestReturn`. A thread plays beside what the process serves, with the values of the
-    moment in which a test begins. After each test it waits for as long as the test took: what
-    becomes due meanwhile begins then.
+    Tests every `learner.eval_freq` versions, and when the training's mean return was the best so
+    far; see `BestReturn`. A thread plays while the process serves, with the values that are current
+    when a test begins. After each test it waits for as long as the test took: a test that becomes
+    due meanwhile begins then.
 
-    A test that fails is told by a line, and the next one is tried; after three in a row there are
-    no more.
+    A failed test is logged, and the next one is tried; after three failures in a row there are no
+    more tests.
 
     Args:
       experiment: what is tested; see `make_version_tests`.
@@ -197,9 +197,9 @@ class VersionTests:
         self._thread = threading.Thread(target=self._run, name="tests", daemon=True)
 
     def close(self) -> None:
-        """Breaks off the test that is played; may be called twice.
+        """Aborts the test in progress. Idempotent.
 
-        An environment that does not answer is not waited for: a test that ends later changes
+        Does not wait for an environment that does not answer: a test that ends later changes
         nothing.
         """
         self._closing.set()
@@ -226,7 +226,7 @@ class VersionTests:
             try:
                 self._server.save_judged(self._judge)
                 failed = 0
-            except SnapshotError as error:  # it was played; the disk may have room next time
+            except SnapshotError as error:  # it was played; the disk might have room next time
                 logger.error("%s; training continues", error)
             except Exception as error:
                 failed += 1
@@ -258,10 +258,10 @@ class VersionTests:
 
 
 def make_version_tests(experiment: Experiment, server: ParameterServer) -> VersionTests:
-    """Makes what tests the values that learners beside their agents make.
+    """Makes the tests of the values that learners beside their agents make.
 
     Raises:
-      ConfigError: nobody can play, or not here.
+      ConfigError: nothing can be played, or not in this process.
       InvalidInputError: the algorithm cannot use the environment's spaces.
     """
     require_environment(experiment)

@@ -65,14 +65,14 @@ if TYPE_CHECKING:  # It imports TensorFlow.
 
 logger = logging.getLogger(__name__)
 
-# After the end, agents have this long to ask once more and hear of it.
+# After the end, agents have this long to ask once more and be notified.
 _FINISH_GRACE_SEC = 3.0
-# Longest rollout that may come to a learner in this process.
+# Largest rollout that a learner in this process accepts.
 _MAX_ROLLOUT_BYTES = 1 << 30
-# When all agents have heard: until they have told their environments, and reported their last
+# Once all agents are notified: time for them to notify their environments and to report their last
 # steps, since the newest such report.
 _TOLD_SEC = 0.5
-# For a step that an environment was in the middle of when its agent heard.
+# For a step that an environment was in the middle of when its agent was notified.
 _LAST_STEPS_SEC = 5.0
 _LAST_STEPS_POLL_SEC = 0.02
 # Between attempts to save the trained weights, when the disk is full or the folder unwritable.
@@ -130,7 +130,7 @@ def make_parameter_server(
             journal=PushJournal(
                 settings.checkpoint_dir / "journal",
                 manifest.fingerprint,
-                # A learner in the server publishes whole versions: there is nothing to replay.
+                # A learner in the server publishes complete versions: there is nothing to replay.
                 enabled=settings.durability == "journal" and not publishes,
                 strict=settings.journal_strict,
                 max_bytes_per_sec=1e6 * settings.journal_max_mb_per_sec,
@@ -194,7 +194,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             experiment, security, shutdown, lambda: reporter.report(Event.READY)
         )
         if spaces is None:
-            end_now(shutdown.exit_status)  # TensorFlow may be being loaded
+            end_now(shutdown.exit_status)  # TensorFlow might still be loading
         experiment, found = add_spaces(experiment, *spaces)
         overrides = [*overrides, *found]
     serving: list[ParameterServer] = []
@@ -248,7 +248,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             _wait_last_steps(server, services, shutdown)
         if services is not None:
             services.stop()  # ends their streams, which would use up the grace
-        # Whatever becomes of the calls: what was learned is to be saved.
+        # Whatever happens to the calls, what was learned must be saved.
         grpc_server.stop(grace=1.0).wait(_CALLS_SEC)
     print_summary(experiment, server.status())
     write_results(experiment, server.status())

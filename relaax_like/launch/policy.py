@@ -145,7 +145,7 @@ class Policy:
         if agents is not None and slots == before:
             return agents
         if agents is not None:
-            # Plain agents may remember anything.
+            # Plain agents can remember anything.
             remembers = agents.remembers if isinstance(agents, BatchSlots) else True
             if remembers and not self._ended.all():
                 raise InvalidInputError(

@@ -31,12 +31,12 @@ TRACE_FOLDER = "trace"
 _DESCRIPTORS = 65_536
 EXIT_ERROR = 1
 EXIT_USAGE = 2
-# Nobody reads standard output any more, as under `| head`: what a shell says of who died of it.
+# Nobody reads standard output any more, as with `| head`: the status that a shell reports then.
 EXIT_OUTPUT_CLOSED = 128 + signal.SIGPIPE
 
 
 class OutputHandler(logging.StreamHandler[TextIO]):
-    """Writes log lines; where nobody reads them any more, it drops them, and tells so.
+    """Writes log lines; when nobody reads them any more, drops them and calls `on_closed`.
 
     Attributes:
       on_closed: is called for each line that is dropped; in any thread.
@@ -62,7 +62,7 @@ def setup_logging(level: str, stream: TextIO | None = None, with_time: bool = Tr
     Args:
       level: of the lines that are written.
       stream: where to; None: standard output.
-      with_time: False: whoever reads them adds the time.
+      with_time: False: the reader of the lines adds the time.
     """
     # TensorFlow's own messages, in the processes that load it.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -113,7 +113,7 @@ def clear_traces(experiment: Experiment) -> None:
 
 
 class _HiddenStderr:
-    """Standard error goes nowhere while at least one thread wants that."""
+    """Discards standard error while at least one thread requests it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -143,12 +143,12 @@ _hidden_stderr = _HiddenStderr()
 
 @contextlib.contextmanager
 def without_native_stderr() -> Iterator[None]:
-    """Hides what native code writes to standard error: TensorFlow greets before one can forbid it.
+    """Hides what native code writes to standard error: TensorFlow writes before it can be disabled.
 
-    Python's own errors are exceptions and come through. Several threads may do so at once.
+    Python's own errors are exceptions and are not hidden. Several threads can do so at once.
 
     Raises:
-      ConfigError: a library is missing that an extra brings.
+      ConfigError: a library is missing that an extra installs.
     """
     _hidden_stderr.begin()
     try:
@@ -170,11 +170,11 @@ _LOOK_SEC = 0.05
 
 
 class SignalEvent(threading.Event):
-    """An event that a signal handler may set in any instant; it is never cleared.
+    """An event that a signal handler can set at any moment; it is never cleared.
 
-    `threading.Event.set` takes a lock. Where the handler interrupts the thread that holds it, as
-    one that waits for the event does now and then, both would wait for ever. This one has no lock:
-    who waits looks twenty times a second.
+    `threading.Event.set` takes a lock. If the handler interrupts the thread that holds it, as a
+    thread that waits for the event sometimes does, both would wait forever. This class has no lock:
+    a waiter polls twenty times a second.
     """
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ class SignalEvent(threading.Event):
         self._happened = True
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until it is set, or so many seconds have passed; tells whether it is."""
+        """Waits until it is set, or `timeout` seconds have passed; returns whether it is set."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._happened:
             left = _LOOK_SEC if deadline is None else deadline - time.monotonic()
@@ -210,7 +210,7 @@ class Shutdown:
         shutdown.requested.wait()
 
     Attributes:
-      requested: set when the process is to end.
+      requested: set when the process must end.
       exit_status: 128 + signal number after a signal, else 0.
     """
 
@@ -233,13 +233,13 @@ class Shutdown:
                 callback()
 
     def end_with_output(self) -> None:
-        """Asks the process to end, too, when nobody reads its log any more, as under `| head`."""
+        """Also requests the end when nobody reads the process's log any more, as with `| head`."""
         for handler in logging.getLogger().handlers:
             if isinstance(handler, OutputHandler):
                 handler.on_closed = self.note_output_closed
 
     def note_output_closed(self) -> None:
-        """Asks the process to end, as nobody reads what it prints; from any thread."""
+        """Requests the end, as nobody reads what the process prints; from any thread."""
         self.request(EXIT_OUTPUT_CLOSED)
 
     def on_request(self, callback: Callable[[], None]) -> None:
@@ -301,7 +301,7 @@ def validate_port_free(address: Address, flag: str) -> None:
 
 
 def end_now(exit_status: int) -> NoReturn:
-    """Ends the process without waiting for its threads, which may be busy for long."""
+    """Ends the process without waiting for its threads, which might be busy for a long time."""
     logging.shutdown()
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.flush()
@@ -309,9 +309,9 @@ def end_now(exit_status: int) -> NoReturn:
 
 
 def keep_what_is_loaded() -> None:
-    """Has the garbage collector pass over all that is there now; for when serving begins.
+    """Excludes all current objects from garbage collection; call it when serving begins.
 
-    A full collection would go through every library, which takes 60 ms with numba, and nobody is
+    A full collection would scan every library, which takes 60 ms with numba, and no request is
     answered meanwhile.
     """
     gc.collect()
@@ -319,9 +319,9 @@ def keep_what_is_loaded() -> None:
 
 
 def raise_descriptor_limit() -> None:
-    """Lets a server have as many files and connections as it may: each client takes one or two.
+    """Raises the limit of open files and connections: each client of a server takes one or two.
 
-    The usual limit, 1 024, is that of programs that use select(2).
+    The usual limit, 1 024, is meant for programs that use select(2).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
@@ -332,7 +332,7 @@ def raise_descriptor_limit() -> None:
 def run_main(main: Callable[[], int]) -> None:
     """Runs a command and exits with its status; users' mistakes are one line, not a stack trace.
 
-    Where nobody reads what it prints, as under `| head -1`, it ends silently, with status 141.
+    If nobody reads what it prints, as with `| head -1`, it ends silently, with status 141.
     """
     try:
         status = main()

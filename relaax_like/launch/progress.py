@@ -105,7 +105,7 @@ class _ReturnCurves:
 
 
 def print_summary(experiment: Experiment, status: Status, serves: bool = True) -> None:
-    """Tells how the training ended and what lies where; see `format_progress`."""
+    """Logs how the training ended and where its files are; see `format_progress`."""
     settings = experiment.parameter_server
     logger.info("%s", f"finished: {status.finished}" if status.finished else "stopped")
     episodes = f"; {status.episodes} episodes" if status.episodes else ""

@@ -60,7 +60,7 @@ from relaax_like.wire.spaces import RunSpaces
 
 logger = logging.getLogger(__name__)
 
-# A client that says hello while there is no parameter server is asked to come back.
+# A client whose hello arrives while there is no parameter server is asked to retry later.
 _HELLO_WAIT_SEC = 5.0
 _POLL_SEC = 1.0
 _REPORT_SEC = 2.0
@@ -76,14 +76,14 @@ def make_rlx_server(
     exploit: bool = False,
     on_session: Callable[[Session], None] = lambda session: None,
 ) -> RlxServer:
-    """Puts the server together; nothing is bound yet.
+    """Assembles the server; nothing is bound yet.
 
     Args:
       settings: of the server.
       host: makes the agents.
       metrics: where latencies go.
-      security: what clients must show; None: nothing.
-      reporter: tells `relaax run` about clients; None: nobody is told.
+      security: what clients must present; None: nothing.
+      reporter: reports clients to `relaax run`; None: no reports.
       exploit: see `Session`.
       on_session: called with each new session, before its first message.
     """
@@ -129,7 +129,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
     settings = experiment.rlx_server
     use_compile_cache(experiment.compile_cache)
     reporter = Reporter.from_environment()
-    chaos.from_environment()  # a mistake in it is told here, and not by the first agent
+    chaos.from_environment()  # a mistake in it is reported here, and not by the first agent
     shutdown = Shutdown()
     validate_exposure(settings.bind, experiment.security)
     security = make_server_security(experiment)
@@ -308,7 +308,7 @@ def _wait_for_learner(
 
 
 def _report_clients(server: RlxServer, link: Link, shutdown: Shutdown) -> None:
-    """Tells the parameter server about the clients until this process ends, for `relaax status`."""
+    """Reports the clients to the parameter server until this process ends, for `relaax status`."""
     server_id = make_client_id("rlx")
     while not shutdown.requested.is_set():
         time.sleep(_REPORT_SEC)

@@ -40,7 +40,7 @@ def make_topology(
     arguments = ["--config", str(experiment.file)]
     for override in overrides:
         arguments += ["--set", override]
-    # Absolute: an environment's program may change its folder.
+    # Absolute: an environment's program can change its working directory.
     folder = str((experiment.run_dir / TRACE_FOLDER).absolute())
     env = {tracing.ENVIRONMENT_VARIABLE: folder} if trace else {}
     servers = [

@@ -76,7 +76,7 @@ def begin_run(experiment: Experiment, force: bool) -> None:
 
 
 def _forget_empty_start(experiment: Experiment) -> None:
-    """Removes what a start has left that came to nothing: the model may be another one now."""
+    """Removes what a start without any progress left behind: the model might have changed."""
     checkpoints = experiment.parameter_server.checkpoint_dir
     if not list_names(checkpoints):
         return
@@ -95,9 +95,9 @@ def validate_not_held(experiment: Experiment) -> None:
 
 
 def find_progress(checkpoints: Path) -> int | None:
-    """Returns the step of a run's newest snapshot; None where nothing has been trained.
+    """Returns the step of a run's newest snapshot; None if nothing has been trained.
 
-    A start that came to nothing leaves a snapshot of step 0, which does not count.
+    A start without any progress leaves a snapshot of step 0, which does not count.
     """
     newest = max(
         ((int(steps), int(version)) for _, steps, version in _split_names(checkpoints)),
@@ -112,7 +112,7 @@ def find_progress(checkpoints: Path) -> int | None:
 
 
 def write_config(experiment: Experiment) -> None:
-    """Writes config.yaml, whole or not at all: other processes of the run may be reading it.
+    """Writes config.yaml atomically: other processes of the run might be reading it.
 
     Raises:
       ConfigError: it cannot be written.
@@ -180,12 +180,12 @@ def write_results(experiment: Experiment, status: Status) -> None:
 
 
 def is_described(experiment: Experiment) -> bool:
-    """Tells whether somebody has already said how the run was started."""
+    """Returns whether it is already recorded how the run was started."""
     return bool(_read_starts(experiment.run_dir / EXPERIMENT_NAME))
 
 
 def read_command(folder: Path) -> str:
-    """Returns how a run was started last: TRAIN, RUN, or SERVERS where nobody has said."""
+    """Returns how a run was started last: TRAIN, RUN, or SERVERS if it is not recorded."""
     starts = _read_starts(folder / EXPERIMENT_NAME)
     return str(starts[-1].get("command", SERVERS)) if starts else SERVERS
 

@@ -58,7 +58,7 @@ class Run:
 
     @property
     def learned_from(self) -> dict[str, Any]:
-        """The settings that decide what is learned, but for the seed."""
+        """The settings that decide what is learned, except the seed."""
         return {key: value for key, value in self.settings.items() if key not in PLACES}
 
 

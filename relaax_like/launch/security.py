@@ -87,7 +87,7 @@ def validate_unprotected(address: Address, settings: SecurityConfig, key: str) -
     """Refuses to show other machines what neither TLS nor a token protects.
 
     Raises:
-      ConfigError: the address is not of this machine alone, and nobody said `insecure`.
+      ConfigError: the address is not local to this machine, and `insecure` is not set.
     """
     if not address.is_loopback and not settings.insecure:
         raise ConfigError(

@@ -1,10 +1,10 @@
-"""What a run in one process leaves behind when it stops, so that it goes on bit for bit.
+"""The state that a run in one process saves when it stops, so that it resumes bit-identically.
 
     RUN/serial.npz
 
-holds, beside the newest snapshot, what no snapshot has: environments, agents, random generators,
-experience that waits, and the environment steps in it that are not counted yet: a run that goes on
-from it counts them. Arrays are entries of their own, all else is JSON; nothing is pickled.
+holds, in addition to the newest snapshot, what no snapshot has: environments, agents, random
+generators, waiting experience, and the environment steps in it that are not counted yet: a run that
+resumes from it counts them. Arrays are separate entries, all else is JSON; nothing is pickled.
 """
 
 import json
@@ -37,15 +37,16 @@ _EPISODES_RESTART = "episodes restart, so results will differ from an uninterrup
 
 
 class SerialState:
-    """Saves the loop of a run in one process, and brings it back.
+    """Saves and restores the loop of a run in one process.
 
         state = SerialState(experiment, server, slots, agents, interactor)
         state.restore()
         interactor.run()
         state.save()
 
-    It belongs to one state of the parameter server: of a run that has gone on since, or has lost
-    its end, it is not used, which a line tells. The same with other environments or sizes.
+    The file belongs to one state of the parameter server: if the run has continued since, or has
+    lost its end, a line is logged and the file is not used. The same applies to other environments
+    or sizes.
 
     Args:
       experiment: names the folder.
@@ -71,7 +72,7 @@ class SerialState:
         self._interactor = interactor
 
     def restore(self) -> bool:
-        """Brings the loop to where it was saved; False: it begins with new episodes."""
+        """Restores the loop to where it was saved; False: it begins with new episodes."""
         if not self._path.exists() and not self._server.version:
             return False  # a new run
         try:
@@ -88,7 +89,7 @@ class SerialState:
         return True
 
     def save(self) -> bool:
-        """Writes the file, after the loop has ended; False: it cannot, which a line tells."""
+        """Writes the file, after the loop has ended; logs why and returns False if it cannot."""
         get_environments = getattr(self._slots, "get_state", None)
         environments = None if get_environments is None else get_environments()
         if environments is None or not self._agents.has_state:
@@ -132,7 +133,7 @@ class SerialState:
         """Reads the state.
 
         Raises:
-          InvalidInputError: there is none that fits; says why.
+          InvalidInputError: there is no matching state; the message has the reason.
         """
         document = read_document(self._path)
         identity = _identify(self._server)
@@ -154,10 +155,10 @@ class SerialState:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Reads a file whole: `format`, `settings`, `server` and `state`, with its arrays in place.
+    """Reads a complete file: `format`, `settings`, `server` and `state`, with its arrays in place.
 
     Raises:
-      InvalidInputError: there is none, or it is damaged.
+      InvalidInputError: there is no file, or it is damaged.
     """
     try:
         arrays = read_arrays(path)
@@ -201,7 +202,7 @@ def _describe_settings(experiment: Experiment) -> dict[str, Any]:
         "columns of an iteration": describe("columns"),
         "environment": None if environment is None else environment.model_dump(mode="json"),
     }
-    # As it comes back from the file.
+    # As it is read from the file.
     return json.loads(json.dumps(settings))
 
 

@@ -1,4 +1,4 @@
-"""`relaax trace`: reads the traces of a run, tells where the time went, and what limits the run."""
+"""`relaax trace`: reads the traces of a run, shows where the time went and what limits the run."""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -19,7 +19,7 @@ class Trainer(BaseTrainer):
     """
 
     def train(self, server: ParameterServer, stop: threading.Event) -> None:
-        """Plays until the end; see `BaseTrainer`. A run that was stopped goes on where it was."""
+        """Plays until the end; see `BaseTrainer`. A run that was stopped resumes where it was."""
         experiment = self.experiment
         if experiment.learner.workers:
             train_with_workers(experiment, server, stop, on_ready=self.note_ready)

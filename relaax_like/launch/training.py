@@ -30,8 +30,8 @@ class TrainingResult:
       run_dir: the run's folder.
       global_t: environment steps of the run.
       mean_return: of the newest `learner.target_episodes` episodes, or fewer; None: there were
-        none, as where nothing is played.
-      finished: what ended the training, target or budget; "": it was stopped, and may be resumed.
+        none, for example because nothing was played.
+      finished: what ended the training, target or budget; "": it was stopped, and can be resumed.
       exit_status: of `relaax train`: 0, or 128 + the number of the signal that stopped it.
     """
 

@@ -62,10 +62,10 @@ class FilmedSlots:
         return self._slots.step(actions)
 
     def close(self) -> None:
-        """Completes the file, which replaces one of its name. May be called twice.
+        """Completes the file, which replaces one of its name. Idempotent.
 
         Raises:
-          ConfigError: it cannot be written; one of its name is as it was.
+          ConfigError: it cannot be written; a file of its name is unchanged.
         """
         writer, self._writer = self._writer, None
         if writer is None:
@@ -157,7 +157,7 @@ def validate_video(path: Path) -> None:
 def _open(path: Path, fps: float) -> Any:
     import imageio.v2
 
-    # Else ffmpeg is forked, not spawned: such a child may be stuck in gRPC before it begins.
+    # Otherwise ffmpeg is forked, not spawned: such a child can hang in gRPC before it begins.
     os.environ.setdefault("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")
     if path.suffix.lower() == ".gif":
         return imageio.v2.get_writer(path, duration=1000 / fps, loop=0)
@@ -166,10 +166,10 @@ def _open(path: Path, fps: float) -> Any:
 
 
 def _validate_whole(path: Path, frames: int) -> None:
-    """Counts a file's frames: ffmpeg does not tell of a disk that is full.
+    """Counts a file's frames: ffmpeg does not report a full disk.
 
     Raises:
-      OSError: there are none, or not all.
+      OSError: some or all are missing.
     """
     if path.suffix.lower() == ".gif":
         return

@@ -97,7 +97,7 @@ def play(
                 )
                 beside = make_beside_learner(experiment, learner, metrics)
             host = make_agent_host(experiment, make_client, client_id=name, beside=beside)
-            # Whoever takes the place of a worker that died plays other episodes.
+            # A worker that replaces a dead one plays other episodes.
             purpose = f"{name} from step {link.status().global_t}"
             slots = ends.enter_context(open_slots(experiment, purpose))
             if beside is not None:
@@ -135,7 +135,7 @@ class _Sampling:
 
 
 class _FirstRollout:
-    """Reports when the first rollout is complete: whoever plays so far is healthy."""
+    """Reports when the first rollout is complete: a worker that plays so far is healthy."""
 
     def __init__(self, config: Any, reporter: Reporter):
         steps = getattr(config, "rollout_steps", 1)

@@ -95,7 +95,7 @@ class BaseLearner:
         learner.start()  # for example in a thread; request_stop() ends it
         learner.close()
 
-    `train`, `start` and the hooks belong to one thread; the properties may be read, and
+    `train`, `start` and the hooks belong to one thread; the properties can be read, and
     `request_stop` called, from any.
 
     Args:
@@ -230,7 +230,7 @@ class BaseLearner:
         )
 
     def close(self) -> None:
-        """Ends `start`, drops the data loader and closes the recorder. May be called twice.
+        """Ends `start`, drops the data loader and closes the recorder. Can be called twice.
 
         It does not wait for `start`: what that still records is lost.
         """
@@ -310,10 +310,10 @@ class BaseLearner:
         self._last_step = last_step
 
     def load_checkpoint(self, path: str | Path) -> None:
-        """Goes on from a checkpoint: policy, `last_iter` and `last_step`.
+        """Resumes from a checkpoint: policy, `last_iter` and `last_step`.
 
         Raises:
-          SnapshotError: there is none, it is damaged or foreign.
+          SnapshotError: there is none, or it is damaged or foreign.
         """
         policy = self._require_policy()
         content = checkpoints.load_checkpoint(Path(path))

@@ -1,7 +1,7 @@
 """Checkpoint files of a learner: `EXP/ckpt/iteration_N.npz`, or another name such as `best.npz`.
 
 A file holds the policy's state as plain arrays, under their names, and how far training had come.
-`numpy.load(path, allow_pickle=False)` reads it, too. It is whole or absent.
+`numpy.load(path, allow_pickle=False)` reads it, too. A file is complete or absent.
 """
 
 import json
@@ -23,7 +23,7 @@ _METADATA = "relaax_learner_checkpoint"
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What a learner needs to go on.
+    """What a learner needs to resume.
 
     Attributes:
       policy: name -> array, of any dtype of `wire.ndarray.DTYPES`.
@@ -37,10 +37,10 @@ class Checkpoint:
 
 
 def checkpoint_path(exp_dir: Path, name: str) -> Path:
-    """Returns where an experiment's checkpoint of that name lies.
+    """Returns the path of an experiment's checkpoint of that name.
 
     Raises:
-      InvalidInputError: a name that is no file name.
+      InvalidInputError: the name is not a file name.
     """
     if not name or Path(name).name != name or name.startswith("."):
         raise InvalidInputError(

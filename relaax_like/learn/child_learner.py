@@ -40,17 +40,17 @@ class ChildLearner:
         child.stop()
 
     A stream ends with the program, and never before. A `RemoteLearner` that opens the next stream
-    starts the program again; what was under way is lost, as it may have been learned from. One that
-    hangs, with work and without an answer for two minutes, is killed.
+    restarts the program; requests in progress are lost, as they might have been learned from. A
+    program that hangs, with work and without an answer for two minutes, is killed.
 
     Args:
-      argv: the program; the number of its control socket is added to it. It is to end when that is
+      argv: the program; the number of its control socket is appended. It must end when that is
         closed.
       environment: variables of the program's environment; None: those of this process.
       on_global_t: called, from another thread, with the newest known environment steps of the run.
       on_failure: called, from another thread, when it ended with a status of `fatal`: it is not
-        started again.
-      fatal: exit statuses with which it would only end again.
+        restarted.
+      fatal: exit statuses after which a restart would end in the same way.
     """
 
     def __init__(

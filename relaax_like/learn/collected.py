@@ -22,7 +22,7 @@ class Collected(Source):
         ticket = source.add(rollout, episodes)
         iteration = source.get(timeout_sec=1.0)
 
-    `conform`, `add`, `add_counts` and `add_sampling` may be called from any thread.
+    `conform`, `add`, `add_counts` and `add_sampling` can be called from any thread.
 
     Args:
       collector: gives iterations.
@@ -180,11 +180,11 @@ class Collected(Source):
 def make_collector(
     plan: OnPolicy | Episodes, capacity: int, data_handler: DataHandler | None = None
 ) -> Collector:
-    """Makes what collects the iterations of a plan.
+    """Returns a collector of the iterations of a plan.
 
     Args:
       plan: of an iteration.
-      capacity: columns that may wait; see `Collector`.
+      capacity: columns that can wait; see `Collector`.
       data_handler: a user's changes; None: none.
     """
     steps, columns = plan.rollout_steps, plan.columns

@@ -85,7 +85,7 @@ class Gradient:
 
 
 class ComputationTask:
-    """Runs one Algorithm for agents that know nothing of TensorFlow.
+    """Runs one Algorithm for agents that do not use TensorFlow.
 
         task = ComputationTask(PolicyGradient(PolicyModel(config)))
         task.set_values(parameter_server.get_values())
@@ -93,15 +93,15 @@ class ComputationTask:
         gradients, costs = task.compute_gradients(...)
         task.set_values(parameter_server.push_pull(gradients))
 
-    Not thread-safe; each agent has its own, or they take turns.
+    Not thread-safe; each agent has its own, or they use it alternately.
 
     Args:
       algorithm: what to predict and learn.
-      compile_in_background: gradients of a shape that comes often get a quicker form,
-        whose compiling takes a second: True goes on meanwhile. When the form is there then depends
-        on the clock, and with it the last digits: not for runs that are to be repeatable.
+      compile_in_background: gradients of a frequent shape get a faster form, whose compilation
+        takes a second: True continues meanwhile. When the form is ready then depends on the clock,
+        and so do the last digits: not for runs that must be repeatable.
       clips: whether gradients are clipped as the algorithm says.
-      task: name of the task, by which the config can have a plan.
+      task: name of the task, for which the config can have a plan.
 
     Attributes:
       name: the argument `task`.
@@ -196,7 +196,7 @@ class ComputationTask:
             "next_inputs": rollout.next_inputs,
             "next_alive": {"alive": next_alive},
             "rewards": self.split_rewards(rollout.rewards),
-            # With the probability under the policy that acted, which may be an older one.
+            # With the probability under the policy that acted, which might be an older one.
             "actions": {**rollout.actions, LOG_PROB: rollout.log_prob},
             "states": rollout.states,
             "extras": extras,
@@ -236,14 +236,14 @@ class ComputationTask:
             )
 
     def get_seen(self) -> list[list[Any]]:
-        """Returns the forms and shapes that have come, and how often: what was compiled for them.
+        """Returns the forms and shapes seen so far, and how often: what was compiled for them.
 
-        A gradient that is compiled for its shape may differ in the last bit from one that is not.
+        A gradient that is compiled for its shape can differ in the last bit from one that is not.
         """
         return [[list(key), count] for key, count in self._seen.items()]
 
     def set_seen(self, seen: Sequence[Sequence[Any]]) -> None:
-        """Has the same shapes compiled as where `get_seen` was called, when they come next."""
+        """Restores `get_seen`: shapes that were compiled then are compiled when they come next."""
         for key, count in seen:
             form, *shapes = key
             self._seen[(form, *map(tuple, shapes))] = min(count, _WORTH_COMPILING - 1)
@@ -325,17 +325,17 @@ class ComputationTask:
         Args:
           inputs: observations at t, by name, `[B, ...]`.
           next_inputs: observations at t + 1.
-          next_alive: `{"alive": [B, 1] float32}`: 1 goes on, 0 terminated, -1 cut off.
-            All arrays but the states may have a time axis before the batch, `[T, B, ...]`, if the
-            algorithm wants whole rollouts.
+          next_alive: `{"alive": [B, 1] float32}`: 1 continues, 0 terminated, -1 cut off.
+            All arrays but the states can have a time axis before the batch, `[T, B, ...]`, if the
+            algorithm needs whole rollouts.
           rewards: by name, `[B, r] float32`.
-          actions: by name, `[B, ...]`; with an entry `log_prob`, `[B] float32`, where the algorithm
-            uses what they had under the policy that acted.
-          next_actions: actions at t + 1, where the algorithm uses them.
-          states: memory at t, where the model has one.
-          next_states: memory at t + 1 of single steps, where an algorithm in FLARE's form is to
-            see another one than its policy's.
-          extras: what no spec names but the algorithm uses, float32, the same first axes.
+          actions: by name, `[B, ...]`; with an entry `log_prob`, `[B] float32`, if the algorithm
+            uses their log-probability under the policy that acted.
+          next_actions: actions at t + 1, if the algorithm uses them.
+          states: memory at t, if the model has one.
+          next_states: memory at t + 1 of single steps, if an algorithm in FLARE's form must see
+            another one than its policy's.
+          extras: arrays that no spec names but the algorithm uses, float32, same first axes.
           global_t: environment steps of the whole run, for schedules.
 
         Returns:
@@ -344,7 +344,7 @@ class ComputationTask:
 
         Raises:
           ConfigError: the algorithm has phases, which one gradient cannot have; or its code fails
-            while it is compiled, as it would each time: names the line.
+            during compilation, as it would each time; names the line.
         """
         if self._algorithm.phases:
             place = describe_place(type(self._algorithm), "phases")

@@ -99,7 +99,7 @@ class AsyncDataLoader(Iterator[Any]):
         return self._collate_fn([item for chunk in chunks for item in chunk])
 
     def stop(self) -> None:
-        """Ends it: a consumer that waits is let go. Returns at once; may be called twice."""
+        """Ends it, and releases a waiting consumer. Returns at once; can be called twice."""
         with self._condition:
             self._stopped = True
             self._ready.clear()
@@ -146,7 +146,7 @@ class AsyncDataLoader(Iterator[Any]):
                     self._condition.notify_all()
 
     def _take_number(self) -> int | None:
-        """Returns the number of the chunk to be fetched next, once it may; None at the end."""
+        """Waits until the next chunk can be fetched; returns its number, or None at the end."""
         with self._condition:
             self._condition.wait_for(
                 lambda: self._stopped or self._next_to_fetch - self._next_to_give < self._max_ahead

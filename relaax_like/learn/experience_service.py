@@ -34,10 +34,10 @@ if TYPE_CHECKING:  # It imports TensorFlow.
 
 logger = logging.getLogger(__name__)
 
-# How long a client's rollout waits for room; then its stream ends, and it may try again.
+# How long a client's rollout waits for room; then its stream ends, and it can retry.
 _ROOM_SEC = 10.0
 _POLL_SEC = 0.5
-# For the iteration at hand; what runs a process may kill it some seconds after its SIGTERM.
+# For the iteration at hand; a supervisor might kill the process some seconds after its SIGTERM.
 _STOP_SEC = 2.0
 # Clients that are remembered; of those with nothing under way, the one that was heard of the
 # longest ago is forgotten first.
@@ -93,14 +93,14 @@ class ExperienceService(ExperienceSink):
     counted again.
 
     Args:
-      make_learner: called in the thread, as it may import TensorFlow.
+      make_learner: called in the thread, as it might import TensorFlow.
       columns: rollouts of one slot, or episodes, in an iteration, at least.
-      max_rollout_bytes: longest serialised rollout that is taken.
+      max_rollout_bytes: longest serialised rollout that is accepted.
       on_failure: called, from the thread, when learning has failed for good; the default logs it.
-      waits: whether agents wait for an iteration that is not complete; else only for complete ones.
+      waits: whether agents wait for an incomplete iteration; else only for complete ones.
       task: its name, for lines of the log; "": the only one, without a name.
-      has_others: whether other tasks of the run learn, too. Then nobody waits for an iteration that
-        is not complete: an agent that waits for one task would keep the others from theirs.
+      has_others: whether other tasks of the run learn, too. Then nobody waits for an incomplete
+        iteration: an agent that waits for one task would keep the others from theirs.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class ExperienceService(ExperienceSink):
         self._learned_columns = 0
         self._version = 0
         self._finished = False
-        self._stopping = False  # no more is taken; there may be news of what was
+        self._stopping = False  # nothing more is accepted; there might be news of earlier requests
         self._stopped = False  # nor is there more news
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
 
@@ -147,9 +147,9 @@ class ExperienceService(ExperienceSink):
         self._thread.start()
 
     def stop(self, timeout_sec: float | None = _STOP_SEC) -> None:
-        """Ends after the iteration at hand, and tells what was not learned from.
+        """Ends after the iteration at hand, and logs what was not learned from.
 
-        Agents do not hear of what is published after `timeout_sec`, if it is. Called again after
+        Agents do not hear of anything that is published after `timeout_sec`. Called again after
         that, it does not wait.
 
         Args:
@@ -224,7 +224,7 @@ class ExperienceService(ExperienceSink):
             return newest
 
     def wake(self) -> None:
-        """Has all who wait look again; see `ExperienceSink`."""
+        """Wakes all waiters so that they re-check their condition; see `ExperienceSink`."""
         with self._changed:
             self._changed.notify_all()
 
@@ -305,7 +305,7 @@ class ExperienceService(ExperienceSink):
         return client
 
     def _release_vain(self) -> None:
-        """Lets those act on who would wait for ever."""
+        """Releases agents that would wait forever."""
         if self._source is None:
             return
         # Those of the iteration that is being learned from are not to come once more: until it is

@@ -35,7 +35,7 @@ class FixedValues(Learner):
         return self._newest.values
 
     def set(self, values: Sequence[np.ndarray], version: int) -> None:
-        """Has agents act with other values from now on; the arrays must not change later."""
+        """Makes agents act with other values from now on; the arrays must not change later."""
         self._newest = LearnerUpdate((), version, self._global_t, "", values)
         self._on_update(self._newest)
 

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _FAILURE_LINE_SEC = 1.0
 _WAIT_SEC = 0.5
-# Columns that may wait: agents send no more than one or two rollouts each.
+# Columns that can wait: agents send no more than one or two rollouts each.
 _UNBOUNDED = 1 << 62
 # Longest wait for the gradient at hand when the process ends.
 _STOP_SEC = 2.0
@@ -45,8 +45,8 @@ class GradientLearner(Learner):
         learner.stop()
 
     Rollouts are collected until they make an iteration of the plan, its gradients are pushed one
-    after another, and the values that come back are handed on. An agent whose rollout does not
-    complete an iteration waits for it, unless those that do not wait cannot complete it either. An
+    after another, and the returned values are handed on. An agent whose rollout does not complete
+    an iteration waits for it, unless the agents that do not wait cannot complete it either. An
     iteration that cannot be learned from is logged and skipped.
 
     An error that each iteration would raise, such as one in the algorithm's code, ends the
@@ -63,8 +63,8 @@ class GradientLearner(Learner):
       learner: has hooks; its policy is set. None: there are none.
       data_handler: a user's changes to rollouts; None: there are none.
       trajectories: keeps what was learned from; None: nothing is kept.
-      has_others: whether agents have other tasks, too. Then none waits for an iteration that is not
-        complete: an agent that waits for one task would keep the others from theirs.
+      has_others: whether agents have other tasks, too. Then none waits for an incomplete iteration:
+        an agent that waits for one task would keep the others from theirs.
       max_lag: see `RequestQueue`.
     """
 
@@ -108,7 +108,7 @@ class GradientLearner(Learner):
             self._sink,
             parameter_server.metrics(),
             curves,
-            records_times=False,  # there may be several: each has a part of the steps
+            records_times=False,  # there can be several: each has a part of the steps
         )
         self._thread = threading.Thread(target=self._run, name="training", daemon=True)
         self._on_update: OnUpdate = lambda learned: None
@@ -152,14 +152,14 @@ class GradientLearner(Learner):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there; see `Learner`."""
+        """Restores a state; see `Learner`."""
         self._task.set_seen(state["seen"])
         self._task.num_gradients = int(state["gradients"])
         self._policy.set_state(state["policy"])
         self._loop.set_state(state["loop"])
 
     def stop(self) -> None:
-        """Ends the training loop after the update at hand; may be called twice.
+        """Ends the training loop after the update at hand; can be called twice.
 
         What was applied of an iteration stays, and its steps are counted with that update.
         """
@@ -194,7 +194,7 @@ class GradientLearner(Learner):
             self._queue.finish()
         with tracing.span("take values"):
             try:
-                # The agents first: they may be waiting.
+                # The agents first: they might be waiting.
                 self._on_update(update)
                 if update.values is not None:
                     self._task.set_values(update.values)

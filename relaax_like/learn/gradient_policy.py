@@ -113,7 +113,7 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
         return {"updates": self._updates, "reward_sums": self.get_sums()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `take_state` returned."""
+        """Restores what `take_state` returned."""
         self._updates = int(state["updates"])
         self.set_sums(state["reward_sums"])
 

@@ -21,24 +21,24 @@ class _Agent:
     held: int = 0
 
     def plays(self, now: float) -> bool:
-        """Tells whether a rollout of it is to come."""
+        """Returns whether a rollout of it is to come."""
         patience = min(max(2 * self.took_sec, _MIN_SILENCE_SEC), _MAX_SILENCE_SEC)
         return not self.held and now - self.heard <= patience
 
 
 class Holding:
-    """Decides whether the agents behind an iteration that is not whole are to wait for it.
+    """Decides whether the agents behind an incomplete iteration wait for it.
 
         holding.add("client-1/agent-3", ticket, columns=8)
         for ticket in holding.find_released(missing_columns): ...   # these agents act on
         holding.release(tickets_that_were_learned_from)
 
-    On-policy learning wants agents to wait until an iteration has been learned from. But when those
-    that do not wait cannot fill it, all who wait would wait for ever: they act on with the same
-    policy. Not thread-safe.
+    On-policy learning needs agents to wait until an iteration has been learned from. But if those
+    that do not wait cannot fill it, the waiting ones would wait forever: they continue with the
+    same policy. Not thread-safe.
 
     Args:
-      waits: False: nobody waits for an iteration that is not whole.
+      waits: False: nobody waits for an incomplete iteration.
       clock: seconds, never going back.
     """
 
@@ -76,10 +76,10 @@ class Holding:
                 agent.heard = now  # from here on it plays
 
     def find_released(self, missing_columns: int) -> list[int]:
-        """Returns the tickets of all who wait, if the others cannot fill the iteration.
+        """Returns the tickets of all waiting agents, if the others cannot fill the iteration.
 
         Args:
-          missing_columns: to a whole one, 1 or more.
+          missing_columns: until it is complete, 1 or more.
         """
         now = self._clock()
         limit = now - _FORGET_SEC

@@ -206,14 +206,14 @@ class LoadCkptHook(LearnerHook):
 
 
 class SaveCkptHook(LearnerHook):
-    """Type `save_ckpt`: writes a checkpoint; the learner of rank 0 alone does.
+    """Type `save_ckpt`: writes a checkpoint; only the learner of rank 0 does.
 
-    One in the middle of a run that cannot be written (disk full) is an error in the log, and
-    training goes on; one after the run raises.
+    If one cannot be written in the middle of a run (disk full), the error is logged, and training
+    continues; after the run, the error is raised.
 
     Args:
       name: see `LearnerHook`; so are priority and position.
-      freq: iterations between two checkpoints; after a run one is always written.
+      freq: iterations between two checkpoints; one is always written after a run.
     """
 
     def __init__(self, name: str, priority: float, *, position: str, freq: int = 1):

@@ -84,7 +84,7 @@ class Source(abc.ABC):
     def take_state(self) -> dict[str, Any]:
         """Returns what the next iteration will be made of, and no delivery contains.
 
-        Steps and episodes in it are counted by whoever restores it, and no longer by this learner.
+        The learner that restores it counts the steps and episodes in it; this one no longer does.
         """
         return {}
 
@@ -321,7 +321,7 @@ class LearnerLoop(Generic[SourceT]):
         return update
 
     def _take(self, update: LearnerUpdate) -> None:
-        """Makes counts follow what was counted, which may differ from what was learned from."""
+        """Makes counts follow what was counted, which can differ from what was learned from."""
         self._newest = update
         self._learner.go_on_from(self._sink.number, update.global_t)
 

@@ -50,10 +50,10 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         self._prenormalizes = self._must_prenormalize()
 
     def load(self, lease: Lease) -> None:
-        """Goes on from what a parameter server holds.
+        """Resumes from what a parameter server holds.
 
         Raises:
-          InvalidInputError: it is of another model or optimizer.
+          InvalidInputError: it belongs to another model or optimizer.
         """
         self._task.set_values(lease.manifest.unpack(lease.values))
         self._set_optimizers(lease.slots, lease.slot_names, lease.steps)
@@ -108,10 +108,10 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         }
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
-        """Goes on from what `state_dict` returned.
+        """Restores what `state_dict` returned.
 
         Raises:
-          InvalidInputError: it is of another model or optimizer.
+          InvalidInputError: it belongs to another model or optimizer.
         """
         known = self._task.export_optimizers()
         self._task.set_values([state[f"value/{name}"] for name in self._names])

@@ -1,4 +1,4 @@
-"""Means of numbers over a second, for the curves: an update may take a millisecond."""
+"""Means of numbers over a second, for the curves: an update can take a millisecond."""
 
 import math
 import time
@@ -44,7 +44,7 @@ class Means:
             self.record(x)
 
     def record(self, x: float | None = None) -> None:
-        """Records the means now, and begins anew."""
+        """Records the means now, and starts over."""
         for name, total in self._sums.items():
             self._metrics.scalar(name, total / self._counts[name], x)
         self._since = time.monotonic()

@@ -22,10 +22,10 @@ _NO_NUMBERS = "OUScMm"
 
 @dataclass(frozen=True)
 class Shown:
-    """What came of some iterations.
+    """Results of some iterations.
 
     Attributes:
-      means: of each number, over the iterations that had it; may be NaN or infinite.
+      means: of each number, over the iterations that had it; can be NaN or infinite.
       histograms: name -> the newest values, `[n] float64`.
     """
 
@@ -49,7 +49,7 @@ class Monitor:
         """Adds the log variables of one iteration.
 
         Raises:
-          InvalidInputError: one is no number; names it. Nothing was added.
+          InvalidInputError: one is not a number; names it. Nothing was added.
         """
         numbers = read_numbers(variables)
         histograms = read_histograms(variables)
@@ -59,7 +59,7 @@ class Monitor:
         self._histograms.update(histograms)
 
     def take(self) -> Shown:
-        """Returns what came since the last call, and begins anew."""
+        """Returns what came since the last call, and starts over."""
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         shown = Shown(means, self._histograms)
         self._sums, self._counts, self._histograms = {}, {}, {}
@@ -67,7 +67,7 @@ class Monitor:
 
 
 def is_histogram(name: str) -> bool:
-    """Tells whether a log variable's distribution is of interest, and no number."""
+    """Returns whether a log variable is shown as a distribution, not as a number."""
     return name.startswith(_HISTOGRAM)
 
 
@@ -75,7 +75,7 @@ def read_numbers(variables: Mapping[str, Any]) -> dict[str, float]:
     """Returns all numbers among log variables, those of `[scalars]NAME` as `NAME/KEY`.
 
     Raises:
-      InvalidInputError: one is no number; names it.
+      InvalidInputError: one is not a number; names it.
     """
     numbers = {}
     for name, value in variables.items():
@@ -104,7 +104,7 @@ def read_histograms(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
     for name, value in variables.items():
         if is_histogram(name):
             key = name.removeprefix(_HISTOGRAM).strip()
-            # A copy: the policy may use its array again.
+            # A copy: the policy might use its array again.
             histograms[key] = _to_array(name, value).flatten()
     return histograms
 

@@ -18,7 +18,7 @@ from relaax_like.wire.errors import ConfigError
 
 
 class Pushing(Sink):
-    """Pushes gradients with what is to be counted, and takes the values that come back.
+    """Pushes gradients with what is to be counted, and takes the values that the server returns.
 
     Args:
       client: the parameter server.

@@ -46,9 +46,9 @@ class RecordedData:
 
 
 class RecordedFiles(Source):
-    """A file is an iteration; all are gone through again and again, each time in another order.
+    """A file is an iteration; all are read again and again, each time in another order.
 
-    The order depends on the seed, the number of files and that of the iteration: a run that goes on
+    The order depends on the seed, the number of files and that of the iteration: a run that resumes
     from a snapshot draws what it would have drawn.
 
     Args:
@@ -139,7 +139,7 @@ def _conform(
 ) -> Rollout:
     """Returns what the model reads, in its types; each slot begins without memory.
 
-    The memory of whoever acted is that of another network.
+    The recorded memory is that of another network.
     """
     memory = {
         name: np.zeros((rollout.slots, *properties["shape"]), np.float32)

@@ -77,29 +77,29 @@ class _UnderWay:
 
 
 class RemoteLearner(Learner):
-    """Sends rollouts to a learner in another process, and takes the values that come back.
+    """Sends rollouts to a learner in another process, and takes the values that it returns.
 
         learner = RemoteLearner(lambda: link.collect_stream("rlx-1", 5.0), "rlx-1")
         learner.connect()
         processor = ComputationDataProcessor(actor, learner, metrics)
 
-    When the stream breaks it is opened again, and what was not received is sent again; agents do
-    not wait for that. While the learner is away, rollouts are discarded and counted; those that it
-    had received and not learned from before a restart are lost, and counted, too. The environment
-    steps of rollouts that were never sent go with the next request.
+    When the stream breaks it is reopened, and what was not received is sent again; agents do not
+    wait for that. While the learner is away, rollouts are discarded and counted; those that it had
+    received but not learned from before a restart are lost, and counted, too. The environment steps
+    of rollouts that were never sent are added to the next request.
 
     Attributes:
-      lost_rollouts: how many those were.
+      lost_rollouts: number of rollouts that were discarded or lost.
 
     Args:
-      open_stream: makes a stream; may wait for the server for some seconds.
+      open_stream: makes a stream; can wait for the server for some seconds.
       client_id: of this process.
       on_global_t: called, from another thread, with the newest known environment steps of the run.
-      on_failure: called, from another thread, when there is no use in trying again.
+      on_failure: called, from another thread, when retrying is useless.
       get_sampling_sec: returns the seconds in which this process has sampled so far, without
         waiting; called by another thread.
-      is_child: the learner is a child of this process, which `open_stream` starts again. Nothing is
-        sent to it again, as it may have pushed a gradient of it.
+      is_child: whether the learner is a child of this process, which `open_stream` restarts.
+        Nothing is sent to it again, as its gradient might already have been pushed.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class RemoteLearner(Learner):
         self._sampling_sec = 0.0  # reported so far; in the sending thread alone
         self._incarnation = time.time_ns()
         self._numbers = itertools.count(1)
-        # Bounded by the agents, of whom each has at most one or two works under way.
+        # Bounded by the agents, each of which has at most one or two requests in progress.
         self._queue: queue.SimpleQueue[LearnRequest | None] = queue.SimpleQueue()
         self._names: Collection[str] | None = None
         self._variables: Sequence[str] | None = None
@@ -131,7 +131,7 @@ class RemoteLearner(Learner):
         self._under_way: dict[int, _UnderWay] = {}  # sequence -> work
         self._uncounted = 0  # environment steps of requests that the learner does not have
         self._heard = 0.0  # monotonic time of the newest answer, or of work for an idle learner
-        self._telling = threading.Lock()  # guards these two; held while agents are told
+        self._telling = threading.Lock()  # guards these two; held while agents are notified
         self._newest: LearnerUpdate | None = None  # all that is known, with the newest values
         self._on_update: OnUpdate | None = None
         # In the receiving thread alone.
@@ -183,7 +183,7 @@ class RemoteLearner(Learner):
         self._queue.put(LearnRequest(0, None, agent=agent, is_leaving=True))
 
     def learner(self, task: str) -> Learner:
-        """Returns this learner for those who share it: when they stop, it goes on."""
+        """Returns a learner for several users: stopping it does not stop this one."""
         return _SharedLearner(self)
 
     @property
@@ -193,7 +193,7 @@ class RemoteLearner(Learner):
             return time.monotonic() - self._heard if self._under_way else 0.0
 
     def stop(self) -> None:
-        """Sends what waits, and ends; may be called twice. Takes some seconds at most."""
+        """Sends what waits, and ends; can be called twice. Takes some seconds at most."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -351,7 +351,7 @@ class RemoteLearner(Learner):
         self._tell(numbers)
 
     def _give_up_unreceived(self) -> None:
-        """Has agents act on whose rollouts the server does not take."""
+        """Gives up the rollouts that the server refuses; their agents keep acting."""
         with self._lock:
             refused = [s for s, work in self._under_way.items() if work.experience is not None]
             works = [self._under_way.pop(sequence) for sequence in refused]

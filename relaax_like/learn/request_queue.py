@@ -29,9 +29,9 @@ class Requests:
 
     Attributes:
       tickets: numbers of the requests.
-      wants_values: whether they are to be counted, and answered with the newest values; else the
-        agents behind them only go on, as their iteration is not complete.
-      error: why their rollouts could not be used; None: there are none.
+      wants_values: whether they are counted, and answered with the newest values; else the agents
+        behind them only continue, as their iteration is not complete.
+      error: why their rollouts could not be used; None: there is no error.
       env_steps: 0.
       mean_version: None.
     """
@@ -44,12 +44,12 @@ class Requests:
 
 
 class RequestQueue(Source):
-    """Collects what agents submit until it makes an iteration, in the order of its arrival.
+    """Collects what agents submit, in the order of its arrival, until it makes an iteration.
 
-    `put` and `end` may be called from any thread.
+    `put` and `end` can be called from any thread.
 
     Args:
-      collector: makes iterations; used by the thread that learns alone.
+      collector: makes iterations; used only by the thread that learns.
       tally: counts the steps and episodes of each request, once.
       holding: knows which agents wait for an iteration that is not complete.
       data_handler: the collector's, to name its code in errors.
@@ -59,7 +59,7 @@ class RequestQueue(Source):
       get_version: returns the version of the values that learn.
 
     Attributes:
-      has_ended: whether everything before `end` was given.
+      has_ended: whether everything before `end` was handed out.
     """
 
     def __init__(

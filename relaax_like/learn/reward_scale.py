@@ -12,21 +12,21 @@ CLIP = 10.0
 
 
 class RewardScale:
-    """Keeps the sum R of each slot's rewards, R = discount R + r, which begins anew with episodes.
+    """Keeps the sum R of each slot's rewards, R = discount R + r, which restarts with each episode.
 
         scale = RewardScale(discount=0.99)
         sums = scale.add(rewards, next_alive, keys)
         moments = moments.merge(Moments.of(sums.ravel()))
         rewards = scale_rewards(rewards, moments)
 
-    Sums go on from one rollout of an agent to its next: a slot is known by its index in a ticket.
-    With one agent, as in one process, that is exact. Rollouts of several agents come in any order;
-    there a rollout may go on from the sum of another slot, which is one of the same task as likely
-    as its own.
+    Sums continue from one rollout of an agent to its next: a slot is known by its index in a
+    ticket. With one agent, as in one process, that is exact. Rollouts of several agents come in any
+    order; there, a rollout can continue the sum of another agent's slot, which is as likely a sum
+    of the task as its own.
 
     Attributes:
-      sums: `[slots] float64`. They are not published: where a run goes on with new episodes, they
-        begin anew, too.
+      sums: `[slots] float64`. They are not published: where a run resumes with new episodes, they
+        restart, too.
     """
 
     def __init__(self, discount: float):
@@ -44,7 +44,7 @@ class RewardScale:
 
         Args:
           rewards: `[T, columns]`.
-          next_alive: `[T, columns]`: 1 goes on, 0 terminated, -1 truncated.
+          next_alive: `[T, columns]`: 1 continues, 0 terminated, -1 truncated.
           keys: `[columns, 2]`: ticket, and index of the column among those of its ticket.
           valid: `[T, columns] bool`, rows that are there; None: all.
 

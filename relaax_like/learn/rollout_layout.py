@@ -111,7 +111,7 @@ def _read_specs(specs: Specs) -> _Specs:
 
 
 def _select(field: str, arrays: Arrays, specs: _Specs, leading: tuple[int, ...]) -> Arrays:
-    """Returns what the specs name; a client may have observed more than the model reads."""
+    """Returns what the specs name; a client can observe more than the model reads."""
     selected = {}
     for name, (shape, dtype) in specs.items():
         if name not in arrays:
@@ -151,7 +151,7 @@ def _conform(field: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dt
 
 
 def _fits(came: np.dtype, wanted: np.dtype) -> bool:
-    """Tells whether numbers of one type may be taken for another."""
+    """Returns whether numbers of one dtype are accepted in place of another."""
     if wanted.kind == "f":
         return came.kind in "fiub"
     return came == wanted or (wanted.kind == came.kind == "i")

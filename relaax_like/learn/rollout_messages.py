@@ -56,7 +56,7 @@ def bytes_to_rollout(data: np.ndarray) -> Rollout:
         raise InvalidInputError("rollout: not a valid Rollout message", "rollout") from None
     observed = (message.inputs, message.next_inputs, message.history)
     for arrays in (*observed, message.actions, message.states, message.extras):
-        # Errors name arrays: a name of a megabyte is not to come back as one.
+        # Errors name arrays: a name of a megabyte must not be returned in one.
         if len(arrays) > _MAX_ARRAYS or max(map(len, arrays), default=0) > _MAX_NAME_LENGTH:
             raise InvalidInputError(
                 f"rollout: {len(arrays)} arrays of one kind, expected at most {_MAX_ARRAYS}, "

@@ -47,7 +47,7 @@ class SerialLearner(Learner):
         return self._loop.take_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there; see `Learner`."""
+        """Restores a state; see `Learner`."""
         self._loop.set_state(state)
 
     def stop(self) -> None:

@@ -30,15 +30,15 @@ class Tasks:
         variables = tasks.get_variables()  # what a run starts from
         client = tasks.make_client("goal", parameter_server)
 
-    Models that share variables get one lock, so that no prediction sees half of a set of
-    values. A gradient may be computed while the other task's values come in: of a mix of two
-    versions, as with any asynchronous learner.
+    Models that share variables get one lock, so that no prediction sees half of a set of values. A
+    gradient can be computed while the other task's values arrive, and then mixes two versions, as
+    with any asynchronous learner.
 
     Attributes:
       algorithms: task -> its Algorithm.
 
     Raises:
-      ConfigError: no task, a name that cannot be part of variables' names, or no Algorithm.
+      ConfigError: no task, a name that cannot be part of variables' names, or not an Algorithm.
     """
 
     def __init__(self, algorithms: Mapping[str, Algorithm]):

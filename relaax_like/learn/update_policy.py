@@ -1,4 +1,4 @@
-"""UpdatePolicy: what one iteration leads to, whoever takes the optimizer steps."""
+"""UpdatePolicy: what one iteration leads to, wherever the optimizer steps are taken."""
 
 import abc
 from collections.abc import Mapping
@@ -43,12 +43,12 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
     """What a BaseLearner trains: an iteration, as the plan says, by the minibatches of a seed.
 
     Which minibatches an update is made of depends on the seed and on the number of updates so far:
-    a run that goes on from a snapshot draws what it would have drawn.
+    a run that resumes from a snapshot draws what it would have drawn.
 
-    Where the plan says so, the first iterations only feed the running statistics of the inputs
-    (`prenormalize_steps`), and each later one feeds them with its last update (`update_norm`): in
-    those the networks see inputs as they were seen when it was acted, and log-probabilities fit.
-    Statistics that a run starts from take the place of the former.
+    If the plan says so, the first iterations only feed the running statistics of the inputs
+    (`prenormalize_steps`), and each later one feeds them with its last update (`update_norm`):
+    until then the networks see inputs as they did when acting, so that log-probabilities match.
+    Statistics that a run starts from replace the former.
 
     Attributes:
       rows: results of each row of the newest iteration, name -> `[T, k]`; {} where there are none.
@@ -110,7 +110,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         return np.zeros(0) if self._reward_scale is None else self._reward_scale.sums.copy()
 
     def set_sums(self, sums: np.ndarray) -> None:
-        """Goes on from what `get_sums` returned."""
+        """Restores what `get_sums` returned."""
         if self._reward_scale is not None:
             self._reward_scale.sums = sums.copy()
 

@@ -46,8 +46,8 @@ class NotFiniteError(RelaaxError):
     """What is to be learned from, or a gradient, has NaN or infinity; the update was not made.
 
     Attributes:
-      metrics: the costs by name, as far as it came to them; those that are not finite tell where it
-        came from.
+      metrics: the costs by name, as far as they were computed; those that are not finite show
+        where it came from.
     """
 
     def __init__(self, message: str, metrics: Mapping[str, float] | None = None):
@@ -251,7 +251,7 @@ class LearningTask(ComputationTask):
             )
 
     def import_optimizers(self, state: OptimizerState) -> None:
-        """Goes on from there: with the same values the next update is the same, bit for bit.
+        """Restores a state: with the same values, the next update is the same, bit for bit.
 
         Raises:
           InvalidInputError: slots of other groups or optimizers; nothing has changed.
@@ -315,7 +315,7 @@ class LearningTask(ComputationTask):
         prepare = self._trace(flat_prepare, [*common, *specs]).get_concrete_function()
         whole_batch = prepare.structured_outputs
         cut = plan_cut(whole_batch, leading_axes, minibatch_of)
-        # Of the batch as it came: `prepare` may know less of a row, such as its next action.
+        # Of the original batch: after `prepare` a row can have less, such as no next action.
         names_of_parts = [(part, name) for part, tensors in batch.items() for name in tensors]
         mask = names_of_parts.index(("extras", MASK)) if MASK in batch.get("extras", {}) else None
         shapes = [

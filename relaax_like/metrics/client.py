@@ -16,7 +16,7 @@ _CALL_TIMEOUT_SEC = 5.0
 _CLOSE_TIMEOUT_SEC = 1.0
 _CONNECT_TIMEOUT_SEC = 1.0
 _CLOSE_CONNECT_TIMEOUT_SEC = 0.3
-# gRPC's own limit is two minutes; a metrics server that is back should not wait for points so long.
+# gRPC's own limit is two minutes, too long to wait for points after a metrics server returned.
 _CHANNEL_OPTIONS = [("grpc.max_reconnect_backoff_ms", 5_000)]
 
 _log = logging.getLogger(__name__)
@@ -39,11 +39,11 @@ class MetricsClient(BufferedMetrics):
         max_queue: int = DEFAULT_MAX_QUEUE,
         security: ClientSecurity | None = None,
     ):
-        """Connects in the background; an absent server is no error.
+        """Connects in the background; an absent server is not an error.
 
         Args:
-          server: an address, or a channel that stays the caller's.
-          global_t: returns the x of points that carry none; must be quick.
+          server: an address, or a channel that the caller keeps and closes.
+          global_t: returns the x of points that carry none; must be fast.
           max_queue: points in memory; more are dropped.
           security: token and certificates for an address; None: no token, in the clear.
 
@@ -60,13 +60,13 @@ class MetricsClient(BufferedMetrics):
         self._start()
 
     def close(self, timeout_sec: float = 2 * _CLOSE_TIMEOUT_SEC + 1.0) -> None:
-        """Sends what is queued, if the server answers quickly, and lets go. May be called twice."""
+        """Sends what is queued, if the server answers quickly, and disconnects. Idempotent."""
         super().close(timeout_sec)
 
     def _consume(self, points: list[Point], closing: bool) -> int:
         batch = points[:_MAX_POINTS_PER_CALL]
-        # Points that were not sent at all are safe to keep; those of a failed call are not, as the
-        # server may have seen them. An empty call tells first whether the server answers.
+        # Points that were never sent are safe to keep; those of a failed call are not, as the
+        # server might have received them. An empty call first checks whether the server answers.
         done = 0
         try:
             self._stub.StoreScalars(

@@ -53,7 +53,7 @@ class EventFileReader:
         self._damaged = False
 
     def read(self) -> Iterator[Event]:
-        """Gives the next events, up to the file's end, or to the first record that is not whole."""
+        """Yields the next events, up to the file's end, or to the first incomplete record."""
         if self._damaged:
             return
         with self._path.open("rb") as file:

@@ -33,9 +33,9 @@ class TensorBoardRecorder(BufferedMetrics):
         with TensorBoardRecorder(metrics_dir, global_t=lambda: store.global_t) as metrics:
             metrics.scalar("episode reward", 17.0)
 
-    Points reach the file about once a second, and survive the process's death from then on. When
-    the disk is full they are dropped and counted, with one line in the log, and recording goes on
-    as soon as there is room. Packing costs about 8 us per point, in the thread.
+    Points reach the file about once a second, and survive the death of the process from then on.
+    When the disk is full, they are dropped and counted, with one line in the log; recording resumes
+    as soon as there is room. Packing takes about 8 us per point, in the thread.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class TensorBoardRecorder(BufferedMetrics):
 
 
 class _EventFile:
-    """An append-only file of records; a record is in it whole or not at all."""
+    """An append-only file of records; each record is complete or absent."""
 
     _count = 0
 

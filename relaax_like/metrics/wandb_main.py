@@ -1,8 +1,8 @@
-"""`python -m ...`: hands the curves of an event file on to Weights & Biases while it grows.
+"""`python -m ...`: forwards the curves of an event file to Weights & Biases while it grows.
 
 The first line of its input is an order in JSON: events (the file), folder, project, group, name and
-config. When its input ends, the file is whole. What it prints is for people; the last line says why
-it failed.
+config. When its input ends, the file is complete. What it prints is for people; the last line says
+why it failed.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _INIT_TIMEOUT_SEC = 30.0
 
 
 def main() -> int:
-    """Hands on until the file is whole; returns the exit status."""
+    """Forwards until the file is complete; returns the exit status."""
     # Nobody else prints there, nor holds it open behind our end.
     says = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

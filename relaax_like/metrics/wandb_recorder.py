@@ -1,7 +1,7 @@
-"""Event files whose curves Weights & Biases gets, too, through a process of its own.
+"""Event files whose curves also go to Weights & Biases, through a separate process.
 
-Not in this one: wandb takes over its exit, opens files where it likes, and may hang for as long as
-its server does.
+Not in this process: wandb takes over the exit, opens files where it likes, and can hang for as long
+as its server does.
 """
 
 import importlib.metadata
@@ -47,14 +47,14 @@ class WandbRun:
 
 
 class WandbRecorder(TensorBoardRecorder):
-    """Records points into an event file, which a child process hands on to W&B.
+    """Records points into an event file, which a child process forwards to W&B.
 
         with WandbRecorder(metrics_dir, run, global_t=lambda: store.global_t) as metrics:
             metrics.scalar("episode reward", 17.0)
 
-    Whatever becomes of the child, this process neither waits nor fails: a warning tells, once, and
+    Whatever happens to the child, recording neither blocks nor fails: one warning is logged, and
     the event file has everything. When this process is killed, the child sends what is in the file,
-    and ends.
+    and exits.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class WandbRecorder(TensorBoardRecorder):
 
         Args:
           directory: see `TensorBoardRecorder`.
-          run: what W&B is to show.
+          run: what W&B shows.
           global_t: see `TensorBoardRecorder`.
           program: the child, as arguments.
 
@@ -128,7 +128,7 @@ class WandbRecorder(TensorBoardRecorder):
             _log.warning("wandb is still uploading; process %d ends when it is done", child.pid)
 
     def _tell(self, data: bytes | None) -> None:
-        """Writes to the child; None: that the file is whole."""
+        """Writes to the child; None: notifies it that the file is complete."""
         assert self._child is not None
         assert self._child.stdin is not None
         try:

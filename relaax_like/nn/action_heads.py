@@ -168,7 +168,7 @@ def actions_to_wire(space: Space, actions: np.ndarray) -> np.ndarray:
         return (actions + space.start).astype(dtype)
     actions = actions.reshape(len(actions), *space.shape).astype(dtype)
     if isinstance(space, Box):
-        # After the cast: a float32 action may lie above a bound in float64 by a rounding error.
+        # After the cast: a float32 action can exceed a bound in float64 by a rounding error.
         if space.low is not None:
             np.maximum(actions, space.low, out=actions, casting="same_kind")
         if space.high is not None:

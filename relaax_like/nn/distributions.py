@@ -311,7 +311,7 @@ class DiagonalGaussian(Distribution):
         return -tf.reduce_sum(0.5 * scaled**2 + self.log_std + 0.5 * LOG_2PI, axis=-1)
 
     def entropy(self) -> tf.Tensor:
-        """Returns sum_i log std_i + (1 + log(2 pi)) / 2; of a density, so it may be negative."""
+        """Returns sum_i log std_i + (1 + log(2 pi)) / 2; of a density, so it can be negative."""
         return tf.reduce_sum(self.log_std + 0.5 * (1.0 + LOG_2PI), axis=-1)
 
     def kl(self, other: Self) -> tf.Tensor:
@@ -325,11 +325,11 @@ class DiagonalGaussian(Distribution):
 class TanhGaussian(Distribution):
     """Normal components squashed into a box: a = low + (high - low) (tanh(u) + 1) / 2.
 
-    `log_prob` finds u from the action's distances to both bounds, which floating point gives
-    exactly, and not from tanh's inverse, which loses them near the bounds:
+    `log_prob` computes u from the action's distances to both bounds, which are exact in floating
+    point, and not by tanh's inverse, which loses them near the bounds:
     u = (log(a - low) - log(high - a)) / 2. A distance counts as at least `BOUND_MARGIN` of the
-    width, so that an action on a bound, where rounding may put one, is a very unlikely one and not
-    an impossible one.
+    width, so that an action on a bound, where rounding can put one, is very unlikely but not
+    impossible.
 
     Args:
       mean: of u, before it is squashed, `[B, d] float32`.
@@ -395,7 +395,7 @@ class TanhGaussian(Distribution):
 
     def _squash(self, u: tf.Tensor) -> tf.Tensor:
         actions = 0.5 * (self._low + self._high) + 0.5 * self._width * tf.tanh(u)
-        # Rounding may leave the box.
+        # Rounding can leave the box.
         return tf.clip_by_value(actions, self._low, self._high)
 
 

@@ -128,7 +128,7 @@ def _is_module(value: object) -> bool:
 def _is_of_tensorflow(value: object, kind: str) -> bool:
     """Returns whether it is, say, a tf.Module; none can be where TensorFlow is not loaded."""
     tensorflow = sys.modules.get("tensorflow")
-    # Another thread may just be importing it.
+    # Another thread might be importing it right now.
     return isinstance(value, getattr(tensorflow, kind, ()))
 
 
@@ -142,7 +142,7 @@ def _walk(module: Any, seen: set[int]) -> Iterator[Any]:
     submodules = []
     for name in sorted(attributes):
         for leaf in _flatten(attributes[name]):
-            # A layer's variable may also lie somewhere as the tf.Variable that it is by now.
+            # A layer's variable can also be stored elsewhere, as the tf.Variable that it is by now.
             key = id(leaf._value if isinstance(leaf, LayerVariable) else leaf)
             if key not in seen:
                 seen.add(key)

@@ -303,7 +303,7 @@ class DiagonalGaussian(Distribution):
         return -0.5 * LOG_2PI * scaled.shape[-1] - np.add.reduce(scaled, axis=-1)
 
     def entropy(self) -> np.ndarray:
-        """Returns sum_i log std_i + (1 + log(2 pi)) / 2; of a density, so it may be negative."""
+        """Returns sum_i log std_i + (1 + log(2 pi)) / 2; of a density, so it can be negative."""
         each = np.broadcast_to(self.log_std, self.mean.shape) + 0.5 * (1 + LOG_2PI)
         return each.sum(axis=-1)
 
@@ -381,7 +381,7 @@ class TanhGaussian(Distribution):
 
     def _squash(self, u: np.ndarray) -> np.ndarray:
         actions = 0.5 * (self._low + self._high) + 0.5 * self._width * np.tanh(u)
-        # Rounding may leave the box.
+        # Rounding can leave the box.
         return _clip(actions, self._low, self._high)
 
 

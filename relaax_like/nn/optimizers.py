@@ -1,7 +1,7 @@
 """Optimizer steps inside compiled graphs: the parameter server's kernels on TensorFlow variables.
 
-Formulas, sources and where epsilon stands are told once, in `config.optimizer` and
-`parameter_server.kernels`; a test holds the two to the same numbers.
+Formulas, sources and the place of epsilon are documented in `config.optimizer` and
+`parameter_server.kernels`; a test checks that both compute the same numbers.
 """
 
 import math

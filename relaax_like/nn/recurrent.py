@@ -72,7 +72,7 @@ class Recurrent(Layer, abc.ABC):
     def unroll(
         self, x: tf.Tensor, state: tf.Tensor, begins: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Takes T steps; tensors only. Has a gradient in x, state and the weights.
+        """Takes T steps; tensors only. Differentiable in x, state and the weights.
 
         Args:
           x: `[T, B, inputs] float32`, T at least 1.

@@ -1,4 +1,4 @@
-"""How many threads TensorFlow may use for one call, in this process."""
+"""How many threads TensorFlow can use for one call, in this process."""
 
 _count = 1
 

@@ -29,7 +29,7 @@ class Target:
 
 
 class Ending:
-    """Notes when the training has ended; once it has, it stays so. Thread-safe.
+    """Notes when the training has ended, which is final. Thread-safe.
 
     Args:
       max_global_step: environment steps after which it ends; None: no limit.
@@ -38,7 +38,7 @@ class Ending:
       max_episodes: training episodes after which it ends; None: no limit.
 
     Attributes:
-      reason: what ended it, or "" while it goes on.
+      reason: what ended it, or "" while it continues.
     """
 
     def __init__(

@@ -45,8 +45,8 @@ def count_start(path: Path) -> int:
     try:
         epoch = int(path.read_text("ascii")) + 1
     except FileNotFoundError:
-        # A new folder may stand for one that is lost: agents that have known it must notice, also
-        # when the server was back within a second.
+        # A new folder might replace a lost one: agents that knew it must notice, even when the
+        # server is back within a second.
         epoch = time.time_ns() // 1_000_000
     except ValueError:
         # Larger than any count of starts, so that it still grows.

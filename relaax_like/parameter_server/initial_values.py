@@ -1,8 +1,7 @@
 """Initial values of a run as an `.npz` file, and the command that makes one.
 
-An algorithm builds its model, for which it may import TensorFlow, in a process of its own; the
-parameter server reads the file. A plain `.npz` of float32 arrays works too: all of it is trainable
-then.
+An algorithm builds its model in a process of its own, as that can import TensorFlow; the parameter
+server reads the file. A plain `.npz` of float32 arrays works too: all of it is trainable then.
 """
 
 import contextlib
@@ -87,7 +86,7 @@ def _write_archive(path: Path, variables: Iterable[Variable]) -> None:
                 entry["follow"] = asdict(variable.follow)
             metadata.append({**entry, "group": variable.group, "kind": variable.kind})
             _write_entry(archive, variable.name, value)
-        # The archive's directory has no checksum of its own: a damaged one may hide entries.
+        # The archive's directory has no checksum of its own: a damaged one might hide entries.
         archive.comment = _METADATA.encode()
         text = json.dumps(metadata).encode()
         _write_entry(archive, _METADATA, np.frombuffer(text, np.uint8))

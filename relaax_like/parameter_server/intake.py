@@ -77,7 +77,7 @@ def validate_counts(counts: Publication | Counts) -> None:
             f"env_steps: {counts.env_steps} published, expected 0 or more", "env_steps"
         )
     for episode in counts.episodes:
-        if not math.isfinite(episode.episode_return):  # the mean return would be NaN for ever
+        if not math.isfinite(episode.episode_return):  # the mean return would be NaN forever
             raise InvalidInputError(
                 f"episodes: return {episode.episode_return} published, expected a finite number",
                 "episodes",
@@ -112,7 +112,7 @@ def _validate_gradient(gradient: np.ndarray, layout: Manifest) -> np.ndarray:
 
 
 def is_empty(push: Push) -> bool:
-    """Tells whether a push has nothing to take effect: somebody only asks for values."""
+    """Returns whether a push has nothing to take effect: somebody only asks for values."""
     return push.gradient is None and not (push.env_steps or push.episodes or push.statistics)
 
 

@@ -1,8 +1,8 @@
-"""The journal: records in the order in which they took effect, each written before it is told.
+"""The journal: records in the order of taking effect, each written before it is acknowledged.
 
-What is in a record is not known here. Bytes that were handed to `write` outlive the process, also
-when it is killed; those that were synced outlive a power cut. After a crash the state is the newest
-snapshot and the records behind it.
+The content of a record is not interpreted here. Bytes that were handed to `write` outlive the
+process, even when it is killed; those that were synced outlive a power cut. After a crash the state
+is the newest snapshot and the records after it.
 """
 
 import errno
@@ -38,7 +38,7 @@ _MAX_BUFFERS = 1024
 
 @dataclass
 class _File:
-    """A segment of the writer; its descriptor is open as long as it may have to be synced."""
+    """A segment of the writer; its descriptor is open as long as it might have to be synced."""
 
     path: Path
     first_index: int
@@ -58,11 +58,11 @@ class Journal:
             ...                                   # write the snapshot
             journal.drop_before(first)
 
-    Records are synced about once a second by a thread; `append` never waits for a sync, nor does a
-    new segment. Without an interval the caller syncs.
+    Records are synced about once a second by a thread; neither `append` nor a new segment waits
+    for a sync. Without an interval the caller syncs.
 
     An append that fails leaves nothing behind, and the next one can succeed. A sync that fails is
-    the end: the kernel may have dropped what it could not write, so nothing can be acknowledged
+    final: the kernel might have dropped what it could not write, so nothing can be acknowledged
     any more.
 
     Attributes:
@@ -80,17 +80,17 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         sync_interval_sec: float | None = SYNC_INTERVAL_SEC,
     ):
-        """Makes the folder where it is missing, or goes on behind the records that it holds.
+        """Creates the folder if it is missing, or continues after the records that it holds.
 
-        Cuts off what a crash left at the end. Where all records are older than `first_index`, a
-        snapshot has them: they are removed, and the journal begins anew. What is there is synced.
+        Truncates what a crash left at the end. If all records are older than `first_index`, a
+        snapshot has them: they are removed, and the journal starts over. What is there is synced.
 
         Args:
-          directory: the folder. The caller sees to it that nobody else writes to it.
+          directory: the folder. The caller ensures that nobody else writes to it.
           first_index: of the next record: the caller's state contains all before it.
           fingerprint: of the manifest.
-          head: is told what is on the disk, so that a missing end is noticed at the next start; it
-            is closed with the journal. None: nothing is.
+          head: records what is on the disk, so that a missing end is noticed at the next start; it
+            is closed with the journal. None: there is no head.
           segment_bytes: size from which on a segment takes no more records.
           sync_interval_sec: seconds for which records are gathered before they are synced; None:
             the caller calls `sync`.
@@ -192,7 +192,7 @@ class Journal:
           The index of the next record, the first in the new segment.
 
         Raises:
-          JournalError: the segment could not be made; the old one goes on.
+          JournalError: the segment could not be made; the old one stays in use.
         """
         with self._lock:
             self._validate_usable()
@@ -304,7 +304,7 @@ class Journal:
         assert file.descriptor is not None
         try:
             size = _write(file.descriptor, [memoryview(header), *pieces])
-        except BaseException as error:  # also Ctrl-C: no half record may stay
+        except BaseException as error:  # also Ctrl-C: half a record must not stay
             self._take_back(file, error)
             if not isinstance(error, OSError):
                 raise
@@ -341,7 +341,7 @@ class Journal:
         file = _File(path, self.next_index, confirmed=False, size=HEADER_BYTES)
         header = pack_header(self._fingerprint, self.next_index, self._chain)
         try:
-            # An earlier attempt may have left the file.
+            # An earlier attempt might have left the file.
             file.descriptor = _open_to_append(path, os.O_CREAT | os.O_TRUNC)
             _write(file.descriptor, [memoryview(header)])
         except BaseException as error:
@@ -400,7 +400,7 @@ class Journal:
         for position, segment in enumerate(kept):
             file = _File(**vars(segment), size=segment.path.stat().st_size)
             self._files.append(file)
-            # Of these a writer that was killed may have left some unsynced.
+            # A writer that was killed might have left some of these unsynced.
             if not any(behind.confirmed for behind in kept[position + 1 :]):
                 file.descriptor = _open_to_append(file.path)
         if end is None:
@@ -416,11 +416,11 @@ class Journal:
         self._synced_bytes = self._written_bytes
 
     def _read_end(self, segments: Sequence[Segment]) -> SegmentReader | None:
-        """Finds where the records end; None where the journal is to begin anew."""
+        """Finds where the records end; None where the journal must start over."""
         first = self.next_index
         reader = self._read(first)
         if reader.end is None:
-            # The segment that begins with the next record is torn: the one before it goes on.
+            # The segment that begins with the next record is torn: the one before it stays in use.
             reader = self._read(max(first - 1, segments[0].first_index))
         if reader.torn:
             _LOG.warning("%s; truncating it there", reader.torn)

@@ -1,6 +1,6 @@
-"""What `relaax fsck` reports of a journal, and its cure: the journal up to where it is usable.
+"""What `relaax fsck` reports of a journal, and its repair: the journal up to where it is usable.
 
-Neither may run while a server writes to the folder.
+Neither must run while a server writes to the folder.
 """
 
 import contextlib
@@ -117,7 +117,7 @@ def cut_journal(directory: Path, damage: Damage, unusable: Sequence[Path] = ()) 
         aside = _make_aside(directory, damage.index)
         for path in unusable:
             path.rename(aside / path.name)
-        # It may claim what is given up; the next start writes what is left then.
+        # The head might claim what is given up here; the next start writes what is left.
         JournalHead(path_of_head(directory)).replace(Claim())
         moved = 0 if damage.offset is None else _move_rest(directory, damage, damage.offset, aside)
         sync_path(aside)

@@ -24,7 +24,7 @@ from pathlib import Path
 from relaax_like.wire.errors import JournalError
 
 FORMAT = 2
-# Stays in every format, so that an unknown format is told from a damaged header.
+# The same in every format: it distinguishes an unknown format from a damaged header.
 HEADER = struct.Struct("<8sIIQII")
 RECORD = struct.Struct("<4sQQII")
 _HEAD = struct.Struct("<QQ")

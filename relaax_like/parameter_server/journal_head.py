@@ -1,13 +1,13 @@
 """The journal's head: a small file that says how far the journal is known to be on the disk.
 
-A journal whose last segment is gone, or the end of it, reads like one that ended earlier. The head
-lies beside the journal's folder and shows the difference. Little-endian:
+A journal that has lost its last segment, or the end of it, reads like one that ended earlier. The
+head is beside the journal's folder and shows the difference. Little-endian:
 
     magic 8 bytes, format u32, first index of the newest segment i64 (-1: none), end u64,
     final u32 (0 or 1), CRC u32
 
 It is written after each sync of the journal, and so never claims what a crash can take. It needs no
-sync of its own: a power cut may leave an older head, which claims less. It is overwritten in place,
+sync of its own: a power cut can leave an older head, which claims less. It is overwritten in place,
 without a new file: it is smaller than a sector, which a disk writes completely or not at all, and
 needs no space on a full disk.
 """
@@ -34,10 +34,10 @@ class Claim:
     """What is on the disk.
 
     Attributes:
-      newest_segment: first index of a segment that is there, or a newer one is; None: perhaps none.
+      newest_segment: first index of a segment that exists, or a newer one does; None: perhaps none.
       end: all records before this index are there, or are older than all segments.
-      is_final: the writer closed the journal, and there is no record behind `end`: whoever has a
-        snapshot of that needs no journal.
+      is_final: the writer closed the journal, and there is no record after `end`: a snapshot of
+        that position needs no journal.
     """
 
     newest_segment: int | None = None
@@ -134,7 +134,7 @@ class JournalHead:
             self._failed = True
 
     def close(self) -> None:
-        """Closes the file; may be called twice."""
+        """Closes the file; can be called twice."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

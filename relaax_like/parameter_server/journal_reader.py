@@ -141,7 +141,7 @@ class SegmentReader:
                 "before"
             )
             raise DamagedError(0, found, torn=False)
-        # A power cut may take the end of a segment, but not of one that is known to be on the disk.
+        # A power cut can take the end of a segment, but not of one that is known to be on the disk.
         torn = not self.segment.confirmed
         if self.index != previous.index:
             found = f"a segment that begins with record {self.index}"
@@ -150,7 +150,7 @@ class SegmentReader:
             raise DamagedError(0, "a segment that does not continue the previous one", torn=False)
 
     def __iter__(self) -> Iterator[tuple[int, memoryview]]:
-        """Yields index and payload; goes on where it was left.
+        """Yields index and payload; continues where the last iteration stopped.
 
         Raises:
           DamagedError: the rest is not what was written.
@@ -275,7 +275,7 @@ class JournalReader:
     def __iter__(self) -> Iterator[tuple[int, memoryview]]:
         """Yields index and payload.
 
-        The records may end before `from_index`: a snapshot can outlive records that it contains.
+        The records can end before `from_index`: a snapshot can outlive records that it contains.
 
         Raises:
           DamagedJournalError: records are damaged or missing.
@@ -362,15 +362,15 @@ class JournalReader:
 
 
 def locate(error: DamagedError, segments: Sequence[Segment], position: int, index: int) -> Damage:
-    """Tells a crash's torn end from damage.
+    """Distinguishes a crash's torn end from damage.
 
     The bytes that a killed process wrote are all there, in order; a power cut takes some of those
-    that no sync had reached. So the end is torn where nothing whole follows it: no record in the
-    same file, and no segment but such that were not confirmed yet. A power cut that took a page
-    and left a later one looks like damage, too: the user is rather asked than a record dropped.
+    that no sync had reached. So the end is torn if nothing complete follows it: no record in the
+    same file, and no segments except unconfirmed ones. A power cut that took a page and left a
+    later one looks like damage, too: rather than drop a record, the user is asked.
 
     Args:
-      error: what reading a segment said.
+      error: what reading a segment raised.
       segments: all of them.
       position: in `segments`, of the one that was read.
       index: of the record that should be there.
@@ -407,7 +407,7 @@ def find_last_record(directory: Path, damage: Damage) -> bytes | None:
 
 
 def _holds_record(path: Path, offset: int) -> bool:
-    """Tells whether a whole record begins at `offset` or anywhere behind it; True if in doubt."""
+    """Returns whether a whole record begins at `offset` or anywhere behind it; True if in doubt."""
     try:
         with open(path, "rb", buffering=0) as file:
             descriptor = file.fileno()
@@ -425,7 +425,7 @@ def _find_marks(descriptor: int, offset: int) -> Iterator[int]:
         while found >= 0:
             yield offset + found
             found = piece.find(MARK, found + 1)
-        offset += len(piece) - (len(MARK) - 1)  # a mark may lie across the border
+        offset += len(piece) - (len(MARK) - 1)  # a mark can lie across the border
 
 
 def _is_record(descriptor: int, offset: int, size: int) -> bool:

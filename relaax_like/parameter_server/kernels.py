@@ -150,7 +150,7 @@ def _decayed_mean(
     out: np.ndarray,
     scratch: np.ndarray,
 ) -> None:
-    """Writes `decay * mean + rest * value` to `out`; `value` may be `scratch`."""
+    """Writes `decay * mean + rest * value` to `out`; `value` can be `scratch`."""
     np.multiply(mean, decay, out=out)
     np.multiply(value, rest, out=scratch)
     out += scratch
@@ -319,7 +319,7 @@ def make_step(name: str, form: str | None = None) -> Step:
       form: "numba" or "numpy"; None takes numba where it is installed. See also `choose_form`.
 
     Returns:
-      A function that may be called from any thread; it holds no state.
+      A function that can be called from any thread; it holds no state.
     """
     blocked = _make_blocked(KERNELS[name].blocked)
     if (form or default_form()) == "numpy":
@@ -398,7 +398,7 @@ def _compile_loop(name: str) -> Step:
         array(1, True),
     )  # fmt: skip
     # error_model: with Python's, the test for a zero divisor keeps the loop from being vectorised.
-    # nogil: threads that serve go on while a large step is computed.
+    # nogil: threads that serve continue while a large step is computed.
     options: dict[str, Any] = {"error_model": "numpy", "fastmath": False, "nogil": True}
     loop = KERNELS[name].loop
     try:

@@ -63,15 +63,15 @@ class MirrorStatus:
 
 
 class Mirror:
-    """Copies snapshots to a URL in a thread of its own; nobody ever waits for it.
+    """Copies snapshots to a URL in a thread of its own; nothing but `close` waits for it.
 
         mirror = Mirror("s3://bucket/my-run", keep=3)
         mirror.offer(snapshots.save(state))
         ...
         mirror.close(timeout_sec=30.0)
 
-    While one snapshot is copied another one may wait; a newer one takes its place. What fails is
-    tried again, ever more rarely, with the newest snapshot there is. Thread-safe.
+    While one snapshot is copied, another one can wait; a newer one takes its place. A failed copy
+    is retried, at growing intervals, with the newest snapshot there is. Thread-safe.
     """
 
     def __init__(
@@ -116,9 +116,9 @@ class Mirror:
             return MirrorStatus(newest_global_t=self._newest_global_t, error=self._error)
 
     def offer(self, path: Path) -> None:
-        """Has a snapshot copied, in place of one that waits. Returns at once and never raises.
+        """Queues a snapshot for copying, in place of one that waits. Returns at once, never raises.
 
-        Its files are opened here: it may be deleted from the folder before they are copied.
+        Its files are opened here: it can be deleted from the folder before they are copied.
         """
         try:
             snapshot = OpenSnapshot(path)
@@ -135,7 +135,7 @@ class Mirror:
             replaced.close()
 
     def close(self, timeout_sec: float) -> None:
-        """Copies what waits, for so long at most, and stops. May be called twice.
+        """Copies what waits, for so long at most, and stops. Can be called twice.
 
         What could not be copied is named in the log; it is still in the folder.
         """
@@ -168,7 +168,7 @@ class Mirror:
             except StoppedError:
                 snapshot.close()
                 return
-            except Exception as error:  # a file system of fsspec may raise anything
+            except Exception as error:  # a file system of fsspec can raise anything
                 self._note_failure(snapshot.name, error)
                 self._put_back(snapshot)
                 self._pause(pause_sec)
@@ -214,7 +214,7 @@ class Mirror:
         self._delete_old(snapshot.name)
 
     def _is_there(self, snapshot: OpenSnapshot) -> bool:
-        """Tells whether it is there already; a copy of the same name that differs is unmade."""
+        """Returns whether it is there already; a copy of the same name that differs is unmade."""
         try:
             content = self._remote.read_manifest(snapshot.name)
         except FileNotFoundError:
@@ -232,11 +232,11 @@ class Mirror:
         kept = select_kept(scores, copied, self._damaged, self._keep, self._keep_best)
         for name in names:
             if name not in kept:
-                self._scores.pop(name, None)  # first: this may fail in the middle
+                self._scores.pop(name, None)  # first: what follows can fail halfway
                 self._remote.delete(name, whole=name in whole)
 
     def _is_whole(self, name: str) -> bool:
-        """Tells whether a copy has its manifest; `_scores` then has its score."""
+        """Returns whether a copy has its manifest; `_scores` then has its score."""
         if name in self._scores:
             return True
         try:
@@ -304,7 +304,7 @@ def fetch_newest(
             return _fetch_newest(remote, directory)
         except SnapshotError:
             raise
-        except Exception as error:  # a file system of fsspec may raise anything
+        except Exception as error:  # a file system of fsspec can raise anything
             failure = error
     raise SnapshotError(
         f"mirror {remote.shown_url}: no snapshot could be downloaded to {directory}, which has "

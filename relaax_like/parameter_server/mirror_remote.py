@@ -18,7 +18,7 @@ from relaax_like.parameter_server.snapshots import is_snapshot_name
 from relaax_like.wire.errors import ConfigError
 
 _URL = re.compile(r"^([a-z][a-z0-9+.-]*)://(.+)$", re.DOTALL)
-# What a manifest may name: it comes from elsewhere.
+# What a manifest is allowed to name: it comes from elsewhere.
 _FILE = re.compile(r"^(values|slots-\d+|pending-\d+)\.npy$")
 _INSTALL = "pip install 'relaax_like[mirror]'"
 # s3fs would hold ten parts of 50 MiB in memory.
@@ -115,7 +115,7 @@ class Remote:
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """Has all further calls raise `StoppedError`."""
+        """Makes all further calls raise `StoppedError`."""
         self._stopped.set()
 
     def describe(self, error: BaseException) -> str:
@@ -126,7 +126,7 @@ class Remote:
         return text
 
     def forget_listings(self) -> None:
-        """Has the other end really be asked what lies there."""
+        """Clears cached listings, so that the other end is asked what is there."""
         self._call(lambda **_: self._fs.invalidate_cache())
 
     def list_names(self) -> list[str]:
@@ -183,7 +183,7 @@ class Remote:
         if whole:
             self.unmake(name)
         folder = f"{self._root}/{name}"
-        # An object store has no empty directories: there may be nothing left to delete.
+        # An object store has no empty directories: there might be nothing left to delete.
         with contextlib.suppress(FileNotFoundError):
             self._call(lambda **options: self._fs.rm(folder, recursive=True, **options))
 
@@ -255,10 +255,10 @@ class Remote:
 
 
 def _hide_password(url: str) -> str:
-    """Returns a URL without password and query, to be shown.
+    """Returns a URL without password and query, for display.
 
     Raises:
-      ConfigError: it cannot be told where the password ends.
+      ConfigError: it is unclear where the password ends.
     """
     scheme, separator, rest = url.partition("://")
     place, slash, path = rest.partition("/")

@@ -42,7 +42,8 @@ from relaax_like.parameter_server.intake import (
 from relaax_like.parameter_server.mirror import Mirror
 from relaax_like.parameter_server.optimizer_curves import OptimizerCurves
 from relaax_like.parameter_server.published_state import PublishedState
-from relaax_like.parameter_server.push_journal import JOURNAL_INDEX, Durability, PushJournal
+from relaax_like.parameter_server.push_journal import JOURNAL_INDEX
+from relaax_like.parameter_server.push_log import PushLog
 from relaax_like.parameter_server.records import Position, Record
 from relaax_like.parameter_server.replies import Answered, Replies
 from relaax_like.parameter_server.saver import Saver
@@ -64,7 +65,7 @@ from relaax_like.wire.errors import (
 _LOG = logging.getLogger(__name__)
 # Pushes that wait for their turn; each holds its gradient in memory.
 QUEUE_SIZE = 64
-# How long the tutorial's plain calls, which carry no deadline, may take.
+# How long the tutorial's plain calls, which carry no deadline, are allowed to take.
 _PLAIN_CALL_SEC = 60.0
 _PLAIN_CLIENT = "plain"
 _FULL_POLL_SEC = 0.01
@@ -79,17 +80,17 @@ _LONG_REPLAY = 1_000
 
 
 class ParameterServer(ParameterServerBackend, Publisher):
-    """Applies pushes one after another and hands out whole versions. Thread-safe.
+    """Applies pushes one after another and hands out complete versions. Thread-safe.
 
         with ParameterServer(store, snapshots=snapshots, metrics=NullMetrics()) as server:
             server.restore_latest_checkpoint()
             ...                       # serve server.push and server.pull
             server.wait_finished()
 
-    A push is checked and waits for its turn in its caller's thread, which then applies all pushes
-    that wait, one after another; each takes effect as a whole. A pull waits for nothing. A snapshot
-    is taken of immutable buffers and written by another thread: serving goes on. A crash costs
-    nothing that was acknowledged where there is a journal, else what was applied since the newest
+    A push is checked and waits for its turn in its caller's thread, which then applies all waiting
+    pushes, one after another; each takes effect as a whole. A pull never waits. A snapshot is taken
+    of immutable buffers and written by another thread, while serving continues. With a journal, a
+    crash costs nothing that was acknowledged; without one, what was applied since the newest
     snapshot.
     """
 
@@ -98,7 +99,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         store: Store,
         *,
         snapshots: Snapshots | None = None,
-        journal: PushJournal | None = None,
+        journal: PushLog | None = None,
         mirror: Mirror | None = None,
         metrics: Metrics,
         combine: CombineConfig | None = None,
@@ -113,16 +114,16 @@ class ParameterServer(ParameterServerBackend, Publisher):
         clock: Callable[[], float] = time.monotonic,
         queue_size: int = QUEUE_SIZE,
     ):
-        """Starts to serve. Takes over all but `metrics`; `close` closes what is to be closed.
+        """Starts to serve. Takes over all but `metrics`; `close` closes what must be closed.
 
         Args:
-          store: values and optimizers; nobody else may apply to it from now on.
+          store: values and optimizers; only the server applies to it from now on.
           snapshots: where checkpoints go; None keeps none.
           journal: where pushes go before they are answered; needs `restore_latest_checkpoint` to be
             called before anything is pushed. None: nowhere.
           mirror: where each snapshot is copied to; None: nowhere.
           metrics: the recorder.
-          combine: what becomes of gradients that come together; None: each is applied at once.
+          combine: what happens to gradients that come together; None: each is applied at once.
           max_global_step: environment steps after which the training ends; None: no limit.
           target: mean return that ends the training; None: none does.
           target_score: score of a snapshot that ends the training; None: none does.
@@ -133,7 +134,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             `save_next_publication`, `save_checkpoint` and `save_judged`.
           recipe: what the initial values were made from; noted in snapshots, under `RECIPE`.
           clock: seconds, never going back.
-          queue_size: pushes that may wait; one more is refused as busy.
+          queue_size: pushes that can wait; one more is refused as busy.
 
         Raises:
           ConfigError: a number that makes no sense, or intervals without a place for snapshots.
@@ -143,7 +144,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             raise ConfigError("snapshots are configured, but there is no checkpoint directory")
         self._store = store
         self._snapshots = snapshots
-        self._journal = journal
+        self._journal = journal or PushLog()
         self._mirror = mirror
         self._metrics = metrics
         self._clock = clock
@@ -185,7 +186,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 self._export,
                 lambda: self._records,
                 self._compute_score,
-                journal=journal,
+                journal=self._journal,
                 mirror=mirror,
                 every_sec=snapshot_every_sec,
                 every_env_steps=snapshot_every_env_steps,
@@ -217,7 +218,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     @property
     def finished(self) -> str:
-        """What ended the training, or "" while it goes on."""
+        """What ended the training, or "" while it continues."""
         return self._ending.reason
 
     @property
@@ -322,7 +323,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return TrainReturn(means.mean_return, means.return_episodes, means.episodes)
 
     def save_next_publication(self, score: float) -> None:
-        """Has the next publish written to a snapshot, with this score; see `Publisher`."""
+        """Writes the next publication to a snapshot, with this score; see `Publisher`."""
         self._next_score = score
 
     def _submit_own(self, item: Publication | Counts) -> Reply:
@@ -387,10 +388,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
             checkpoint_dir=str(self._snapshots.directory) if self._snapshots else "",
             refused=statistics.refused,
             parameters=self.manifest.gradient_bytes // 4,
-            durability=self._durability,
-            unsynced_records=self._journal.unsynced_records if self._journal else 0,
-            unsynced_bytes=self._journal.unsynced_bytes if self._journal else 0,
-            journal_bytes=self._journal.total_bytes if self._journal else 0,
+            durability=self._journal.durability,
+            unsynced_records=self._journal.unsynced_records,
+            unsynced_bytes=self._journal.unsynced_bytes,
+            journal_bytes=self._journal.total_bytes,
             snapshot_age_sec=None if saver is None else saver.age_sec,
             snapshot_failures=self.snapshot_failures,
             client_list=statistics.client_list,
@@ -398,7 +399,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             resident_bytes=_get_resident_bytes(),
             mirrored_global_t=None if self._mirror is None else self._mirror.status.newest_global_t,
             mirror_error="" if self._mirror is None else self._mirror.status.error,
-            journal_error="" if self._journal is None else self._journal.failed,
+            journal_error=self._journal.failed,
             served=served,
             served_clients=served_clients,
         )
@@ -406,10 +407,6 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def report_clients(self, report: ClientsReport) -> None:
         """Takes an rlx server's numbers about its clients, for `status`."""
         self._served.take(report)
-
-    @property
-    def _durability(self) -> Durability:
-        return "snapshot" if self._journal is None else self._journal.durability
 
     def metrics(self) -> Metrics:
         """Returns the recorder."""
@@ -424,9 +421,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return self._ending.wait(timeout_sec)
 
     def wait_told(self, timeout_sec: float) -> None:
-        """Waits until all present clients have been told that the training has ended.
+        """Waits until all present clients have been notified that the training has ended.
 
-        Where no client is there yet, it waits for the whole time: some may be on their way.
+        If there is no client yet, it waits for the full time: some might be on their way.
         """
         self._ending.wait_told(self._statistics, timeout_sec)
 
@@ -458,10 +455,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
     # Checkpoints.
 
     def save_checkpoint(self, score: float | None = None) -> Path | None:
-        """Writes a snapshot, unless the newest one is of this very state; serving goes on.
+        """Writes a snapshot, unless the newest one is of this very state; serving continues.
 
         Args:
-          score: of the state; None: the mean return of the training, where that is to be its score.
+          score: of the state; None: the mean return of the training, if snapshots are scored by it.
 
         Returns:
           Its directory; None when there is no place for snapshots.
@@ -472,9 +469,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return None if self._saver is None else self._saver.save(score)
 
     def save_judged(self, judge: Callable[[State], float | None]) -> None:
-        """Writes a snapshot of the state of this moment, if `judge` gives it a score.
+        """Writes a snapshot of the current state, if `judge` gives it a score.
 
-        Serving goes on, and so do other snapshots, however long that takes. Without a place for
+        Serving continues, and so do other snapshots, however long that takes. Without a place for
         snapshots nothing is judged.
 
         Raises:
@@ -512,8 +509,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
         with self._record_lock:
             state = self._store.export_state()
             statistics = self._export_statistics()
-            if self._journal is not None:
-                statistics[JOURNAL_INDEX] = self._journal.begin_snapshot()
+            if (index := self._journal.begin_snapshot()) is not None:
+                statistics[JOURNAL_INDEX] = index
             held = self._combiner.pending.items()
             pending = {groups: (one.total, one.count) for groups, one in held}
             return replace(state, statistics=statistics, pending=pending), self._records
@@ -535,14 +532,14 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return self._statistics.mean_return
 
     def restore_latest_checkpoint(self) -> bool:
-        """Goes on from the newest snapshot and the journal. To be called before anything is served.
+        """Resumes from the newest snapshot and the journal. Must be called before serving.
 
         Returns:
-          False when there is neither, nor what a learner has published.
+          False when there is neither, nor anything that a learner has published.
 
         Raises:
           SnapshotError: there are snapshots, but none that fits; nothing has changed.
-          JournalError: records are damaged or missing; not to be served.
+          JournalError: records are damaged or missing; the server must not serve.
         """
         if self._snapshots is None or self._saver is None:
             return False
@@ -552,8 +549,6 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 self._import(state)
             restored = self._import_published(state) or state is not None
             self._ending.check_score(self._best_evaluation)
-            if self._journal is None:
-                return restored
             start = None
             if state is not None:
                 index = int(state.statistics.get(JOURNAL_INDEX, 0))
@@ -571,7 +566,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 self.version + 1,
             )
         if state is None:
-            self.save_checkpoint()  # what the journal's records are applied to
+            if self._journal.needs_snapshot:
+                self.save_checkpoint()
         elif self._mirror is not None:
             self._mirror.offer(self._snapshots.path_of(state))
         if replayed >= _LONG_REPLAY:
@@ -579,7 +575,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return restored
 
     def _import_published(self, snapshot: State | None) -> bool:
-        """Goes on from what a learner has published since the newest snapshot, if it has."""
+        """Resumes from what a learner has published since the newest snapshot, if it has."""
         assert self._publications is not None
         published = self._publications.read(self._store.export_state())
         if published is None or (snapshot is not None and _age(published) <= _age(snapshot)):
@@ -609,7 +605,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._check_finished()
 
     def _replay(self, records: Iterable[Record]) -> int:
-        """Has the journal's records take effect again; returns how many there are."""
+        """Applies the journal's records again; returns how many there are."""
         count = 0
         for record in records:
             push = record.push
@@ -626,13 +622,13 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return count
 
     def close(self, save: bool = True) -> None:
-        """Applies what waits, saves, and gives the folder free. Idempotent.
+        """Applies queued pushes, saves, and releases the folder lock. Idempotent.
 
         Nothing is saved when nothing happened since the newest snapshot (or the start).
 
         Raises:
-          SnapshotError: the last snapshot could not be written; all the rest is done.
-          JournalError: the journal could not be synced; all the rest is done.
+          SnapshotError: the last snapshot could not be written; everything else is done.
+          JournalError: the journal could not be synced; everything else is done.
         """
         with self._close_lock:
             if self._closed:
@@ -644,8 +640,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
                     rest.callback(part.close)
             if self._mirror is not None:
                 rest.callback(self._mirror.close, _MIRROR_SEC)
-            if self._journal is not None:
-                rest.callback(self._journal.close)
+            rest.callback(self._journal.close)
             rest.callback(self._save_last, save)
             self._turns.close()
             self._record_metrics(now=True)
@@ -689,11 +684,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 except Exception as error:  # out of memory, ...: this push only
                     _LOG.exception("a push failed")
                     replies.append(error)
-            if self._journal is not None:
-                try:
-                    self._journal.settle()
-                except ServerUnavailableError as error:
-                    return [error] * len(pushes)
+            try:
+                self._journal.settle()
+            except ServerUnavailableError as error:
+                return [error] * len(pushes)
             self._record_metrics()
         return replies
 
@@ -702,8 +696,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._statistics.count_refused("late")
             return self._drop(late)
         if (known := self._replies.find(push)) is not None:
-            if self._journal is not None:
-                self._journal.require_sound()
+            self._journal.require_sound()
             return self._make_reply(known)
         if self.finished:
             return self._apply_finished(push)
@@ -738,20 +731,19 @@ class ParameterServer(ParameterServerBackend, Publisher):
             # The steps that can fail come first.
             prepared = self._prepare(plan, push)
             failpoints.hit("ps.before_journal")
-            if self._journal is not None:
-                with tracing.span("journal"):
-                    self._journal.append(
-                        Record(
-                            replace(push, gradient=plan.gradient),
-                            prepared.learning_rates,
-                            prepared.version,
-                            prepared.global_t,
-                            plan.outcome,
-                            plan.takes_pending,
-                            plan.reason,
-                            prepared.optimizers,
-                        )
+            with tracing.span("journal"):
+                self._journal.append(
+                    Record(
+                        replace(push, gradient=plan.gradient),
+                        prepared.learning_rates,
+                        prepared.version,
+                        prepared.global_t,
+                        plan.outcome,
+                        plan.takes_pending,
+                        plan.reason,
+                        prepared.optimizers,
                     )
+                )
             failpoints.hit("ps.after_journal_before_apply")
             answered = self._commit(prepared, push, plan)
         if push.gradient is not None:
@@ -811,7 +803,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         )
 
     def _commit(self, prepared: Prepared, push: Push, plan: Plan) -> Answered:
-        """Has a push take effect; returns what it is answered with, now and when it comes again."""
+        """Applies a push; returns what it is answered with, now and when it is sent again."""
         self._store.commit(prepared)
         self._combiner.note(plan, push.groups, self._store.values)
         self._statistics.add(push.env_steps, push.episodes)
@@ -822,7 +814,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return answered
 
     def _is_lost(self, push: Push) -> bool:
-        """Tells whether the gradient belongs to values that a restart has taken back."""
+        """Returns whether the gradient belongs to values that a restart has taken back."""
         if push.gradient_epoch not in (0, self._epoch):
             return push.gradient_version > self._first_version
         return push.gradient_version > self._store.version
@@ -837,7 +829,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return Reply(
             outcome=answered.outcome,
             reason=answered.reason,
-            durability=self._durability,
+            durability=self._journal.durability,
             version=answered.version,
             global_t=answered.global_t,
             epoch=self._epoch,

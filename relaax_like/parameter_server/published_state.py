@@ -1,11 +1,11 @@
-"""PublishedState: the newest publish of a learner in the server, in two files that take turns.
+"""PublishedState: the newest publication of a learner in the server, in two alternating files.
 
     folder/published-0.state, folder/published-1.state
 
-A publish overwrites the older of the two: whoever is killed in the middle of it leaves the other
-whole. What was handed to the system survives `kill -9`; nothing is synced, as after a power cut the
-newest snapshot is there. A file is, little-endian: 8 bytes `RLXPUB02`, CRC-32 of all that follows,
-length of the header; the header, JSON; values; the slots of each group.
+A publication overwrites the older of the two: a process that is killed in the middle of it leaves
+the other intact. What was handed to the system survives `kill -9`; nothing is synced, as after a
+power cut the newest snapshot is there. A file is, little-endian: 8 bytes `RLXPUB02`, CRC-32 of all
+that follows, length of the header; the header, JSON; values; the slots of each group.
 """
 
 import json
@@ -61,7 +61,7 @@ class PublishedState:
         self._failed = False
 
     def write(self, state: State) -> bool:
-        """Writes a state; False: it was left out, or could not be written, which a line tells."""
+        """Writes a state; False: it was left out, or could not be written, which is logged."""
         now = self._clock()
         if now < self._not_before:
             return False
@@ -125,7 +125,7 @@ class PublishedState:
         return state
 
     def close(self) -> None:
-        """Closes the files; may be called twice."""
+        """Closes the files; can be called twice."""
         for file in self._files.values():
             os.close(file)
         self._files = {}
@@ -152,7 +152,7 @@ def _pack_header(state: State) -> bytes:
 
 
 def _unpack(data: bytes, like: State) -> State:
-    """Raises ValueError and its like: it is none."""
+    """Reads a state; raises ValueError or similar if the data is not a valid one."""
     magic, crc, header_length = _PREFIX.unpack_from(data)
     body = memoryview(data)[_PREFIX.size :]
     if magic != _MAGIC or zlib.crc32(body) != crc:

@@ -5,12 +5,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
 
+from relaax_like.core.records import Durability
 from relaax_like.parameter_server.journal import SYNC_INTERVAL_SEC, Journal
 from relaax_like.parameter_server.journal_format import HEADER_BYTES, list_segments
 from relaax_like.parameter_server.journal_head import DamagedHeadError, JournalHead, path_of_head
 from relaax_like.parameter_server.journal_reader import JournalReader
+from relaax_like.parameter_server.push_log import PushLog
 from relaax_like.parameter_server.records import Position, Record, pack_record, unpack_record
 from relaax_like.wire.errors import JournalError, ServerUnavailableError
 
@@ -23,11 +24,9 @@ NO_SNAPSHOT = (
     "{}: there is a journal, but no snapshot before it; restore the snapshots, or start in "
     "another run_dir"
 )
-# What survives `kill -9`: all that was acknowledged, or what the newest snapshot has.
-Durability = Literal["journal", "snapshot"]
 
 
-class PushJournal:
+class PushJournal(PushLog):
     """The journal of a run, and what to do when it cannot be written.
 
         journal = PushJournal(directory, fingerprint)
@@ -37,21 +36,21 @@ class PushJournal:
         index = journal.begin_snapshot()            # together with taking the state
         journal.end_snapshot(index)                 # once it is on the disk
 
-    When the disk is full, or more comes than `max_bytes_per_sec`, the training goes on without the
-    journal until the next start: `durability` says so, and so does one line of the log. Used by the
-    apply thread; `begin_snapshot` and `end_snapshot` by another, the first while nothing is
+    When the disk is full, or more arrives than `max_bytes_per_sec`, training continues without the
+    journal until the next start: `durability` shows that, and so does one line of the log. Used by
+    the apply thread; `begin_snapshot` and `end_snapshot` by another, the first while nothing is
     applied.
 
     Args:
       directory: of the journal.
       fingerprint: of the manifest.
       enabled: False only reads what is there.
-      strict: have `settle` sync.
+      strict: whether `settle` syncs.
       max_bytes_per_sec: over five seconds; above it, the journal is given up.
       clock: seconds, never going back.
 
     Attributes:
-      durability: in force at this moment.
+      durability: currently in force.
     """
 
     def __init__(
@@ -65,6 +64,7 @@ class PushJournal:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.durability: Durability = "journal" if enabled else "snapshot"
+        self.needs_snapshot = True
         self._directory = directory
         self._head = JournalHead(path_of_head(directory))
         self._fingerprint = fingerprint
@@ -133,7 +133,7 @@ class PushJournal:
         """Writes a record, unless the journal is not in force.
 
         Raises:
-          ServerUnavailableError: it can never be written again; nothing may be acknowledged.
+          ServerUnavailableError: it can never be written again; nothing must be acknowledged.
         """
         if self.durability == "snapshot":
             return
@@ -153,7 +153,7 @@ class PushJournal:
             self._give_up(str(error))
 
     def require_sound(self) -> None:
-        """Makes sure that what was appended earlier may be acknowledged now.
+        """Checks that what was appended earlier can be acknowledged now.
 
         Raises:
           ServerUnavailableError: the disk has failed since.
@@ -162,10 +162,10 @@ class PushJournal:
             raise _make_final_error(JournalError(self.failed))
 
     def settle(self) -> None:
-        """Makes what was appended as safe as promised: what was appended may be acknowledged.
+        """Makes what was appended as safe as promised, so that it can be acknowledged.
 
         Raises:
-          ServerUnavailableError: it cannot be, nor anything later; nothing may be acknowledged.
+          ServerUnavailableError: it cannot be, nor anything later; nothing must be acknowledged.
         """
         # Also when it was given up meanwhile: what came before that was promised.
         if self._strict and self._journal is not None and self._journal.unsynced_records:
@@ -180,8 +180,8 @@ class PushJournal:
         try:
             return self._journal.start_segment()
         except JournalError as error:
-            # The old segment goes on, and is kept for longer. What a full disk or a failed sync
-            # means for pushes, they find out themselves.
+            # The old segment stays in use, and is kept for longer. Pushes find out themselves what
+            # a full disk or a failed sync means for them.
             if self.durability == "journal" and not self._journal.failed:
                 _LOG.warning("%s", error)
             return self._journal.next_index
@@ -198,7 +198,7 @@ class PushJournal:
         self._previous_index = index
 
     def close(self) -> None:
-        """Syncs and closes; may be called twice."""
+        """Syncs and closes; can be called twice."""
         if self._journal is not None:
             self._journal.close()
 
@@ -220,7 +220,7 @@ class PushJournal:
 
 
 def holds_records(directory: Path) -> bool:
-    """Tells whether a push was ever written to a journal.
+    """Returns whether a push was ever written to a journal.
 
     Raises:
       JournalError: the folder cannot be read.

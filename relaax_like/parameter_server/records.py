@@ -91,10 +91,10 @@ def pack_record(record: Record) -> Sequence[bytes | memoryview]:
 
 
 def unpack_record(payload: memoryview) -> Record:
-    """Reads a record; its gradient is a copy, as the payload may be reused.
+    """Reads a record; its gradient is a copy, as the payload might be reused.
 
     Raises:
-      JournalError: it is none.
+      JournalError: it is not a valid record.
     """
     try:
         (length,) = _LENGTH.unpack(payload[: _LENGTH.size])

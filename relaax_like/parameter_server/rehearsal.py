@@ -1,6 +1,6 @@
-"""What a start of the server would come to, found out without one: snapshots and journal together.
+"""What a start of the server would restore, without one: snapshots and journal together.
 
-May not be called while a server writes to the folder.
+Must not be called while a server writes to the folder.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ from relaax_like.wire.errors import JournalError
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a start would come to.
+    """What a start would restore.
 
     Attributes:
       snapshot: the newest one that is not damaged; None: there is none.
       skipped: directories of damaged snapshots that are newer, oldest first.
-      end: where the usable records end: the state that the server would go on from.
+      end: where the usable records end: the state that the server would resume from.
       damage: why the server would not start; None: it would.
-      torn: what it would cut off.
-      lost: what giving up everything behind `damage` costs, in words.
+      torn: what it would truncate.
+      lost: what giving up everything after `damage` costs, in words.
     """
 
     snapshot: State | None
@@ -90,7 +90,7 @@ def _find_start(checkpoints: Path, snapshot: State | None) -> Position:
 
 
 def _describe_lost(directory: Path, end: Position, damage: Damage, skipped: Sequence[Path]) -> str:
-    """Names the versions behind a damage, as far as anything still tells of them."""
+    """Describes the versions after a damage, as far as anything still shows them."""
     known = [(end.version, end.global_t)]
     for path in skipped:
         _, steps, number = path.name.split("-")

@@ -57,9 +57,9 @@ class Replies:
         return newest.answered
 
     def find_lateness(self, push: Push) -> str | None:
-        """Tells in words that a push comes after a later one of its client; None: it does not.
+        """Returns why a push is late: it comes after a later one of its client; None: it does not.
 
-        It may have been sent again by the network, or by a process that has been replaced.
+        It might have been sent again by the network, or by a process that has been replaced.
         """
         newest = self._newest.get(push.client_id)
         if newest is None or push.sequence == 0 or _key(push) >= _key(newest):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relaax_like.parameter_server.mirror import Mirror
-from relaax_like.parameter_server.push_journal import JOURNAL_INDEX, PushJournal
+from relaax_like.parameter_server.push_journal import JOURNAL_INDEX
+from relaax_like.parameter_server.push_log import PushLog
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.wire import failpoints, tracing
@@ -43,7 +44,7 @@ class Saver:
         is a journal, begins a segment of it, and notes that under `JOURNAL_INDEX`.
       count_records: returns how many records have taken effect.
       compute_score: returns the score of what is saved without one, or None.
-      journal: whose segments are dropped; None: there is none.
+      journal: whose segments are dropped.
       mirror: where snapshots are copied to; None: nowhere.
       every_sec: seconds between two snapshots; None: not by time.
       every_env_steps: environment steps between two; None: not by steps.
@@ -60,7 +61,7 @@ class Saver:
         export: Callable[[], tuple[State, int]],
         count_records: Callable[[], int],
         compute_score: Callable[[], float | None],
-        journal: PushJournal | None,
+        journal: PushLog,
         mirror: Mirror | None,
         every_sec: float | None,
         every_env_steps: int | None,
@@ -120,13 +121,13 @@ class Saver:
         self._attempted_t = state.global_t
 
     def note_steps(self, global_t: int) -> None:
-        """Has a snapshot written when enough steps have been taken; returns at once."""
+        """Requests a snapshot when enough steps have been taken; returns at once."""
         every = self._every_env_steps
         if every is not None and global_t - self._attempted_t >= every:
             self.request()
 
     def request(self) -> None:
-        """Has a snapshot written soon, where any are by themselves; returns at once."""
+        """Requests a snapshot soon, if any are written automatically; returns at once."""
         self._due.set()
 
     def save(self, score: float | None = None) -> Path:
@@ -147,13 +148,13 @@ class Saver:
             return self.saved.path
 
     def save_judged(self, judge: Callable[[State], float | None]) -> None:
-        """Writes the state of this moment, once it is judged, which may take long.
+        """Writes the state at the time of the call, once it is judged, which can take long.
 
-        Others are saved meanwhile. When one of them is newer, this one stays only if it is among
-        the best, and the mirror does not get it.
+        Others are saved meanwhile. If one of them is newer, this one stays only if it is among
+        the best, and is not mirrored.
 
         Args:
-          judge: returns the score of a state; None: it is not to be kept.
+          judge: returns the score of a state; None: it is not kept.
 
         Raises:
           SnapshotError: it could not be written; the older ones are untouched.
@@ -178,7 +179,7 @@ class Saver:
             _LOG.error("%s; training continues", error)
 
     def save_replayed(self) -> None:
-        """Has a snapshot hold what the journal gave back: publishes do not go into that."""
+        """Saves what was replayed from the journal: publications are not journaled."""
         if self.saved is not None and not self.has_all:
             self.try_to_save()
 
@@ -188,7 +189,7 @@ class Saver:
             path = self._snapshots.save(state, score)
         self.saved = Saved(path, state.global_t, records, self._clock())
         failpoints.hit("ps.after_snapshot_before_drop")
-        if self._journal is not None:
+        if JOURNAL_INDEX in state.statistics:
             self._journal.end_snapshot(state.statistics[JOURNAL_INDEX])
         if self._mirror is not None:
             self._mirror.offer(path)

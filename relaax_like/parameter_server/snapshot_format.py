@@ -33,7 +33,7 @@ _DAMAGES = (
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """All that a run needs to go on as if it had never stopped.
+    """All that a run needs to resume as if it had never stopped.
 
     Attributes:
       manifest: the layout of `values`.
@@ -63,7 +63,7 @@ class State:
 
 
 class DamagedError(Exception):
-    """One snapshot cannot be used; there may be another. Never leaves this package."""
+    """One snapshot cannot be used; there might be another. Never leaves this package."""
 
 
 def write_files(directory: Path, state: State, score: float | None) -> None:
@@ -230,7 +230,7 @@ def unpack_layout(body: Mapping[str, Any]) -> Manifest:
 
 
 def _unpack_segment(entry: Mapping[str, Any]) -> Segment:
-    """Returns one segment; its size may be computed, whatever the file said."""
+    """Returns one segment; its size can be computed, whatever the file said."""
     numbers = [entry["offset"], *entry["shape"]]
     # A text or a list would be repeated as often as the next axis says.
     if any(type(number) is not int or number < 0 for number in numbers):

@@ -1,11 +1,11 @@
-"""Snapshots of a run: directories that are whole or absent.
+"""Snapshots of a run: directories that are complete or absent.
 
     folder/lock                      held with flock while a server lives; holds its pid
     folder/epoch                     grows with each start
     folder/cp-GLOBAL_T-VERSION/      manifest.json, values.npy, slots-0.npy, slots-1.npy, ...
 
 A snapshot is written to a temporary directory, synced, read back from the disk, and renamed: what
-was not verified never bears a snapshot's name. Its manifest has the size and CRC-32 of every file,
+was not verified never gets a snapshot's name. Its manifest has the size and CRC-32 of every file,
 and a CRC-32 of itself.
 """
 
@@ -113,7 +113,7 @@ class Snapshots:
         target = self.path_of(state)
         temporary = self.directory / (TEMPORARY + target.name)
         try:
-            temporary.mkdir(parents=True)  # the folder may have been removed under us
+            temporary.mkdir(parents=True)  # the folder might have been removed meanwhile
             write_files(temporary, state, score)
             verify_snapshot(temporary)
             failpoints.hit("ps.in_snapshot")
@@ -165,7 +165,7 @@ class Snapshots:
         return replace(state, manifest=manifest)
 
     def close(self) -> None:
-        """Gives the folder free. May be called twice."""
+        """Releases the folder lock. Can be called twice."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -274,7 +274,7 @@ def select_kept(
 def read_latest(directory: Path, damaged: set[str] | None = None) -> State | None:
     """Reads the newest snapshot that is not damaged, whatever its layout.
 
-    Takes no lock and writes nothing: it may be called while a server saves to the folder.
+    Takes no lock and writes nothing: it can be called while a server saves to the folder.
 
     Args:
       directory: the folder.
@@ -395,7 +395,7 @@ def list_names(directory: Path) -> list[str]:
 
 
 def is_snapshot_name(name: str) -> bool:
-    """Tells whether a directory of this name is a snapshot."""
+    """Returns whether a directory of this name is a snapshot."""
     return _NAME.match(name) is not None
 
 

@@ -46,7 +46,7 @@ class EpisodeMeans(NamedTuple):
 
 
 class Statistics:
-    """What `relaax status` shows, and the mean return that may end a training. Thread-safe.
+    """What `relaax status` shows, and the mean return that can end a training. Thread-safe.
 
     Everything is a float from the start: integer returns must not be truncated on the way.
     """
@@ -181,7 +181,7 @@ class Statistics:
             }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Goes on from `to_dict`; a smaller window keeps the newest episodes."""
+        """Restores what `to_dict` returned; a smaller window keeps the newest episodes."""
         with self._lock:
             self._returns.clear()
             self._returns.extend(map(float, saved.get("returns", ())))

@@ -1,9 +1,9 @@
 """The store: values and optimizer slots of a run, and the step from one version to the next.
 
-How a pull stays whole without copying: each version lives in buffers of its own, which readers
+How a pull stays consistent without copying: each version lives in buffers of its own, which readers
 see through a read-only *face*. Nothing is ever written to a buffer while its face, or any array
-made from that face, is alive; a weak reference to the face tells. Usually two buffers take turns;
-while a slow reader keeps an old version, one more is allocated.
+made from that face, is alive; a weak reference to the face shows that. Usually two buffers
+alternate; while a slow reader keeps an old version, one more is allocated.
 """
 
 import difflib
@@ -104,9 +104,9 @@ class Store:
         store.apply(gradient, env_steps=5)
         store.values.flat
 
-    One thread applies and restores; any thread may read `values`, `version`, `global_t` and
-    `export_state()`, and each of these reads sees one whole version. Memory: two times values and
-    slots, and one more time the values for each older version that a reader holds.
+    One thread applies and restores; any thread can read `values`, `version`, `global_t` and
+    `export_state()`, and each of these reads sees one complete version. Memory: twice the values
+    and slots, and once more the values for each older version that a reader holds.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class Store:
         Args:
           manifest: the layout.
           initial_flat: [total_bytes] uint8, copied.
-          optimizers: one for each group of the manifest. For the group TASK/NAME of a task it may
+          optimizers: one for each group of the manifest. For the group TASK/NAME of a task it can
             also be that of NAME, or else "default", which then serves several groups.
-          follows: target variable -> what it follows; of others only publications move.
+          follows: target variable -> what it follows; others change only with publications.
           expects_gradients: False: kernels are compiled at the first gradient, if there is one.
 
         Raises:
@@ -156,7 +156,7 @@ class Store:
 
     @property
     def values(self) -> Values:
-        """The newest values, immutable; may be kept for as long as one likes."""
+        """The newest values, immutable; can be kept indefinitely."""
         return self._current.values
 
     @property
@@ -293,7 +293,7 @@ class Store:
         )
 
     def commit(self, prepared: Prepared) -> None:
-        """Has the newest `prepare` take effect."""
+        """Makes the newest `prepare` take effect."""
         # Readers see the old version until this one assignment.
         self._current = prepared.state
 
@@ -313,7 +313,7 @@ class Store:
         )
 
     def import_state(self, state: State) -> None:
-        """Goes on from a snapshot: the next gradient has the effect that it would have had then.
+        """Restores a snapshot: the next gradient has the effect that it would have had then.
 
         Raises:
           SnapshotError: another layout, or slots of another optimizer; nothing has changed.

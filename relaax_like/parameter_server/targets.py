@@ -75,7 +75,7 @@ def get_follows(steps: Mapping[str, GroupStep]) -> dict[str, Follow]:
 
 
 def find_unfollowed(manifest: Manifest, steps: Mapping[str, GroupStep]) -> str:
-    """Returns a target variable that follows nothing, so that no step may leave it as it is."""
+    """Returns a target variable that follows nothing, if any: a step must not leave it as it is."""
     known = {rule.name for step in steps.values() for rule in step.targets}
     return next((s.name for s in manifest.segments if s.kind == TARGET and s.name not in known), "")
 

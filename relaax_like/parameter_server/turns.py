@@ -1,4 +1,4 @@
-"""Turns: callers' items are handled by one thread at a time, and whoever is at it takes all."""
+"""Turns: one thread at a time handles callers' items, and takes all that are waiting."""
 
 import threading
 from collections import deque
@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 
 
 class FullError(Exception):
-    """As many items wait as may."""
+    """As many items wait as are allowed to."""
 
 
 class ClosedError(Exception):
@@ -26,18 +26,18 @@ class _Entry(Generic[Item, Result]):
 
 
 class Turns(Generic[Item, Result]):
-    """Runs `handle` for the items of many threads, in the order in which they came.
+    """Runs `handle` for the items of many threads, in the order of their arrival.
 
         turns = Turns(handle, size=64)
         result = turns.submit(item, timeout_sec)      # from any thread
 
-    There is no thread behind it, which would cost two changes of thread per item: the first caller
-    handles its own item, and all that came meanwhile are handled together by the next.
+    It has no thread of its own, which would cost two thread switches per item: the first caller
+    handles its own item, and the next one handles all that came meanwhile, together.
 
     Args:
       handle: takes items, oldest first, and returns one result for each, or an exception for its
         caller. Called by one thread at a time; raises nothing.
-      size: items that may wait.
+      size: items that can wait.
     """
 
     def __init__(self, handle: Callable[[Sequence[Item]], Sequence[Result | Exception]], size: int):
@@ -104,5 +104,5 @@ class Turns(Generic[Item, Result]):
             self._waiting.clear()
         items = [entry.item for entry in entries if entry.item is not None]
         for entry, outcome in zip(entries, self._handle(items), strict=True):
-            entry.item = None  # it may be large
+            entry.item = None  # it can be large
             entry.outcome = outcome

@@ -10,7 +10,7 @@ from relaax_like.wire.errors import ProtocolError
 
 # Connections whose hello has not been accepted yet; no token is needed to be one of them.
 MAX_UNKNOWN = 256
-# What they may have sent of it, one by itself and all together.
+# Most bytes of it that they can have sent, each and together.
 MAX_HELLO_BYTES = 16 << 20
 MAX_HELLO_BYTES_TOGETHER = 64 << 20
 
@@ -31,9 +31,9 @@ class Newcomer(Protocol):
 class Admission:
     """Counts connections and watches the machine's free memory.
 
-    Connections are *unknown* until their hello has been accepted and *clients* from then on, and
-    are counted apart: whoever has no token cannot take a client's place. When there is no room for
-    another unknown one, the address that has most of them loses its oldest.
+    Connections are *unknown* until their hello has been accepted and *clients* from then on. They
+    are counted separately, so that a peer without a token cannot take a client's place. When there
+    is no room for another unknown one, the address that has most of them loses its oldest.
 
         admission.arrive(connection)
         admission.reserve(connection, 4096)   # as its hello comes
@@ -81,7 +81,7 @@ class Admission:
             return sum(self._unknown.values())
 
     def arrive(self, connection: Newcomer) -> None:
-        """Takes an unknown connection; may turn an older one away for it."""
+        """Adds an unknown connection; turns an older one away if there are too many."""
         victim = None
         with self._lock:
             self._unknown[connection] = 0
@@ -100,10 +100,10 @@ class Admission:
             )
 
     def reserve(self, connection: Newcomer, size: int) -> None:
-        """Counts `size` more bytes that an unknown connection holds; nothing for a client.
+        """Counts `size` more bytes that an unknown connection holds; ignores a client.
 
-        Where all hold too much together, the address that holds most loses its largest: it may be
-        this connection, which is turned away then.
+        If all together hold too much, the address that holds most loses its largest connection,
+        which can be this one.
         """
         victims = []
         with self._lock:
@@ -155,7 +155,7 @@ class Admission:
             self._clients.add(connection)
 
     def leave(self, connection: Newcomer) -> None:
-        """Forgets a connection, whatever it was; may be called twice."""
+        """Forgets a connection, unknown or a client. Idempotent."""
         with self._lock:
             self._unknown.pop(connection, None)
             self._clients.discard(connection)

@@ -31,16 +31,15 @@ class BatchSlots(BatchAgents):
     """Translates between a session's steps and a `BatchAgent`.
 
     Args:
-      make_agent: builds the agent from what it is to call when a wait is over.
-      processor: of the agent; tells when the training has finished.
+      make_agent: builds the agent from the callback that it calls when a wait is over.
+      processor: of the agent; knows when the training has finished.
       action_spaces: of the hello.
-      shapes: leaf -> shape of one observation as the model's inputs have it, where it comes in
-        another.
+      shapes: leaf -> shape of one observation as the model's inputs have it, where it differs.
       starts: leaf -> what its integers begin at, where the model's begin at 0.
       cuts_traces: whether the plan can learn from steps with holes between them.
       history: joins the newest observations; None: the model sees one.
       on_ready: called, from any thread, when `ready` has become True.
-      exploit: the training's end does not concern the client.
+      exploit: the training's end does not affect the client.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class BatchSlots(BatchAgents):
         )
 
     def request(self) -> Request | None:
-        """Returns the rows that want actions; None when no slot goes on, or at the end."""
+        """Returns the rows that need actions; None when every slot has ended, or at the end."""
         if not self._goes_on or self._finished():
             return None
         return self._agent.request()
@@ -144,13 +143,13 @@ class BatchSlots(BatchAgents):
         return Decision(actions=self._given, finished="", version=prediction.version)
 
     def take_state(self) -> dict[str, Any] | None:
-        """Takes away what the agent needs to go on, after `observe`; see `BatchAgent`."""
+        """Removes and returns what the agent needs to resume, after `observe`; see `BatchAgent`."""
         agent = self._agent.take_state()
         history = None if self._history is None else self._history.get_state()
         return None if agent is None else {"agent": agent, "history": history}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `take_state` returned, with `request`."""
+        """Resumes from what `take_state` returned; the next call is `request`."""
         self._agent.set_state(state["agent"])
         if self._history is not None:
             self._history.set_state(state["history"])

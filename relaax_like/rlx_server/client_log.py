@@ -1,4 +1,4 @@
-"""Log lines that clients cause: of bounded length, and so many per address and second."""
+"""Log lines that clients cause: bounded in length, and in number per address and second."""
 
 import logging
 import threading
@@ -36,7 +36,7 @@ class LogBudget:
         self._seconds: dict[str, tuple[float, int]] = {}
 
     def take(self, address: str) -> bool:
-        """Tells whether another line of this address may be written now."""
+        """Returns whether another line about this address can be written now."""
         now = self._clock()
         with self._lock:
             start, lines = self._seconds.setdefault(address, (now, 0))

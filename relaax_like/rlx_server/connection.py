@@ -38,15 +38,15 @@ _PING = pack_frame(rlx_pb2.ServerMessage(ping=rlx_pb2.Ping()).SerializeToString(
 _CLIENT_PING = rlx_pb2.ClientMessage(ping=rlx_pb2.Ping()).SerializeToString()
 _PING_LENGTH = len(_CLIENT_PING)
 _PINGS = re.compile(b"(?:" + re.escape(pack_frame(_CLIENT_PING)) + b")+")
-# A peer that is gone without a word is noticed after 30 + 3 * 10 s.
+# A peer that vanished silently is noticed after 30 + 3 * 10 s.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 _LINGER_SEC = 2.0
 # Room for a message of most clients; larger ones make room for themselves.
 _INPUT_BYTES = 1 << 15
 _ABORT_SEC = 10.0
-# Who has been silent for longer is named.
+# A longer silence is reported.
 _STALL_SEC = 10.0
-# A client that waits is told so often that the server is alive.
+# Interval of pings to a waiting client.
 _PING_SEC = 5.0
 _MAX_UNWANTED = 4 << 20
 
@@ -54,21 +54,21 @@ _MAX_UNWANTED = 4 << 20
 class Connection(asyncio.BufferedProtocol):
     """Feeds a session, one message at a time.
 
-    A session that may block runs in a thread of its own; any other in the event loop, where its
-    predictions are made together with those of all sessions that are ready at the same moment.
-    Each turn of the loop handles one message of a connection at most; while others wait, nothing
-    more is read.
+    A session that can block runs in its own thread; any other in the event loop, where its
+    predictions are batched with those of all sessions that are ready at the same moment. Each turn
+    of the loop handles at most one message of a connection; while others wait, nothing more is
+    read.
 
     Attributes:
       address: of the peer, without the port.
-      last_heard: monotonic time of the newest complete message, or of the newest answer, from which
-        on the client has its time again.
+      last_heard: monotonic time of the newest complete message, or of the newest answer, which
+        restarts the client's time.
       unread_since: monotonic time since when the client leaves answers unread; None: it reads.
 
     Args:
       server: that it belongs to.
       session: that it feeds.
-      handshake: that it comes out of, whose place it takes; None: there was none.
+      handshake: the TLS handshake that it replaces; None: there was none.
     """
 
     def __init__(self, server: "RlxServer", session: Session, handshake: Newcomer | None = None):
@@ -88,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._turn_due = False
         self._reading = True
         self._resting = False  # nothing is read yet
-        # Whether the message at hand came after Ready.
+        # Whether the current message came after Ready.
         self._greeted = False
         self._pinged_at = 0.0
         self._logged_silence = 0.0  # `last_heard` of the newest silence that was logged
@@ -121,8 +121,8 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Returns where the next bytes go.
 
-        There is room always: uvloop crashes where a transport is closed or paused in here, so
-        that whatever may do so is done when bytes have come.
+        There is always room: uvloop crashes if a transport is closed or paused in here, so anything
+        that can do so is done when bytes have arrived.
         """
         return memoryview(self._input)[self._end :]
 
@@ -181,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
     # What the server calls.
 
     def abort(self) -> None:
-        """Cuts the connection without a word, as the client reads none."""
+        """Aborts the connection without a message, as the client reads none."""
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
@@ -226,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
         return not self._closing
 
     def send_answer(self, answer: bytes) -> None:
-        """Sends the answer to the message at hand; the next one has the loop's next turn."""
+        """Sends the answer to the current message; the next one gets the loop's next turn."""
         self._busy = False
         if self._closing or self._transport is None:
             return
@@ -243,9 +243,9 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def ping(self) -> None:
-        """Tells a client that waits for its agents that the server is alive, where it can hear it.
+        """Tells a client that waits for its agents that the server is alive, if it supports pings.
 
-        Not where agents may block: one that hangs is to be noticed.
+        Not where agents can block: an agent that hangs must be noticed.
         """
         now = time.monotonic()
         if (
@@ -261,7 +261,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(_PING)
 
     def turn_away(self, error: ProtocolError) -> None:
-        """Tells an unknown client why it is not wanted, and closes at once; see `Admission`."""
+        """Sends an unknown client the reason, and closes at once; see `Admission`."""
         transport = self._transport
         if transport is None:
             return
@@ -274,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.loop.call_later(_ABORT_SEC, transport.abort)
 
     def fail(self, error: ProtocolError) -> None:
-        """Tells the client what is wrong and closes."""
+        """Sends the client the error and closes."""
         self._busy = False
         if self._closing or self._transport is None:
             return
@@ -329,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
                 continue
             if self._end - body < length:
                 break
-            # Complete messages only: single bytes now and then do not keep a connection alive.
+            # Complete messages only: occasional single bytes do not keep a connection alive.
             self.last_heard = time.monotonic()
             self._queue.append((data[body : body + length], self.last_heard))
             self._start = body + length
@@ -462,7 +462,7 @@ class Connection(asyncio.BufferedProtocol):
             loop.call_soon_threadsafe(self.fail, error)
             return
         if not greeted:
-            # One that comes back at once with the same nonsense is not to keep the others waiting.
+            # A client that retries at once with the same bad hello must not delay the others.
             time.sleep(self._server.get_greeting_delay(self.session.client_name, self.address))
         if isinstance(answer, bytes):
             loop.call_soon_threadsafe(self.send_answer, answer)
@@ -471,7 +471,7 @@ class Connection(asyncio.BufferedProtocol):
             loop.call_soon_threadsafe(self._go_on, rest_sec)
 
     def _close_session(self) -> None:
-        """Closes the agents: in their thread, which may be busy with them, where they have one."""
+        """Closes the agents, in their own thread if they have one: it might be busy with them."""
         if self._thread is None:
             _close_quietly(self.session)
             return
@@ -519,7 +519,7 @@ def _get_address(transport: asyncio.Transport) -> str:
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:
-    """Makes the kernel ask now and then whether an idle peer still exists."""
+    """Makes the kernel check periodically whether an idle peer still exists."""
     connected = transport.get_extra_info("socket")
     if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
         return

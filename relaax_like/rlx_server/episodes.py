@@ -35,7 +35,7 @@ class EpisodeMeter:
         return {"returns": self._returns.copy(), "lengths": self._steps - self._began}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `get_state` returned."""
+        """Resumes from what `get_state` returned."""
         self._returns[:] = state["returns"]
         self._began[:] = self._steps - state["lengths"]
 

@@ -42,7 +42,7 @@ class AgentHost(abc.ABC):
     """Makes the agents that serve a client.
 
     Attributes:
-      on_ready: called, from any thread, when an agent that waited can go on.
+      on_ready: called, from any thread, when a waiting agent can continue.
     """
 
     def __init__(self) -> None:
@@ -209,17 +209,17 @@ class BatchHost(AgentHost):
         return {task: processor.take_state() for task, processor in self._processors.items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what `take_state` returned; after agents were made."""
+        """Resumes from what `take_state` returned, after agents were made."""
         for task, processor in self._processors.items():
             processor.set_state(state[task])
 
     def close(self) -> None:
-        """Stops learning, after the gradients at hand.
+        """Stops learning, after the gradients in progress.
 
         Raises:
-          Exception: what the first one raised that could not be stopped in order.
+          Exception: what the first learner raised that failed to stop.
         """
-        # All at once: each may have to wait for the parameter server.
+        # All at once: each might have to wait for the parameter server.
         with futures.ThreadPoolExecutor(max(1, len(self._processors))) as executor:
             stops = [executor.submit(p.stop) for p in self._processors.values()]
         for stop in stops:
@@ -256,7 +256,7 @@ class BatchHost(AgentHost):
         finally:
             self._lock.release()
         if processors[self._main_task].finished:
-            # The parameter server may have been started anew since, with a larger budget.
+            # The parameter server might have been restarted since, with a larger budget.
             for processor in processors.values():
                 refreshed = threading.Event()
                 processor.refresh(refreshed.set)

@@ -144,7 +144,7 @@ def _validate_magnitudes(transition: Transition) -> None:
     if transition.final_observations is not None and transition.ended is not None:
         for name, array in transition.final_observations.items():
             rows = array.copy()
-            rows[~transition.ended] = 0  # may be anything
+            rows[~transition.ended] = 0  # can be anything
             arrays[f"final_observations[{name}]"] = rows
     for field, array in arrays.items():
         index = find_too_large(array)

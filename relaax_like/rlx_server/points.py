@@ -120,7 +120,7 @@ class ClientPoints:
         Args:
           scalars: the points.
           client_name: for the log.
-          log: told about points that are dropped.
+          log: receives the lines about dropped points.
         """
         taken = self._budget.take(min(len(scalars), MAX_POINTS))
         if self.shared is not None:
@@ -154,7 +154,7 @@ class ClientPoints:
         return False
 
     def close(self) -> None:
-        """Stores what is left, and tells how many points were dropped."""
+        """Stores what is left, and records how many points were dropped."""
         while self.store():
             pass
         self._drops.flush()

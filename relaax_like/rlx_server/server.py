@@ -27,7 +27,7 @@ from relaax_like.wire.tls import ServerTls
 
 logger = logging.getLogger(__name__)
 
-# A client that leaves answers unread for so long is cut off.
+# A client that leaves answers unread for this long is disconnected.
 _UNREAD_SEC = 30.0
 # A client whose session failed in the last seconds waits so long for the answer to its hello.
 _FAILURE_SEC = 10.0
@@ -56,8 +56,8 @@ class RlxServer:
       make_session: builds the session of a new connection from its name.
       admission: lets clients in or turns them away.
       max_message_bytes: longest message that is read.
-      hello_timeout_sec: a connection that has not said hello by then is closed.
-      idle_timeout_sec: a client that sends nothing for so long is sent away.
+      hello_timeout_sec: a connection that has sent no hello by then is closed.
+      idle_timeout_sec: a client that sends nothing for this long is disconnected.
       predict: answers the requests of batch-native agents; None when all agents are plain.
       tls: certificate of the server, read again when it changes; None: it serves in the clear.
 
@@ -65,8 +65,8 @@ class RlxServer:
       loop: the event loop, once started.
       connections: those that are open.
       closing: sessions of plain agents that are being closed in their threads.
-      log_budget: how many lines clients may cause.
-      points: how many points of curves are taken from all clients together.
+      log_budget: how many log lines clients can cause.
+      points: how many points of curves are accepted from all clients together.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class RlxServer:
 
     def wake(self) -> None:
         """Looks again at sessions that were not ready; safe from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: nothing waits
             self.loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:

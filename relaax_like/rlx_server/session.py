@@ -65,12 +65,12 @@ _MAX_FIXED32 = (1 << 32) - 1
 _MAX_PARTS = 4
 # Fields of a hello or a step beside its leaves.
 _OTHER_FIELDS = _MAX_FEATURES + 16
-# Of so many points, with the longest names.
+# Of MAX_POINTS points with the longest names.
 _MAX_SCALARS_BYTES = MAX_POINTS * 225
 # The first byte of each point and of its name: fewer of them are no more points than that.
 _POINT_BYTE = b"\x0a"
-# A longer hello or step is looked at in all its depth: beside the data of its arrays, each of its
-# fields may weigh so much (a leaf with bounds and a long name 1.2 KB), and numbers n so much more.
+# A longer hello or step is checked at all depths: besides array data, each of its fields can weigh
+# this much (a leaf with bounds and a long name 1.2 KB), and all numbers n this much more.
 _LONG_MESSAGE_BYTES = 1 << 18
 _FIELD_WEIGHT = 3 << 9
 _MORE_WEIGHT = 1 << 19
@@ -181,8 +181,8 @@ PENDING = Pending.PREDICTION
 class Session:
     """Answers one client's messages. Not thread-safe: one message at a time.
 
-    With plain agents `receive` returns the answer; it may block, as the hello may. With batch-
-    native agents a step returns PENDING, and the owner goes on, when `ready`, with:
+    With plain agents `receive` returns the answer; it can block, and so can the hello. With batch-
+    native agents a step returns PENDING, and the owner continues, when `ready`, with:
 
         answer = session.answer(prediction_for(session.request()))
 
@@ -190,32 +190,32 @@ class Session:
 
     Args:
       name: of the session, for logs.
-      make_agents: builds the agents for a greeting; may raise ProtocolError.
+      make_agents: builds the agents for a greeting; can raise ProtocolError.
       metrics: where latencies go.
-      max_slots: most slots that one client may have.
-      max_message_bytes: most that a session's limit may be; the limit follows from its spaces.
+      max_slots: most slots that one client can have.
+      max_message_bytes: upper bound of a session's limit, which follows from its spaces.
       score_lines: log one line per episode.
-      time_limit_sec: after it the client is sent away at the next episode end; None: never.
-      tokens: of which the hello must have one; None: it needs none.
-      exploit: all clients get the best actions, as if each had asked for EXPLOIT mode.
+      time_limit_sec: then the client is disconnected at its next episode end; None: never.
+      tokens: the hello must have one of them; None: it needs none.
+      exploit: all clients get the best actions, as if each had requested EXPLOIT mode.
 
     Attributes:
-      finished: whether the client was told that the training has ended.
+      finished: whether the client was notified that the training has ended.
       max_message_bytes: longest message that is read; 0 before the hello has been accepted.
-      admit: called when the hello is right, before agents are made; may raise ProtocolError. Set by
+      admit: called when the hello is valid, before agents are made; can raise ProtocolError. Set by
         the owner, like the next two, before the first message.
       log: takes the lines about the client.
-      points: of curves, of the newest message; the owner has them stored, by and by.
+      points: curve points of the newest message; the owner stores them gradually.
       report: called with an event and the client's name when it has joined, made its first step, or
         left.
       on_episodes: called with the episodes that have ended with a step, before it is answered.
-      get_end: called with each answer; what it returns, unless "", ends the session as the end of
-        training does: the client gets no more actions, but this text.
+      get_end: called with each answer; unless it returns "", the session ends as at the end of
+        training: the client gets this text instead of actions.
       times: that its steps have waited for their answers.
-      last_message: what the newest message was, for people.
+      last_message: description of the newest message.
 
-    All methods that take part in answering raise ProtocolError: what the client did wrong, or that
-    the server cannot go on with it. The session is over then; `error_to_bytes` makes the message
+    All methods that take part in answering raise ProtocolError: the client made a mistake, or the
+    server cannot continue with it. The session is over then; `error_to_bytes` makes the message
     for the client.
     """
 
@@ -285,13 +285,13 @@ class Session:
 
     @property
     def blocking(self) -> bool:
-        """Whether `receive` may block."""
+        """Whether `receive` can block."""
         return self._batch_agents is None
 
     @property
     def ready(self) -> bool:
         """Whether a pending step can be answered now."""
-        agents = self._batch_agents  # `close` may take them away meanwhile
+        agents = self._batch_agents  # `close` can remove them meanwhile
         return agents is not None and agents.ready
 
     def has_feature(self, name: str) -> bool:
@@ -354,7 +354,7 @@ class Session:
             raise self._translate(error) from error
 
     def request(self) -> Request | None:
-        """Returns the rows of the pending step that want actions; None when it needs none."""
+        """Returns the rows of the pending step that need actions; None when it needs none."""
         assert self._batch_agents is not None
         try:
             return self._batch_agents.request()
@@ -415,7 +415,7 @@ class Session:
         )
 
     def close(self) -> None:
-        """Discards unfinished episodes and closes the agents; may be called twice."""
+        """Discards unfinished episodes and closes the agents. Idempotent."""
         agents, self._agents, self._batch_agents = self._agents, None, None
         if agents is None:
             return
@@ -548,7 +548,7 @@ class Session:
             decision = decision._replace(actions=None, finished=end)
         self._running = decision.actions is not None
         self.finished = bool(decision.finished)
-        # Once, so that the times that a client is told are those that are counted.
+        # Read once, so that the client receives the same times that are counted.
         self._answered_at = now = time.monotonic()
         if decision.actions and not decision.finished and not self._transition.episodes:
             answer = self._pack_actions(decision.actions, decision.version)
@@ -600,7 +600,7 @@ class Session:
         )
 
     def _find_timings(self) -> dict[str, int]:
-        """Returns the fields of `Timings`, of the answer at hand."""
+        """Returns the fields of `Timings`, of the current answer."""
         now, received = self._answered_at, self._received_at
         began = self._predicted_at if self._prediction_sec else now
         times = (began - received, self._prediction_sec, now - received)
@@ -671,7 +671,7 @@ class Session:
                     _validate_points(body, start, stop)
         except InvalidInputError:
             raise
-        except ValueError:  # the parser takes groups, and would go on behind them
+        except ValueError:  # the parser accepts groups, and would continue after them
             raise _describe_malformed(body) from None
 
     def _validate_leaves(

@@ -18,7 +18,7 @@ class Decision(NamedTuple):
     """The agents' answer to one step.
 
     Attributes:
-      actions: leaf -> [k, ...] in the leaf's dtype; None when no slot goes on.
+      actions: leaf -> [k, ...] in the leaf's dtype; None when every slot has ended.
       finished: what ended the training, or "".
       version: of the weights that chose the actions.
     """
@@ -29,11 +29,11 @@ class Decision(NamedTuple):
 
 
 class AgentFailure(RelaaxError):
-    """A user's agent raised, or answered with something that is no action."""
+    """A user's agent raised, or its answer was not a valid action."""
 
 
 class PlainAgents(abc.ABC):
-    """Agents that answer a step by themselves, and may block while they do.
+    """Agents that answer a step by themselves, and can block while they do.
 
     Attributes:
       unsupported: feature of the protocol -> why these agents cannot use it.
@@ -49,7 +49,7 @@ class PlainAgents(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Discards unfinished episodes and lets go."""
+        """Discards unfinished episodes and releases resources."""
 
 
 class BatchAgents(abc.ABC):
@@ -74,19 +74,19 @@ class BatchAgents(abc.ABC):
 
     @abc.abstractmethod
     def request(self) -> Request | None:
-        """Returns the rows that want actions; None when no slot goes on, or at the end."""
+        """Returns the rows that need actions; None when every slot has ended, or at the end."""
 
     @abc.abstractmethod
     def decide(self, prediction: Prediction | None) -> Decision | None:
         """Turns the prediction for `request` (None for None) into the answer.
 
         Returns:
-          None when another task is to be asked first: `request` tells which.
+          None when another task must be asked first: `request` returns which.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Discards unfinished rollouts and lets go."""
+        """Discards unfinished rollouts and releases resources."""
 
 
 SlotAgents = PlainAgents | BatchAgents

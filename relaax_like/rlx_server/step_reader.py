@@ -20,7 +20,7 @@ _PRESENT, _OVERRIDDEN = (_STEP, "present"), (_STEP, "overridden")
 
 
 class StepReader:
-    """Knows the layout of a session's ordinary steps: nothing ended, and every slot goes on.
+    """Knows the layout of a session's ordinary steps: nothing ended, and every slot continues.
 
         transition = reader.read(body)
         if transition is None:
@@ -67,7 +67,7 @@ class StepReader:
         if transition.step_id:
             wanted.add(_STEP_ID)
         taken = [(_STEP, "executed", name) for name in executed]
-        # Where all are present, what was read does not tell whether it was said.
+        # If all are present, the values do not show whether the fields were sent.
         wanted.update(taken, spans.keys() & {_PRESENT, _OVERRIDDEN})
         if len(layout.spans) != len(wanted) or spans.keys() != wanted:
             return  # an empty array, or a field that came twice

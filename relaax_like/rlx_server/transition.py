@@ -22,7 +22,7 @@ class Transition(NamedTuple):
     """One step of k slots. A session's first has observations only.
 
     Attributes:
-      observations: leaf -> [k, ...]; None when every slot has ended and none goes on yet.
+      observations: leaf -> [k, ...]; None when every slot has ended and no new episode has begun.
       rewards: [k, r] float64, or None at the start of episodes.
       terminated: [k] bool.
       truncated: [k] bool.
@@ -33,7 +33,7 @@ class Transition(NamedTuple):
       step_id: number of the step; 0: it has none.
       absent: [k] bool, slots that take no part in this step; None: there are none.
       executed: leaf -> [k, ...], what was carried out instead of the last actions; or None.
-      overridden: [k] bool, slots where something else than the policy decided; None: those where
+      overridden: [k] bool, slots where something other than the policy decided; None: those where
         `executed` differs from the actions that were given.
     """
 
@@ -227,7 +227,7 @@ def _read_final(
     messages = step.final_observations
     rows = np.flatnonzero(ended)
     arrays = {}
-    # Rows of slots that go on are ignored, so only the others are checked for range and NaN.
+    # Rows of slots that continue are ignored, so only the others are checked for range and NaN.
     for name in spaces:
         if name not in messages:
             raise InvalidInputError(f"final_observations: leaf {name} is missing", name)

@@ -83,7 +83,7 @@ class AlgoWorker:
         return Moments(float(count), mean, m2)
 
     def add_to_statistics(self, inputs: Arrays) -> None:
-        """Has the copy's running statistics see rows `[B, ...]`, until the next `sync_policy`."""
+        """Adds rows `[B, ...]` to the copy's running statistics, until the next `sync_policy`."""
         values = list(self._values)
         for name in self.statistics:
             moments = self.get_statistic(name).merge(Moments.of(inputs[name]))

@@ -27,12 +27,12 @@ class PPOOptim(LearningPolicy):
         metrics = optim.optimize(buffer)
 
     Minibatches are of steps, or, where the plan's are of rollouts, of complete trajectories, each
-    without memory at its start. What is behind their ends is masked: it changes no number. Values,
-    returns and advantages are computed anew by the algorithm's `prepare`, from rewards and terminal
-    values, with the policy that is there: of the one that has sampled they are those of the buffer.
+    without memory at its start. What follows their ends is masked: it changes no number. The
+    algorithm's `prepare` computes values, returns and advantages again, from rewards and terminal
+    values, with the current policy: with the policy that sampled, they are those of the buffer.
 
-    Batches are filled up with padding to few shapes, as each is compiled when it first comes. Of
-    that no minibatch is made, but for what the last one of trajectories lacks.
+    Batches are padded to few shapes, as each is compiled when it first comes. No minibatch is made
+    of padding, except for what the last one of trajectories lacks.
 
     Args:
       task: see `LearningPolicy`.

@@ -1,4 +1,4 @@
-"""Files of named arrays, `.npz` as NumPy reads it, that are whole or absent."""
+"""Files of named arrays, `.npz` as NumPy reads it, that are written atomically."""
 
 import io
 import os
@@ -29,15 +29,15 @@ DAMAGE = (
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], sync: bool = True) -> None:
-    """Writes a file; one of that name is replaced.
+    """Writes a file; replaces one of that name.
 
     Args:
       path: of the file.
       arrays: by name.
-      sync: return when the disk has it. False: a power cut may damage it, nothing else does.
+      sync: return when the disk has it. False: a power failure can damage it, nothing else can.
 
     Raises:
-      OSError: it could not be written; a file of that name is as it was.
+      OSError: it could not be written; a file of that name is unchanged.
     """
     temporary = path.with_name(f".tmp-{path.name}")
     try:
@@ -57,12 +57,12 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], sync: bool = True
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Reads a file whole, and compares checksums.
+    """Reads a complete file, and verifies checksums.
 
-    Arrays come back in their order of memory; those of bfloat16 as nameless bytes.
+    Arrays keep their memory order; those of bfloat16 are returned as nameless bytes.
 
     Raises:
-      FileNotFoundError: there is none.
+      FileNotFoundError: there is no such file.
       *DAMAGE: it is something else.
     """
     with zipfile.ZipFile(path) as archive:
@@ -77,12 +77,12 @@ def _write_entry(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None
 
 
 def _read_entry(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    # Read whole, so that zipfile compares the entry's checksum.
+    # Read completely, so that zipfile verifies the entry's checksum.
     return np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
 
 
 def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
-    except OSError:  # its folder is none
+    except OSError:  # its parent is not a folder
         pass

@@ -59,7 +59,7 @@ class JournalError(RelaaxError):
 
 
 class CollectorFullError(RelaaxError):
-    """A collector holds as much as it may; nothing was added, nothing lost. Worth a retry."""
+    """A collector is full; nothing was added, nothing lost. Worth a retry."""
 
 
 class CollectorClosedError(RelaaxError):

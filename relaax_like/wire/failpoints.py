@@ -33,7 +33,7 @@ NAMES = {
 @dataclass
 class _Armed:
     act: Callable[[str], None]
-    at: int  # acts when it has been reached so many times; 0: each time
+    at: int  # acts when it has been reached this many times; 0: each time
     reached: int = 0
 
 

@@ -1,9 +1,9 @@
-"""Layouts: what of a serialised message stays the same when only the data of its arrays changes.
+"""Layouts: the bytes of a serialised message that stay the same when only array data changes.
 
 Numbers of a fixed size, such as that of a step, can change as well.
 
-Most messages of a dialogue are of that kind. To compare all but the data, and to look at the data
-where it lies, takes a fraction of the time of parsing and checking a message anew.
+Most messages of a dialogue are of that kind. Comparing everything but the data, and reading the
+data in place, takes a fraction of the time of parsing and checking each message.
 """
 
 from collections.abc import Collection, Iterator, Sequence

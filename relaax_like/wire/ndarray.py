@@ -77,8 +77,8 @@ def write_ndarray(array: np.ndarray, message: NdArrayMessage) -> None:
 
 def is_finite(array: np.ndarray) -> bool:
     """Tells whether an array of floating point numbers has neither NaN nor infinity."""
-    # The sum of squares is the quickest thing that NaN and infinity spoil; as large numbers may
-    # overflow in it, a bad sum is looked into.
+    # NaN and infinity spoil the sum of squares, which is the fastest check; as large numbers can
+    # overflow in it, the elements are checked when it is not finite.
     if array.dtype in _SUMMABLE and math.isfinite(np.vdot(array, array)):
         return True
     return bool(np.isfinite(array).all())
@@ -103,7 +103,7 @@ def message_to_ndarray(
             f"{field}: unknown dtype {message.dtype[:40]!r}, expected one of {', '.join(DTYPES)}",
             field,
         )
-    shape = tuple(message.shape[: MAX_AXES + 1])  # of the millions that may have come
+    shape = tuple(message.shape[: MAX_AXES + 1])  # a message can have millions
     if len(shape) > MAX_AXES or min(shape, default=0) < 0:
         raise InvalidInputError(
             f"{field}: invalid shape {list(shape[:8])}, expected at most {MAX_AXES} axes, each "

@@ -1,4 +1,4 @@
-"""Tells who holds a TCP port, for the message when a server cannot listen."""
+"""Finds which process holds a TCP port, for the message when a server cannot listen."""
 
 import socket
 from typing import Any

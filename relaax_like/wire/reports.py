@@ -1,8 +1,8 @@
 """What a server reports to the `relaax run` that started it: one line per event, through a pipe.
 
 `relaax run` needs to know which environments have made a step and whether anybody else is
-connected. Environments may be written in any language and know only their rlx server; so that one
-reports what its clients do.
+connected. Environments can be written in any language and know only their rlx server, so the
+server reports what its clients do.
 """
 
 import contextlib

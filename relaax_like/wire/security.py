@@ -1,6 +1,6 @@
-"""Who may do what: roles, tokens, and what the two ends of a connection need to trust each other.
+"""Permissions: roles, tokens, and what two ends of a connection need to trust each other.
 
-Nothing here depends on a transport. A token never stands in an error, a log line or a `repr`.
+Nothing here depends on a transport. A token never appears in an error, a log line or a `repr`.
 """
 
 import enum
@@ -18,7 +18,7 @@ MAX_TOKEN_LENGTH = 512
 
 
 class Role(enum.IntEnum):
-    """What the bearer of a token may do; a higher role may all that a lower one may."""
+    """Permissions of a token; each role includes the permissions of all lower roles."""
 
     # Steps through an rlx server: acts, and gives rewards.
     ENVIRONMENT = 1
@@ -79,14 +79,14 @@ class TokenFile:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSecurity:
-    """How a client proves who it is, and whom it believes. The default: neither.
+    """How a client proves its identity, and which certificates it trusts. The default: neither.
 
     Attributes:
       token: the secret itself; better in a file.
-      token_file: file with the secret, and nothing else but comments.
-      tls_ca: PEM file of the certificates that it believes; None: the connection is in the clear.
-      tls_cert: PEM file of its own certificate, for servers that ask for one.
-      tls_key: PEM file of its key.
+      token_file: file with the secret, and nothing else except comments.
+      tls_ca: CA certificates to trust (PEM file); None: the connection is in the clear.
+      tls_cert: its own certificate (PEM file), for servers that require one.
+      tls_key: the certificate's private key (PEM file).
 
     Raises:
       ConfigError: they contradict each other. The files are read when they are used.
@@ -199,7 +199,7 @@ def _read_tokens(path: Path) -> _Digests:
     lines: dict[bytes, tuple[int, Role]] = {}
     for number, line in _read_lines(path, "tokens file"):
         place = f"{path}:{number}"
-        # Nothing of the line is shown: where a word is missing, any other may be the token.
+        # The line is never shown: if a word is missing, any other might be the token.
         words = line.split()
         if len(words) != 2:
             raise ConfigError(

@@ -256,7 +256,7 @@ def _validate_integers(dtype: str, kind: str, first: int, last: int) -> None:
 
 
 def _has_components(shape: tuple[int, ...], components: int) -> bool:
-    """Tells whether a shape has so many components, without a product beyond that number."""
+    """Returns whether a shape has `components` components; no product exceeds that number."""
     if 0 in shape:
         return components == 0
     product = 1
@@ -304,7 +304,7 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
     Raises:
       InvalidInputError: when it describes no space; the message names `field`.
     """
-    # Of the millions that may have come; one more than is allowed, for the error.
+    # A message can have millions; one more than is allowed is kept, for the error.
     shape = tuple(message.shape[: MAX_AXES + 1])
     common: dict[str, Any] = {"dtype": message.dtype[:40], "shape": shape}
     if message.mirror:

@@ -87,7 +87,7 @@ class ClientTls:
 class ServerTls:
     """A server's certificate, read again when its files change; new connections get the new one.
 
-    Thread-safe but for `refresh`.
+    Thread-safe, except `refresh`.
 
     Args:
       cert: its certificate, with the chain to its CA's.
@@ -148,7 +148,7 @@ class ServerTls:
         return newest
 
     def _read(self) -> Pem:
-        # OpenSSL tells of a key that does not fit: gRPC would fail at each handshake.
+        # OpenSSL reports a key that does not match; gRPC would fail at each handshake.
         self.make_context()
         return _read_pem(self._ca, self._cert, self._key)
 
@@ -189,7 +189,7 @@ def _describe_reason(error: OSError) -> str:
 
 
 def describe_tls_error(error: OSError) -> str:
-    """Says why a TLS connection failed for good, and the cure; "" when it may just be a loss."""
+    """Returns why TLS failed permanently, and the cure; "" if it might be a lost connection."""
     if isinstance(error, ssl.SSLCertVerificationError):
         cure = _VERIFY_CURES.get(error.verify_code, "check tls_ca")
         return f"its certificate was rejected ({error.verify_message}): {cure}"
@@ -206,19 +206,19 @@ def describe_tls_error(error: OSError) -> str:
 
 
 def find_tls_mistake(host: str, port: int, tls: ClientTls | None, timeout_sec: float = 2.0) -> str:
-    """Tries a server that gives no answer, and says what is wrong with the two ends' TLS.
+    """Probes a server that does not answer, and returns what is wrong with the two ends' TLS.
 
-    gRPC tells both of an absent server and of a refused certificate by the same code, and tries
-    both again for ever.
+    gRPC reports an absent server and a refused certificate with the same code, and retries both
+    indefinitely.
 
     Args:
       host: of the server.
-      port: of the server; with `tls`, one that speaks first once it is connected, as gRPC's do.
+      port: of the server; with `tls`, it must send first after the handshake, as gRPC servers do.
       tls: of the client; None: it connects in the clear.
-      timeout_sec: longest wait for each part of it.
+      timeout_sec: longest wait for each part of the probe.
 
     Returns:
-      "" when nothing is wrong, or when it cannot be told.
+      "" when nothing is wrong, or when the cause cannot be determined.
     """
     try:
         if tls is None:
@@ -250,7 +250,7 @@ def _find_unexpected_tls(host: str, port: int, timeout_sec: float) -> str:
 
 
 def _is_heard(host: str, port: int, tls: ClientTls, timeout_sec: float) -> bool:
-    """Whether a server goes on after the handshake; only then it tells of a refused certificate."""
+    """Returns whether the server stays after the handshake: only then does it refuse a client."""
     with _connect(host, port, tls.make_context(), timeout_sec) as secured:
         try:
             return bool(secured.recv(1))

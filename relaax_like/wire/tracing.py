@@ -16,7 +16,7 @@ Three forms, from the clearest to the quickest:
     answer()
     tracing.end("answer", mark)
 
-    if (recorder := tracing.active) is not None:  # where start and end are at hand
+    if (recorder := tracing.active) is not None:  # where start and end are known
         recorder.add("predict", start_ns, end_ns)
 
 A span named "idle", or whose name begins with "wait", is time in which the thread had nothing to
@@ -180,7 +180,7 @@ class _ThreadIndex(threading.local):
 def _make_file(folder: Path, role: str, size: int) -> tuple[Path, mmap.mmap]:
     stem = f"{role.replace(' ', '-')}-{os.getpid()}"
     path = folder / f"{stem}{SUFFIX}"
-    # Processes of two containers may have one pid.
+    # Processes of two containers can have the same pid.
     for number in itertools.count(2):
         if not path.exists():
             break
@@ -198,7 +198,7 @@ def _make_file(folder: Path, role: str, size: int) -> tuple[Path, mmap.mmap]:
     return path, mapped
 
 
-# None: this process does not trace. Read it anew each time.
+# None: this process does not trace. Read it at each use; do not cache it.
 active: Recorder | None = None
 
 
@@ -227,7 +227,7 @@ def begin() -> int:
 
 
 def end(name: str, began: int) -> int:
-    """Records a span that began at `began`; returns its end, at which the next one may begin."""
+    """Records a span that began at `began`; returns its end, at which the next one can begin."""
     recorder = active
     if recorder is None or not began:
         return 0
@@ -269,22 +269,22 @@ class _Span:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessTrace:
-    """One process's file, read. N spans and M values of counters.
+    """The content of one process's file: N spans and M values of counters.
 
     Attributes:
       path: the file.
       role: what the process is.
-      name: of this one among many of its role, or "".
+      name: of this process among those of its role, or "".
       pid: process id.
       host: machine that it ran on.
-      cores: that it may use; 0: not known.
+      cores: number that it is allowed to use; 0: unknown.
       names: of spans and counters.
-      threads: their names; two threads may have the same one.
+      threads: their names; two threads can have the same name.
       spans: [N] structured, by `start`: `start` and `end` int64 ns since 1970, `name` and `thread`
         uint32 indices.
       counters: [M] structured, by `time`: `time` int64 ns since 1970, `value` float64, `name`
         uint32.
-      overwritten: spans and values that were lost because newer ones took their places.
+      overwritten: number of spans and values that newer ones replaced.
     """
 
     path: Path
@@ -301,10 +301,10 @@ class ProcessTrace:
 
 
 def read_trace(path: Path) -> ProcessTrace:
-    """Reads a file, also while its process goes on writing it.
+    """Reads a file, even while its process is still writing it.
 
     Raises:
-      InvalidInputError: it is no trace, or a damaged one.
+      InvalidInputError: it is not a trace, or it is damaged.
     """
     try:
         content = path.read_bytes()
@@ -324,7 +324,7 @@ def read_trace(path: Path) -> ProcessTrace:
         )
     written = int.from_bytes(content[_COUNT_AT:_LINES_AT], "little")
     rows = np.frombuffer(content, _ROW, min(written, capacity), _ROWS_AT)
-    # A process that is killed, or still writes, may leave half of its newest row.
+    # A process that was killed, or is still writing, can leave half of its newest row.
     rows = rows[rows["name"] < len(names)]
     is_counter = rows["thread"] == _COUNTER
     return ProcessTrace(
@@ -340,7 +340,7 @@ def read_trace(path: Path) -> ProcessTrace:
 
 def _read_lines(header: bytes) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     text = header[: header.index(0)]
-    # A process that is killed may leave half of its newest line.
+    # A process that was killed can leave half of its newest line.
     lines = text[: text.rindex(b"\n")].splitlines()
     process, *others = [json.loads(line) for line in lines]
     names = tuple(str(line["name"]) for line in others if "name" in line)

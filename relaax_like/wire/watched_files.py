@@ -1,4 +1,4 @@
-"""Small files that may be replaced while a process runs: certificates and tokens."""
+"""Small files that can be replaced while a process runs: certificates and tokens."""
 
 import logging
 import os
@@ -20,18 +20,17 @@ T = TypeVar("T")
 
 
 class WatchedFiles(Generic[T]):
-    """What some files say together; read again when one of them has changed. Thread-safe.
+    """The value read from some files; read again when one of them has changed. Thread-safe.
 
         tokens = WatchedFiles([path], lambda: read_tokens(path))
         tokens.get()
 
-    A new state of the files that cannot be used changes nothing but the log: what was read before
-    stays in force, and they are read again until they can be used. That is so for a file that is
-    gone, too.
+    When changed files cannot be used, or one is missing, a line is logged: the previous value stays
+    in force, and the files are read again until they can be used.
 
     Args:
       paths: of the files.
-      read: reads all of them anew; raises ConfigError when they cannot be used.
+      read: reads all of them; raises ConfigError when they cannot be used.
 
     Raises:
       ConfigError: they cannot be used now, at the start.
@@ -40,7 +39,7 @@ class WatchedFiles(Generic[T]):
     def __init__(self, paths: Sequence[Path], read: Callable[[], T]):
         self._paths = paths
         self._read = read
-        self._lock = threading.Lock()  # guards the check; the value is swapped whole
+        self._lock = threading.Lock()  # guards the check; the value is replaced atomically
         self._state = self._look()
         self._value = read()
         self._told = ""  # what is wrong with a newer state
@@ -90,7 +89,7 @@ def read_bytes(path: Path, what: str, private: bool = False) -> bytes:
     Args:
       path: of the file.
       what: names the file in errors.
-      private: refuse it when others than its owner may read or write it.
+      private: refuse it when users other than its owner can read or write it.
 
     Raises:
       ConfigError: it cannot be read, is too long, or not private.

@@ -43,7 +43,7 @@ def test_vectors_by_hand() -> None:
     assert add([[1, -1], [5, -5]]) == [[1, -1, 1, -1, 1, -1], [5, -5, 5, -5, 5, -5]]
     assert add([[2, -2], [6, -6]]) == [[1, -1, 1, -1, 2, -2], [5, -5, 5, -5, 6, -6]]
     assert add([[3, -3], [7, -7]]) == [[1, -1, 2, -2, 3, -3], [5, -5, 6, -6, 7, -7]]
-    # Slot 1 ends with 8 and begins anew with 0.
+    # Slot 1 ends with 8 and begins again with 0.
     finals = history.join_finals({"observation": np.array([[0, 0], [8, -8]])})
     assert finals["observation"][1].tolist() == [6, -6, 7, -7, 8, -8]
     assert add([[4, -4], [0, 0]], np.array([False, True])) == [
@@ -90,7 +90,7 @@ def test_every_run_equals_the_slow_reference(
             check(joined[ended], np.array(want))
         elif ended is not None and data.draw(st.booleans(), "None for no ends"):
             ended = None
-        # The caller's own array, written anew at each step.
+        # The caller's own array, written again at each step.
         observations[:] = rng.random((slots, *shape), np.float32)
         check(history.add({"x": observations}, ended)["x"], slow.add(observations, ended))
     for got, want in given_out:

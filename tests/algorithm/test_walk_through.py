@@ -49,7 +49,7 @@ def make_copy(folder: Path, name: str) -> Path:
         path.write_text(text.replace(old, new))
     experiment = algorithms / name / f"{name}.yaml"
     text = experiment.read_text()
-    for port in ("7000", "7001"):  # others may be taken on a machine that runs tests
+    for port in ("7000", "7001"):  # others can be taken on a machine that runs tests
         assert port in text
         text = text.replace(port, str(find_free_port()))
     experiment.write_text(text)

@@ -184,7 +184,7 @@ class Chooser:
 
 @pytest.mark.parametrize("bootstraps", [True, False], ids=["truncated", "terminated"])
 def test_an_endless_task_has_its_known_value_only_when_truncation_bootstraps(bootstraps):
-    """Reward 1 for ever, gamma 0.9: V = 10. Cut off every 5 steps, and taken for dead, V is less.
+    """Reward 1 forever, gamma 0.9: V = 10. Cut off every 5 steps, and taken for dead, V is less.
 
     With death after each 5th step, and states that do not tell the time, the mean of
     1 + 0.9 + ... over what is left of five steps is (5 + 4*0.9 + 3*0.81 + 2*0.729 + 0.6561) / 5.

@@ -71,7 +71,7 @@ def test_a_token_that_is_taken_back_ends_an_open_stream(tmp_path, backend, monke
     assert backend.version == 1
 
 
-# Who may call what.
+# Who is allowed to call what.
 
 
 def find_methods():
@@ -100,7 +100,7 @@ def call(address, method, token=None, metadata=()):
             next(replies, None)
         except grpc.RpcError as error:
             return error.code(), error.details()
-        replies.cancel()  # some go on
+        replies.cancel()  # some continue
     return grpc.StatusCode.OK, ""
 
 
@@ -165,7 +165,7 @@ def test_a_refusal_names_the_cure_and_never_the_token(
         found = call(address, "/relaax.v1.ParameterServer/GetStatus", metadata=metadata)
         assert found[0] == code
         assert want in found[1]
-        # The server tells it, too, and whom it refused.
+        # The server logs it, too, with the client that it refused.
         assert "ipv4:127.0.0.1" in caplog.text
         assert want in caplog.text
         for token in ALL_TOKENS:
@@ -333,7 +333,7 @@ def test_a_clients_certificates_are_replaced_without_a_restart(backend, authorit
             client.push_pull(ONES)
             show(stranger.client_cert.read_bytes(), stranger.client_key.read_bytes())
             assert wait_until(lambda: get_status_or_none(link) is None, "the other's")
-            client.push_pull(ONES)  # what is open goes on
+            client.push_pull(ONES)  # what is open continues
             assert client.discarded_pushes == 0
     assert backend.version == 2
 

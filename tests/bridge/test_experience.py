@@ -447,7 +447,7 @@ def test_a_rollout_of_more_slots_than_many_iterations_is_taken(
     assert site.learned()[-1] == [1.0, 2.0, 2.0, 2.0]
 
 
-# Who waits for whom.
+# Who waits for which client.
 
 
 def test_agents_wait_for_an_iteration_while_others_can_fill_it(site: Site) -> None:
@@ -519,7 +519,7 @@ def test_what_finds_no_room_waits_and_loses_nothing(site: Site) -> None:
     assert site.policy.begun.wait(20)
     assert client.newest is not None
     assert client.newest.progress.received == 5
-    other = site.connect("other")  # may read on all the same
+    other = site.connect("other")  # can continue to read
     other.wait()
     site.policy.gate.set()
     client.wait(received=8, released=8, version=8)
@@ -709,7 +709,7 @@ def test_rollouts_that_come_before_the_learner_is_there_wait_for_it(site: Site) 
     assert (site.server.status().episodes, site.server.status().mean_return) == (2, 2.0)
 
 
-# Who may not.
+# Who is not allowed to.
 
 
 def test_a_run_that_learns_beside_its_agents_takes_no_experience() -> None:
@@ -742,7 +742,7 @@ def test_who_may_only_act_may_not_send_experience(tmp_path: Path) -> None:
                     link.collect_stream("client", 10.0)
 
 
-# Strangers. While they play, an honest client goes on.
+# Strangers. While they play, an honest client continues.
 
 
 @pytest.fixture(scope="module")
@@ -1045,7 +1045,7 @@ def test_a_refusal_waits_until_the_client_knows_what_was_taken(
 
     def wait_and_be_late(*args: Any) -> StreamProgress:
         progress = wait(*args)
-        if not late.is_set():  # what it says is old when it is told
+        if not late.is_set():  # what it says is old when it arrives
             late.set()
             wait_until(lambda: set(find_stream_threads()) <= others, "the end of the stream")
         return progress
@@ -1073,7 +1073,7 @@ def test_a_first_rollout_does_not_decide_what_others_look_like(
 
 
 class Idle:
-    """Raw streams that have said something and go on no further."""
+    """Raw streams that have said something and then nothing more."""
 
     def __init__(self, channel: grpc.Channel, messages: Sequence[bytes]):
         self._end = threading.Event()

@@ -562,7 +562,7 @@ def test_300_half_pushes_that_never_end(site: Site) -> None:
 
 
 def test_half_pushes_of_a_large_model_make_room(tmp_path: Path) -> None:
-    """Of 4 MB each: beyond 256 MiB together, the silent ones end, and honest clients go on."""
+    """Of 4 MB each: beyond 256 MiB together, the silent ones end, and honest clients continue."""
     site = Site(tmp_path, parameters=1_000_000)
     try:
         before = site.resident_bytes

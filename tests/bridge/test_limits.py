@@ -1,4 +1,4 @@
-"""Calls that one address may have open at a time."""
+"""Calls that one address can have open at a time."""
 
 import threading
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ def test_an_address_that_has_half_of_all_calls_open_gets_no_more_and_others_do(p
         for call in idle[: len(idle) - MAX_CALLS // 2 + 1]:
             call.cancel()
         wait_until(lambda: not is_full(greedy), "a call that may be made again")
-        for _ in range(2 * MAX_CALLS):  # a call may be answered before it is over
+        for _ in range(2 * MAX_CALLS):  # a call can be answered before it is over
             wait_until(lambda: not is_full(greedy), "the end of the call before")
         for call in idle:
             call.cancel()

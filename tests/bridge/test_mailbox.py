@@ -99,7 +99,7 @@ def test_an_end_between_two_looks_is_no_message():
     words = receiver._words
 
     class ClosingWords:
-        """Has the end come just before the number is read."""
+        """Makes the end come just before the number is read."""
 
         def __getitem__(self, index):
             receiver._words = words
@@ -125,7 +125,7 @@ def test_the_end_comes_even_while_the_other_side_writes_what_it_likes():
         rng = np.random.default_rng(0)
         while not over.is_set():
             memory[:64] = rng.integers(0, 256, 64, np.uint8)
-            sender._wake()  # or each take may last until its next look, a second later
+            sender._wake()  # or each take can last until its next look, a second later
 
     thread = threading.Thread(target=scribble)
     thread.start()

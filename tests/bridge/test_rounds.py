@@ -1,4 +1,4 @@
-"""Rounds over one stream: kept open, ended in time, opened anew."""
+"""Rounds over one stream: kept open, ended in time, opened again."""
 
 # covers R14
 

@@ -111,7 +111,7 @@ def test_names_of_clients_are_shown_as_they_are(cluster: Cluster) -> None:
     status, text = run_command(cluster, "status")
     assert status == 0
     assert "env[/1] [red]b" in text
-    # The table is as wide as it may be, and whole after Ctrl-C.
+    # The table is as wide as possible, and complete after Ctrl-C.
     argv = [RELAAX, "status", f"localhost:{cluster.ps_port}", "--watch"]
     with Terminal(argv, cluster.folder) as terminal:
         terminal.wait_for(lambda screen: "└" in screen.text)

@@ -361,7 +361,7 @@ def _validate_outcome(step: ReceivedStep, slots: int) -> None:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., ScriptedServer]]:
-    """Starts scripted servers; at the end no client may have broken the protocol."""
+    """Starts scripted servers; at the end no client must have broken the protocol."""
     servers: list[ScriptedServer] = []
 
     def start(role: Role | None = None, port: int = 0) -> ScriptedServer:

@@ -204,7 +204,7 @@ def test_a_bad_value_is_refused_before_it_is_sent(
         with pytest.raises(InvalidInputError, match=match) as raised:
             call(client)
         assert isinstance(raised.value, ValueError)
-        assert client.reward_and_act(1.0, ZEROS) is not None  # the session goes on
+        assert client.reward_and_act(1.0, ZEROS) is not None  # the session continues
     assert server.steps == 2
 
 

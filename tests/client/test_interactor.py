@@ -63,7 +63,7 @@ class LooseSlots(CountingSlots):
 
 
 class ListeningAgent:
-    """Answers action 7 and keeps what it was told."""
+    """Answers action 7 and keeps what it received."""
 
     def __init__(self, slots: int, finish_after: int = NEVER) -> None:
         self.told: list[tuple[Any, ...]] = []
@@ -181,7 +181,7 @@ def test_a_server_that_drops_in_an_episode_gets_fresh_episodes(serve: Serve) -> 
         summary = Interactor(slots, client, max_episodes=3).run()
     assert summary.losses == 2
     firsts = [session.steps[0].observations for session in server.sessions]
-    # Both slots begin anew after each loss, whatever they were in.
+    # Both slots restart after each loss, whatever they were in.
     assert [first["observation"].tolist() for first in firsts if first] == [
         [[episode, 0, 0]] * 2 for episode in range(3)
     ]

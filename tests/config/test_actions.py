@@ -1,4 +1,4 @@
-"""Section `actions`: what it may say, what is refused and with which words, and dumping."""
+"""Section `actions`: what it can say, what is refused and with which words, and dumping."""
 
 # covers J17
 

@@ -1,4 +1,4 @@
-"""Section `network`: what it may say, what is refused and with which words, and dumping."""
+"""Section `network`: what it can say, what is refused and with which words, and dumping."""
 
 # covers F7, P26
 

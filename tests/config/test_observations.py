@@ -1,4 +1,4 @@
-"""Section `observations`: what it may say, what is refused and with which words, and dumping."""
+"""Section `observations`: what it can say, what is refused and with which words, and dumping."""
 
 # covers J17, R18
 

@@ -92,7 +92,7 @@ _SCALARS |= st.sampled_from(
 def test_what_is_written_is_read_back(tmp_path_factory: Any, data: dict[str, Any]) -> None:
     text = write_yaml(data)
     back = _read(tmp_path_factory.getbasetemp(), text).data
-    # Large integral floats come back as integers, which every float field accepts.
+    # Large integral floats are read back as integers, which every float field accepts.
     assert back == data
 
 

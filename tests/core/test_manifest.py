@@ -197,7 +197,7 @@ def _statistic(name: str, **changes: np.ndarray | None) -> list[Variable]:
 
 
 def test_running_statistics_are_found_by_name() -> None:
-    # A statistic of another name, and a trainable variable of such a name, are none.
+    # A statistic of another name, and a trainable variable of such a name, do not count.
     lone = [Variable("seen", np.zeros(1), kind=STATISTIC), Variable("lone.mean", _float32(2))]
     manifest = make_manifest([*lone, *_statistic("net/a.b")])
     assert list(manifest.statistics) == ["net/a.b"]

@@ -358,7 +358,7 @@ def test_ctrl_c_while_it_waits_for_a_server_ends_it(
     assert finish(process)[0] == 130
 
 
-# What a server sends that is none, or a hostile one.
+# What a hostile server sends, or a program that is not a server.
 
 
 class RawServer:

@@ -1,4 +1,4 @@
-"""Environments say where they are, and others of the same kind go on from there."""
+"""Environments export their state, and others of the same kind continue from it."""
 
 # covers J18
 

@@ -267,7 +267,7 @@ def screen() -> Iterator[str]:
         pytest.skip(message)
     read, write = os.pipe()
     server = subprocess.Popen(
-        # Without -noreset it begins anew whenever its last client goes, and loses one that comes.
+        # Without -noreset it restarts whenever its last client leaves, and loses one that connects.
         ["Xvfb", "-displayfd", str(write), "-screen", "0", "1024x768x24", "-noreset"],
         pass_fds=(write,),
         stderr=subprocess.DEVNULL,

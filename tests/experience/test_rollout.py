@@ -193,7 +193,7 @@ def test_each_row_knows_its_agent_episode_and_step(ends, steps, pause):
     episode, step = np.zeros(SLOTS, np.int64), np.zeros(SLOTS, np.int64)
     expected = []
     for t, alive in enumerate(ends):
-        if t == pause:  # as when another process goes on
+        if t == pause:  # as when another process continues
             state, buffer = buffer.get_state(), RolloutBuffer(steps, np.zeros(SLOTS, np.int64))
             buffer.set_state(state)
         expected.append((episode.copy(), step.copy()))

@@ -47,7 +47,7 @@ def play(ends: list[tuple[float, ...]], steps: int, number: int, pause: int = -1
       ends: what became of each slot in each step.
       steps: of a rollout.
       number: observations that are joined.
-      pause: step before which another buffer goes on.
+      pause: step before which another buffer continues.
     """
     random = np.random.default_rng(len(ends) + number)
 

@@ -16,7 +16,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     before = set(threading.enumerate())
     with Cluster(tmp_path, BARE, *write_initial_values(tmp_path, PARAMETERS)) as cluster:
         yield cluster
-        for program in cluster.started:  # in order: a kill may leave half a snapshot, until a start
+        for program in cluster.started:  # in order: a kill can leave half a snapshot, until a start
             if program.alive:
                 program.stop()
     cluster.assert_nothing_left()

@@ -57,7 +57,7 @@ def test_pushes_are_kept_whatever_the_time_of_day(cluster: Cluster, clock: Clock
         wait_until(lambda before=before: get_newest(cluster) > before, "a newer snapshot")
     assert server.alive
     assert TRACE not in server.output
-    # It goes on from its newest snapshot, and its epoch grows, though the clock is set back.
+    # It resumes from its newest snapshot, and its epoch grows, though the clock is set back.
     server.stop(signal.SIGKILL)
     clock.set("-4000d")
     cluster.start_parameter_server(often, **clock.env)

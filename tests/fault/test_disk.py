@@ -91,7 +91,7 @@ def wait_snapshot(cluster: Cluster, history: History, more: int = 1) -> None:
 
 
 def restart_and_check(cluster: Cluster, history: History) -> None:
-    """Starts the server once more, goes on for a while, and checks everything."""
+    """Starts the server once more, continues for a while, and checks everything."""
     server = cluster.start_parameter_server()
     history.wait(20)
     assert ask_durability(cluster) == {"journal"}
@@ -108,7 +108,7 @@ def test_training_goes_on_while_the_disk_is_full(cluster: Cluster, history: Hist
         wait_snapshot(cluster, history)
         filler = fill(run)
         server.wait_for(GIVEN_UP)
-        # One may have been renamed just before.
+        # One might have been renamed just before.
         server.wait_for("the snapshot could not be written")
         newest = read_latest(run / "checkpoints")
         lines = len(server.lines)

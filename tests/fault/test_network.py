@@ -145,7 +145,7 @@ def test_half_open_connections_are_given_up(
 
 
 def test_a_thin_link_is_slow_and_no_more(cluster: Cluster, proxy: Proxy) -> None:
-    """1 Mbit/s and 400 kB each way: a round takes longer than a server may be silent."""
+    """1 Mbit/s and 400 kB each way: a round takes longer than a server can be silent."""
     parameters = 100_000
     write_initial_values(cluster.folder, parameters)
     start_server(cluster)

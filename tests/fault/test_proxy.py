@@ -60,7 +60,7 @@ def echo() -> Iterator[Echo]:
     echo = Echo()
     yield echo
     echo.close()
-    # Of what ran before, something may end meanwhile.
+    # Something that ran before can end meanwhile.
     assert psutil.Process().num_fds() <= num_fds
     assert threading.active_count() <= num_threads
 

@@ -34,7 +34,7 @@ def history(cluster: Cluster):
 def test_a_frozen_server_keeps_folder_and_port_and_goes_on(
     cluster: Cluster, history: History
 ) -> None:
-    assert cluster.status() is None  # clients may come first
+    assert cluster.status() is None  # clients can come first
     server = cluster.start_parameter_server()
     wait_until(lambda: len({one.client for one in history.acknowledged}) == 3, "all clients")
     thawed_at = time.monotonic() + FROZEN_SEC

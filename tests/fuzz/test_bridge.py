@@ -46,7 +46,7 @@ VARIABLES = (
     Variable("obs.m2", np.zeros(2), kind=STATISTIC),
 )
 CLIENTS = st.sampled_from(["a", "b"])
-# Their odd pushes may begin a life after which all that is good is late.
+# Their odd pushes can begin a life after which all that is good is late.
 ODD_CLIENTS = st.sampled_from(["a", "ü", "odd"])
 PUSHES = [hostile.PUSH_PULL, hostile.PUSH_PULL_WHOLE]
 METHODS = st.sampled_from(PUSHES)
@@ -58,7 +58,7 @@ def change_to(field: str, *values: Any) -> st.SearchStrategy[tuple[str, Any]]:
     return st.tuples(st.just(field), st.sampled_from(values))
 
 
-# A field of a header, and what it may become. Most of it is refused, some is taken.
+# A field of a header, and what it can become. Most of it is refused, some is taken.
 CHANGES = st.one_of(
     change_to("client_id", "", "x" * 201, "a\n", "\0", "\U0001f600"),
     change_to("incarnation", 0, *HUGE),
@@ -346,7 +346,7 @@ class Bridge(RuleBasedStateMachine):
         return list(self.calls[method](iter(parts), timeout=20))
 
     def attempt(self, method: str, parts: list[bytes]) -> list[bytes]:
-        """Returns the answers until the call ends; how it may be refused is checked."""
+        """Returns the answers until the call ends; how it is refused is checked."""
         call = self.calls[method](iter(parts), timeout=20)
         answers = []
         with contextlib.suppress(grpc.RpcError):
@@ -367,13 +367,13 @@ class Bridge(RuleBasedStateMachine):
         return list(read_replies(self.call(method, parts)))
 
     def try_to_push(self, method: str, parts: list[bytes]) -> None:
-        """Sends what may be a push or several; the model takes what is answered as taken."""
+        """Sends what can be a push or several; the model takes what is answered as taken."""
         replies = read_replies(self.attempt(method, parts))
         for header, reply in zip(read_pushes(parts), replies, strict=False):
             self.take(header, reply)
 
     def take(self, header: pb.PushHeader, reply: pb.ReplyHeader) -> None:
-        """Has a push that was answered take effect in the model."""
+        """Applies a push that was answered to the model."""
         if header.sequence and header.client_id in self.newest:
             newest, answer = self.newest[header.client_id]
             if get_number(header) == get_number(newest):
@@ -435,7 +435,7 @@ def read_replies(parts: Any) -> Iterator[pb.ReplyHeader]:
     """Yields the headers of replies; the values are small and lie in them."""
     for part in parts:
         reply = pb.PushPullReply.FromString(part)
-        if reply.WhichOneof("part") == "answer":  # a damaged header may read as an offer of memory
+        if reply.WhichOneof("part") == "answer":  # or a damaged header, an offer of memory
             assert not reply.answer.accepted
             continue
         assert reply.WhichOneof("part") == "header"
@@ -452,7 +452,7 @@ def read_pushes(parts: list[bytes]) -> Iterator[pb.PushHeader]:
             return
         if request.WhichOneof("part") == "offer":
             if number:
-                return  # refused: only the first message may be one
+                return  # refused: only the first message can be one
             continue
         if waiting is None:
             waiting = request.header

@@ -158,7 +158,7 @@ def test_pushes() -> None:
 
 
 def test_manifests() -> None:
-    """What comes from a parameter server that is none."""
+    """What comes from something that is not a parameter server."""
 
     def check(data: bytes) -> None:
         message = parse(pb.Manifest, data)
@@ -279,7 +279,7 @@ def test_manifests_of_snapshots(snapshot: Path) -> None:
 
 
 def test_manifests_of_snapshots_whose_checksum_is_right(snapshot: Path) -> None:
-    """As another version may have written them."""
+    """As another version might have written them."""
     good = snapshot.read_bytes()
     paths = list(_find_paths(json.loads(good)["body"]))
 
@@ -470,7 +470,7 @@ def pack_array(array: np.ndarray) -> bytes:
 
 
 def parse(kind: type[Message], data: bytes) -> Any:
-    """Parses a message; what is none is not what is tried here."""
+    """Parses a message; what is not a message is not tested here."""
     try:
         return kind.FromString(data)
     except DecodeError:

@@ -74,7 +74,7 @@ def test_an_interactor_takes_an_agent_and_hands_its_experience_to_the_learner(
         ends = t % length == length - 1
         end = 0.0 if slot == 0 else -1.0
         np.testing.assert_array_equal(alive[:, slot], np.where(ends, end, 1.0))
-        # What came after each step, with the action that the environment was told; of an episode
+        # What came after each step, with the action that the environment received; of an episode
         # that was cut off its last observation. Behind a terminal state nothing counts.
         known = ~ends if slot == 0 else ends | ~ends
         np.testing.assert_array_equal(after[known, slot, 2], (t % length + 1)[known])

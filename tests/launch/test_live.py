@@ -275,7 +275,7 @@ def test_lines_without_a_terminal_or_when_wanted(cluster: Cluster, flags: tuple[
 
 
 def shows_table(screen: Screen) -> bool:
-    """Tells whether there is one, and not just being drawn anew."""
+    """Returns whether there is one that is not just being drawn again."""
     corners = [line[0] for line in screen.lines if line.startswith(("╭", "╰"))]
     return corners == ["╭", "╰"] and re.search(r"ETA \d", screen.text) is not None
 

@@ -482,7 +482,7 @@ def find_child(cluster: Cluster, text: str) -> psutil.Process:
 
 
 def test_relaax_run_restarts_what_dies_and_ends_with_the_training(cluster: Cluster) -> None:
-    # Its clients come back quickly.
+    # Its clients reconnect quickly.
     program = cluster.folder / "main.py"
     program.write_text(
         "import os, sys\n"
@@ -503,7 +503,7 @@ def test_relaax_run_restarts_what_dies_and_ends_with_the_training(cluster: Clust
     run.wait_for(r"ps +\| .* finished: budget of 6000 env steps used up")
     assert "env1 | waiting" not in run.output  # it was started when the server was ready
     assert "Score" not in run.output
-    # The other client may still be asleep before its next attempt.
+    # The other client can still be asleep before its next attempt.
     run.wait_for(r"env[12] +\| CartPole-v0: ")
     assert TRACE not in run.output
     cluster.assert_nothing_left()

@@ -1,4 +1,4 @@
-"""`relaax train` with `learner.offline`: it learns, is tested, stops and goes on, and refuses."""
+"""`relaax train` with `learner.offline`: it learns, is tested, stops and resumes, and refuses."""
 
 # covers J11
 

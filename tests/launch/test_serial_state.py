@@ -1,7 +1,7 @@
-"""A run in one process that was stopped and resumed is the one that never was, bit for bit.
+"""A stopped and resumed run in one process is bit-identical to an uninterrupted one.
 
 What is compared is all that the run leaves behind: values, optimizers, statistics, episodes, and
-all that a resumed run goes on from: observations, memory, random generators, experience. XLA
+all that a run resumes from: observations, memory, random generators, experience. XLA
 compiles the updates with targets, and of a learner beside its agents; the others need it not.
 """
 
@@ -128,7 +128,7 @@ def test_unfinished_episodes_go_on(tmp_path):
 
 
 def test_a_learner_beside_its_agents_goes_on_too(tmp_path):
-    """`placement: agent`: the gradient of a shape that has come 100 times is compiled anew."""
+    """`placement: agent`: the gradient of a shape that has come 100 times is compiled again."""
     sets = (
         *("algorithm.rollout_steps=4", "algorithm.learning_rate_end=0"),
         *("algorithm.normalize_observations=true", "algorithm.max_global_step=2000"),

@@ -1,4 +1,4 @@
-"""A parameter server that waits for spaces: who may say them, and what everybody else is told."""
+"""A parameter server waits for spaces: who can provide them, and what all others are answered."""
 
 import threading
 from collections.abc import Iterator
@@ -184,7 +184,7 @@ def test_a_damaged_file_is_refused_by_name(experiment: Experiment) -> None:
 
 
 class Told(AgentHost):
-    """A host that tells which spaces its agents were made for."""
+    """A host that says which spaces its agents were made for."""
 
     def make_slot_agents(self, observation_spaces, action_spaces, slots, **kept):  # type: ignore
         return observation_spaces, kept["exploit"]

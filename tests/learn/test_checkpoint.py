@@ -1,4 +1,4 @@
-"""A learner's checkpoint files: what comes back, and what is refused. covers D19"""
+"""A learner's checkpoint files: what is read back, and what is refused. covers D19"""
 
 import os
 import re
@@ -135,7 +135,7 @@ def rewrite_metadata(path: Path, old: bytes, new: bytes) -> None:
 
 
 def copy_archive(path: Path, change: Any) -> None:
-    """Writes an archive anew, checksums and all, with entries changed or (None) left out."""
+    """Writes an archive again, with its checksums and, with entries changed or (None) left out."""
     with zipfile.ZipFile(path) as archive:
         entries = {name: change(name, archive.read(name)) for name in archive.namelist()}
     with zipfile.ZipFile(path, "w") as archive:

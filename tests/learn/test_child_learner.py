@@ -120,7 +120,7 @@ def test_works_become_versions_and_a_killed_learner_is_started_again(config, cap
         assert any((one != other).any() for one, other in zip(first, learned.values, strict=True))
         assert server.status().mean_return == 7.0
 
-        # What is under way when it dies is answered all the same: no agent waits for ever.
+        # What is under way when it dies is answered all the same: no agent waits forever.
         old = get_pid(child)
         os.kill(old, signal.SIGSTOP)
         learner.submit(LearnRequest(2, make_rollout(3, 1), (), 15))

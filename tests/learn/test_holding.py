@@ -1,4 +1,4 @@
-"""Holding: who waits for an iteration, and who acts on since waiting would be in vain. covers J8"""
+"""Holding: agents wait for an iteration, or act on since waiting would be in vain. covers J8"""
 
 from collections.abc import Sequence
 

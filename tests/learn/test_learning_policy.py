@@ -166,10 +166,10 @@ def test_rewards_are_scaled_by_what_the_run_has_seen_and_a_saved_run_goes_on():
     assert get_statistic(resumed, "return") == pytest.approx(
         (8, np.mean(sums), 8 * np.var(sums)), rel=1e-6
     )
-    # Episodes begin anew there, as do the sums; what has been seen still counts.
+    # Episodes restart there, as do the sums; what has been seen still counts.
     scaled = resumed.data_preprocess(make_data(1, rewards))["rewards"]["reward"][..., 0]
     np.testing.assert_allclose(scaled, rewards / np.sqrt(np.var(sums * 2)), rtol=1e-6)
-    # In the run itself they go on from 0.625 and 3.75.
+    # In the run itself they continue from 0.625 and 3.75.
     more = [1.3125, 0.65625, 1.328125, 0.6640625, 3.875, 3.9375, 3.96875, 3.984375]
     scaled = policy.data_preprocess(make_data(1, rewards))["rewards"]["reward"][..., 0]
     np.testing.assert_allclose(scaled, rewards / np.sqrt(np.var(sums + more)), rtol=1e-6)

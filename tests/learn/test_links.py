@@ -344,7 +344,7 @@ def test_values_of_an_older_version_do_not_replace_newer_ones(link: Carrier) -> 
 @needs("restart_far_end")
 def test_values_after_a_restart_replace_those_before_it(link: Carrier) -> None:
     _publish(link, 3)
-    # The second time the version is the same, and only the epoch tells that the values are not.
+    # The second time the version is the same, and only the epoch shows that the values are not.
     for _ in range(2):
         before, (version, _) = len(link.seen()), link.seen()[-1]
         link.restart_far_end(forgets=True)

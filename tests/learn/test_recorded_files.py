@@ -1,4 +1,4 @@
-"""RecordedFiles: which file comes when, what of it is read, and where a run goes on. covers J11"""
+"""RecordedFiles: which file comes when, what of it is read, and where a run resumes. covers J11"""
 
 import dataclasses
 from collections.abc import Sequence

@@ -61,7 +61,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Far:
-    """A parameter server on a port of its own, which goes away and comes back.
+    """A parameter server on a port of its own, which stops and starts again.
 
     Attributes:
       folder: of its snapshots.

@@ -18,7 +18,7 @@ def test_sums_are_discounted_and_begin_anew_behind_each_end():
     alive = np.array([[1, 0], [1, 1], [-1, 1]])
     sums = scale.add(rewards, alive, make_keys((1, [0, 1])))
     np.testing.assert_array_equal(sums, [[1, 4], [1.5, 4], [1.75, 6]])
-    # Slot 0 was truncated: it begins anew. Slot 1 goes on from 6.
+    # Slot 0 was truncated: it restarts. Slot 1 continues from 6.
     sums = scale.add(rewards, alive, make_keys((2, [0, 1])))
     np.testing.assert_array_equal(sums, [[1, 7], [1.5, 4], [1.75, 6]])
 

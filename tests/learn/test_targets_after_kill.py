@@ -1,4 +1,4 @@
-"""A learner that publishes is killed between two copies of a target, and goes on bit for bit."""
+"""A learner that publishes is killed between two copies of a target, and resumes bit for bit."""
 
 # covers F6
 

@@ -25,7 +25,7 @@ LinearPolicy, Reinforce = load("algorithm").LinearPolicy, load("algorithm").Rein
 
 
 class Normalized(LinearPolicy):
-    """Has a running statistic, and two groups in reverse order of their layers."""
+    """Holds a running statistic, and two groups in reverse order of their layers."""
 
     groups: ClassVar = {"late": ("layer",), "early": ("trunk",)}
 

@@ -32,7 +32,7 @@ Reinforce, LinearPolicy = load("algorithm").Reinforce, load("algorithm").LinearP
 
 
 class PartlyShared(LinearPolicy):
-    """Has a trunk and a normaliser of its own or another's before its layer."""
+    """Puts a trunk and a normaliser, its own or another's, before its layer."""
 
     def __init__(self, trunk, normalizer=None, seed=0):
         super().__init__("observation", "action", seed)

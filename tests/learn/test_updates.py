@@ -171,7 +171,7 @@ def test_epochs_of_minibatches_equal_a_slow_reference(xla, caplog, monkeypatch):
     assert learned.costs == pytest.approx(want_costs, rel=1e-5)
     assert_values(task, want)
     assert task.export_optimizers().updates == 10
-    # Tracing is quick; what the line tells of comes with the first call, once.
+    # Tracing is quick; what the line reports comes with the first call, once.
     lines = [r.message for r in caplog.records if r.name == "relaax_like.learn.updates"]
     wanted = r"compiling the update \(once, about \d+ s\)"
     assert [bool(re.fullmatch(wanted, line)) for line in lines] == [True] * xla
@@ -787,7 +787,7 @@ def test_imported_optimizers_go_on_bit_for_bit(xla):
     values, state = task.get_values(), task.export_optimizers()
     want = go_on(task)
     resumed = make_regression(xla)
-    resumed.set_seen(task.get_seen())  # what is compiled for a shape may differ in the last bit
+    resumed.set_seen(task.get_seen())  # what is compiled for a shape can differ in the last bit
     resumed.set_values(values)
     resumed.import_optimizers(state)
     for got, value, old in zip(go_on(resumed), want, values, strict=True):

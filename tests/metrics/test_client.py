@@ -124,7 +124,7 @@ def test_points_arrive_after_a_restart_of_the_server(
         for x in range(2, 1000):
             client.scalar("a", 1.0, x)
             assert client.flush(WAIT_SEC)
-            if client.dropped < x - 1:  # One call may be lost with the connection, not the next.
+            if client.dropped < x - 1:  # One call can be lost with the connection, not the next.
                 break
     assert recorder.flush()
     recorded = [x for x, _ in read_scalars(tmp_path)["a"]]

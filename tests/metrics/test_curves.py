@@ -59,7 +59,7 @@ def test_no_folder_and_no_files_are_no_curves(tmp_path: Path) -> None:
 
 
 def test_a_later_start_takes_steps_back_and_the_pause_does_not_count(tmp_path: Path) -> None:
-    # Written 20 s; dead for 80 s; goes on from step 150. The names do not sort by time.
+    # Written 20 s; dead for 80 s; continues from step 150. The names do not sort by time.
     write_events(
         tmp_path / "events.out.tfevents.b",
         0,

@@ -124,7 +124,7 @@ def test_a_variable_is_the_same_each_time_and_knows_its_name_wherever_it_is_aske
             return x @ layer.W if use else x
 
     x = tf.ones((1, 2))
-    trace(x, use=False)  # from the second trace on a tf.function may make no variable itself
+    trace(x, use=False)  # from the second trace on a tf.function must not make a variable itself
     np.testing.assert_allclose(trace(x), initial.sum(0, keepdims=True), rtol=1e-6)
     assert isinstance(layer.W, tf.Variable)
     assert layer.W is layer.W

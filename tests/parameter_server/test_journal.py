@@ -425,7 +425,7 @@ def test_close_that_comes_just_before_a_sync_ends_the_thread(
         setters.append(threading.current_thread())
 
     def clear_late() -> None:
-        """The thread has seen that it goes on; then `close` comes, then the thread clears."""
+        """The thread has seen that it continues; then `close` comes, then the thread clears."""
         closing.append(Caller(journal.close))
         wait_until(lambda: closing[0] in setters, "close")
         clear_dirty()

@@ -177,7 +177,7 @@ def test_gradients_that_are_held_back_go_along(folder: Path, tmp_path: Path) -> 
 def test_same_newest_and_best_stay_at_the_other_end(url: str, folder: Path, tmp_path: Path) -> None:
     with Snapshots(folder, keep=1) as snapshots:
         for version, score in [(1, 1.0), (2, 9.0), (3, None), (4, 5.0), (5, 4.0), (6, None)]:
-            # Begun anew: what is known of the older ones comes from there.
+            # Opened again: what is known of the older ones comes from there.
             mirror = Mirror(url, keep=2, keep_best=2)
             mirror.offer(save(snapshots, version, score))
             mirror.close(60)
@@ -330,7 +330,7 @@ def test_refusing_mirror_is_told_once_and_gets_the_newest_when_it_is_back(
         wait_newest(mirror, 3)
         wait_until(lambda: mirror.status.error == "", "no more failure")
         mirror.close(60)
-    assert Store(s3_url).versions() in ([3], [2, 3])  # 2 may have been the one being tried
+    assert Store(s3_url).versions() in ([3], [2, 3])  # 2 might have been the one being tried
     told = messages(caplog)
     assert len(told) == 2
     assert "could not be copied" in told[0]
@@ -366,7 +366,7 @@ def test_hanging_mirror_holds_nobody_up_and_newer_ones_replace_the_one_that_wait
         mirror = Mirror(s3_url, keep=9, file_timeout_sec=1.5)
         mirror.offer(save(snapshots, 1))
         wait_newest(mirror, 1)
-        # The first one may have been slow, and so a failure that was made good.
+        # The first one might have been slow, and so a failure that was made good.
         wait_until(lambda: mirror.status.error == "", "a copy without a failure")
         line.hang()
         for version in range(2, 8):  # nobody would come here if one of these waited
@@ -375,7 +375,7 @@ def test_hanging_mirror_holds_nobody_up_and_newer_ones_replace_the_one_that_wait
         line.mend()
         wait_newest(mirror, 7)
         mirror.close(60)
-    # One more may have been on its way; 7 is the last one that waited.
+    # One more might have been on its way; 7 is the last one that waited.
     found = set(Store(s3_url).versions())
     assert {1, 7} <= found
     assert len(found) <= 3
@@ -397,7 +397,7 @@ def test_line_that_breaks_in_the_middle_leaves_the_one_before(
         mirror.close(60)
     line.mend()
     newest = max(Store(s3_url).versions())
-    assert newest == 1 or sent_bytes > 1_404_000  # there the manifest may be through already
+    assert newest == 1 or sent_bytes > 1_404_000  # there the manifest can be through already
     fetch_newest(s3_url, tmp_path / "new")
     assert_same(read_latest(tmp_path / "new"), make_state(newest, newest, BIG))
 
@@ -504,7 +504,7 @@ def test_last_one_is_copied_at_the_end(s3_url: str, line: Line, folder: Path) ->
         assert mirror.status.newest_global_t == 2
         mirror.offer(save(snapshots, 3))  # ignored
         mirror.close(60)
-    assert Store(s3_url).versions() in ([2], [1, 2])  # 1 may have been the one being tried
+    assert Store(s3_url).versions() in ([2], [1, 2])  # 1 might have been the one being tried
 
 
 def test_offer_of_what_is_not_there_is_told_and_harms_nobody(tmp_path: Path) -> None:

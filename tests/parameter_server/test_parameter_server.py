@@ -572,7 +572,7 @@ def test_close_applies_what_waits_and_refuses_what_comes(tmp_path: Path) -> None
     closing.get()
     assert sorted(caller.get().version for caller in callers) == [1, 2, 3, 4, 5]
     assert list_snapshots(tmp_path) == [f"cp-{5:020d}-{5:020d}"]
-    assert server.pull().version == 5  # reading goes on
+    assert server.pull().version == 5  # reading continues
 
 
 def test_damaged_newest_snapshot_is_skipped(

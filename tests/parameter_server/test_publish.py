@@ -305,7 +305,7 @@ def test_over_the_bridge_the_refusal_is_final(server: ParameterServer) -> None:
         with pytest.raises(LeasedError, match=r"placement: server"):
             client.push_pull(ONES)
         assert client.discarded_pushes == 0
-        # Values may be read all the same.
+        # Values can be read all the same.
         np.testing.assert_array_equal(client.get_values()[0], 0.0)
 
 
@@ -502,7 +502,7 @@ def test_a_run_may_move_its_learner_into_the_server_and_back(tmp_path: Path) -> 
     server.push(make_push(server, env_steps=2))
     weights = read(server).copy()
     crash(server)
-    # Back again: the journal goes on from the published state.
+    # Back again: the journal continues from the published state.
     server = make_server(tmp_path, enabled=True)
     assert (server.version, server.global_t) == (5, 28)
     np.testing.assert_array_equal(read(server), weights)

@@ -1,4 +1,4 @@
-"""PublishedState: two files that take turns; whatever becomes of one, no wrong state comes back.
+"""PublishedState: two files that alternate; whatever becomes of one, no wrong state is read back.
 
 covers R24
 """
@@ -148,7 +148,7 @@ def test_a_round_trip_gives_back_every_bit(
     assert came.slots["default"].tobytes() == state.slots["default"].tobytes()
 
 
-# Damage: of the newest of two files, the older one comes back; of the only one, nothing.
+# Damage: of the newest of two files, the older one is read; of the only one, nothing.
 
 
 @pytest.fixture(scope="module")

@@ -126,7 +126,7 @@ def test_a_state_that_is_judged_while_others_are_saved_costs_nothing(tmp_path, m
     damaged = tmp_path / "damaged"
     shutil.copytree(left, damaged)
     (damaged / names[-1] / "values.npy").write_bytes(b"noise")
-    for folder in (left, damaged)[: min(keep, 2)]:  # one of one that is damaged is none
+    for folder in (left, damaged)[: min(keep, 2)]:  # a single one that is damaged does not count
         with open_server(folder, keep=keep, keep_best=1) as again:
             assert get_state(again) == want
 
@@ -314,7 +314,7 @@ def test_what_the_disk_did_not_take_is_not_acknowledged_when_it_is_repeated(tmp_
     for sequence in (2, 3):
         with pytest.raises(ServerUnavailableError, match="no more pushes can be acknowledged"):
             server.push(make_push(sequence))
-    assert server.push(Push(client_id="asks")).outcome == "nothing"  # and is told values
+    assert server.push(Push(client_id="asks")).outcome == "nothing"  # and receives values
     status = server.status()
     assert (status.durability, status.unsynced_records) == ("journal", 2)
     assert "cannot be synced: [Errno 5]" in status.journal_error

@@ -1,4 +1,4 @@
-"""Snapshots on a real disk: whole or absent, newest valid one, one server. covers R22, R24"""
+"""Snapshots on a real disk: complete or absent, newest valid one, one server. covers R22, R24"""
 
 import errno
 import logging
@@ -79,7 +79,7 @@ def test_newest_and_best_stay(scores: list[float | None], keep: int, best: int) 
     """However often old ones were deleted, those stay that are among the best of all."""
     with tempfile.TemporaryDirectory() as folder:
         for number, score in enumerate(scores):
-            # Opened anew each time: what is known of the older ones comes from the disk.
+            # Opened again each time: what is known of the older ones comes from the disk.
             with Snapshots(folder, keep=keep, keep_best=best) as snapshots:
                 snapshots.save(make_state(number, number), score)
         want = set(range(max(0, len(scores) - keep), len(scores)))
@@ -108,7 +108,7 @@ def test_best_of_equal_ones_is_the_newer_and_nan_is_no_score(tmp_path: Path) -> 
         # A run that went back to an older snapshot.
         ({"a": None, "b": None, "c": None}, "a", "", 2, 0, "ac"),
         ({"a": None, "b": None, "c": None}, "a", "c", 2, 0, "ab"),
-        # Fewer than may stay.
+        # Fewer than are kept.
         ({"a": 1.0}, "a", "", 5, 5, "a"),
     ],
 )
@@ -474,7 +474,7 @@ def test_killed_while_saving_leaves_the_newest_whole_one(tmp_path: Path) -> None
             printed = [saved, *map(int, process.stdout.read().split())]
         state = read_latest(tmp_path)
         assert state is not None
-        # The one after the last printed one may have been whole already.
+        # The one after the last printed one might have been complete already.
         assert state.version - printed[-1] in (0, 1)
         assert (state.values == state.version % 256).all()
         assert (state.slots["g"] == state.version).all()

@@ -9,7 +9,7 @@ from relaax_like.wire.spaces import Discrete
 
 
 class Part:
-    """Notes that it was closed, or stopped; may fail in it."""
+    """Notes that it was closed, or stopped; can fail in it."""
 
     def __init__(self, error=None):
         self.closed = 0

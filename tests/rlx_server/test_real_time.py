@@ -216,7 +216,7 @@ def test_an_answer_that_comes_too_late_is_dropped(served: Served, port: int) -> 
         assert wait_for(lambda: not any(c.busy for c in served.rlx.connections))
         result = client.step(zeros, rewards, executed=np.array([2, 2]))
         assert result.actions is not None
-        # An episode that ended with a dropped answer is told with the next one.
+        # An episode that ended with a dropped answer comes with the next one.
         assert [(end.slot, end.length) for end in result.episodes] == [(0, 1)]
         assert client.late_answers == 2
         assert client.step(zeros, rewards).actions is not None

@@ -28,7 +28,7 @@ from relaax_like.wire.security import Tokens
 from relaax_like.wire.spaces import Box
 
 STATE = np.zeros(2, np.float32)
-# A client that would try again for ever, were it not told that it is of no use.
+# A client that would try again forever, were it not refused for good.
 RETRY = Retry(min_sleep_sec=0.01, max_sleep_sec=0.02)
 
 
@@ -117,7 +117,7 @@ def test_a_client_reads_its_token_anew_when_it_reconnects(tokens, tmp_path):
         with connect(address, ClientSecurity(token_file=file)) as client:
             play(client)
             write_private(tmp_path / "tokens", f"environment {new}\n")
-            assert play(client) == 3  # a session that was let in goes on
+            assert play(client) == 3  # a session that was let in continues
             with pytest.raises(NotAllowedError, match="not known to this server"):
                 client.connect()
             write_private(file, new)
@@ -207,7 +207,7 @@ def test_a_certificate_of_another_ca_is_not_believed(authority, tmp_path):
     with serve(tls=authority.server_tls()) as address:
         with pytest.raises(NotAllowedError, match="tls_ca must contain the certificate"):
             connect(address, Authority(tmp_path, "other").client(AGENT), retry=RETRY)
-    # The token was not sent to whoever that was.
+    # The token was not sent to that program.
     assert RecordingAgent.instances == []
 
 

@@ -15,7 +15,7 @@ ALL_TOKENS = (ENVIRONMENT, AGENT, OPERATOR)
 
 
 def write_private(path: Path, text: str | bytes) -> Path:
-    """Writes a file whole or not at all, that only its owner may read."""
+    """Writes a file atomically; only its owner can read it."""
     temporary = path.with_name(f"{path.name}.new")
     temporary.write_bytes(text.encode() if isinstance(text, str) else text)
     temporary.chmod(0o600)

@@ -151,7 +151,7 @@ class Program:
             status = self._process.wait(timeout_sec)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.send_signal(signal.SIGABRT)  # Python tells where its threads are
+                self._process.send_signal(signal.SIGABRT)  # Python prints where its threads are
                 self._process.wait(5.0)
                 self._reader.join(5.0)
             raise AssertionError(f"{self} did not end in {timeout_sec:g} s") from None

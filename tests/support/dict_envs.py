@@ -2,7 +2,7 @@
 
 Signs-v0 and Bright-v0, registered when this module is imported. An action is right, and worth 1,
 if it is 1 where the two leaves differ and 0 where they agree. Each leaf by itself tells nothing:
-whoever sees one of them only is right half of the time, whatever they do.
+an agent that sees only one of them is right half of the time, whatever they do.
 """
 
 from typing import Any

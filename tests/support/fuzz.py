@@ -1,4 +1,4 @@
-"""Fuzzing by time: hypothesis runs anew, with other seeds, until a target's seconds are used up.
+"""Fuzzing by time: hypothesis runs again, with other seeds, until a target's seconds are used up.
 
 RELAAX_FUZZ_SEC is for all targets of tests/fuzz together. Without it 15 seconds, with the same
 seeds each time: what others have changed is tested, and not their luck; with it, seeds never seen.

@@ -92,7 +92,7 @@ class History:
           pushes: of each client; None: until `stop`.
           pause_sec: between two pushes of a client.
           often: clients keep their stream open.
-          share: clients and server may share memory.
+          share: clients and server can share memory.
         """
         self.acknowledged: list[Acknowledged] = []
         self.parameters = parameters

@@ -50,7 +50,7 @@ def send_and_drain(connection: socket.socket, data: bytes, timeout_sec: float = 
     """Sends bytes and returns what comes until the server closes, or is silent for so long."""
     connection.settimeout(timeout_sec)
     came = b""
-    with contextlib.suppress(OSError):  # it may be cut off in the middle
+    with contextlib.suppress(OSError):  # it can be cut off in the middle
         connection.sendall(data)
         while piece := connection.recv(65536):
             came += piece

@@ -24,7 +24,7 @@ ERRORS = [OSError(errno.ENOSPC, "No space left"), OSError(errno.EIO, "I/O error"
 
 
 def open_journal(directory: Path, first_index: int = 0, **settings: Any) -> Journal:
-    """Opens a journal for writing; by default it syncs only when it is told to, and at its end."""
+    """Opens a journal for writing; by default it syncs only on request, and at its end."""
     settings = {"fingerprint": FINGERPRINT, "sync_interval_sec": NEVER, **settings}
     return Journal(directory, first_index, **settings)
 

@@ -136,7 +136,7 @@ class PlainPolicy:
 
     Attributes:
       rewards: of each iteration, `[T, columns]`.
-      gate: an iteration goes on when it is set.
+      gate: an iteration continues when it is set.
       begun: set while an iteration waits for that.
       error: raised instead of learning.
     """
@@ -240,7 +240,7 @@ def make_plain_service(
 
 
 def make_rewarded(slots: int, reward: float, seed: int = 0) -> Rollout:
-    """Draws a rollout whose rewards are all the same: it can be told from others."""
+    """Draws a rollout whose rewards are all the same: it can be distinguished from others."""
     rollout = make_rollout(slots, seed, STEPS)
     return dataclasses.replace(rollout, rewards=np.full_like(rollout.rewards, reward))
 

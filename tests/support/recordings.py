@@ -20,7 +20,7 @@ def balance(observations: np.ndarray) -> np.ndarray:
 
 
 class Recorder:
-    """The agent of an Interactor: acts as it is told, and writes what happens to files.
+    """The agent of an Interactor: acts as it is instructed, and writes what happens to files.
 
     Args:
       policy: observations `[k, ...]` to actions `[k, ...]`.

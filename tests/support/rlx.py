@@ -47,7 +47,7 @@ class ServerThread:
             raise
 
     def stop(self) -> None:
-        """Stops the server and the thread; may be called twice."""
+        """Stops the server and the thread; can be called twice."""
         if self._thread.is_alive():
             self._call(self._server.stop())
             self._stop_loop()

@@ -68,7 +68,7 @@ def train(file: Path, *sets: str, stop_at: int = 0) -> int:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Returns all of a run that decides how it goes on."""
+    """Returns all of a run that decides how it continues."""
     state = read_latest(folder / "checkpoints")
     assert state is not None
     return {

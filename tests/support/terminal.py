@@ -26,7 +26,7 @@ _PIECE = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|([\r\n])|([^\r\n\x1b]+)")
 class Screen:
     """Lines of text, written as a terminal without an end would: cursor up, erase, hide and show.
 
-    What is longer than a line goes on in the next one.
+    What is longer than a line continues in the next one.
 
     Attributes:
       lines: of text, colours left out.

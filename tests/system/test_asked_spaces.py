@@ -1,4 +1,4 @@
-"""Processes of an experiment without sizes: the first client decides, whoever is killed when."""
+"""An experiment without sizes: the first client decides, whichever process is killed."""
 
 import shutil
 import signal

@@ -126,7 +126,7 @@ def test_whoever_is_killed_comes_back_and_costs_little(cluster: Cluster) -> None
     ps.stop(signal.SIGKILL)
     second_ps = cluster.start_parameter_server()
     second_ps.wait_for(r"replayed \d+ pushes of the journal")
-    # What was told before the kill is there, and perhaps what came since.
+    # What was answered before the kill is there, and perhaps what came since.
     assert int(second_ps.wait_for(r"global_t is (\d+)")[1]) >= before.global_t
     status = cluster.wait_steps(100)
     assert status.version > before.version
@@ -177,7 +177,7 @@ def test_sigterm_saves_and_a_restart_resumes_the_very_weights(cluster: Cluster) 
     saved = read_snapshot(cluster)
     assert saved.global_t >= status.global_t
     assert saved.version >= status.version
-    # Nobody may push between the restart and the look at its weights.
+    # Nobody must push between the restart and the look at its weights.
     assert client.stop() == 128 + signal.SIGTERM
     assert rlx.stop() == 128 + signal.SIGTERM
     again = cluster.start_parameter_server()
@@ -216,7 +216,7 @@ def test_a_finished_run_ends_again_at_once_and_says_so(cluster: Cluster) -> None
     second.wait_for("has already finished")
     second.wait_for("finished: budget of 200 env steps used up")
     assert read_snapshot(cluster).version == saved.version
-    # A larger budget goes on where it ended; the rlx server of before is still there.
+    # A larger budget continues where it ended; the rlx server of before is still there.
     third = cluster.start_parameter_server("algorithm.max_global_step=1e6")
     third.wait_for("parameter server on")
     assert "already finished" not in third.output

@@ -34,7 +34,7 @@ def start_client(cluster: Cluster, name: str, env: str) -> Program:
 
 
 def test_what_depends_on_two_leaves_is_learned_over_the_network(tmp_path: Path) -> None:
-    """Chance, and whoever sees one leaf only, has a return of 5; see support/dict_envs.py."""
+    """Chance, and an agent that sees only one leaf, has a return of 5; see support/dict_envs.py."""
     with Cluster(tmp_path, copy_uncompiled("ppo", tmp_path), *SETTINGS) as cluster:
         ps, rlx = cluster.start_both_servers()
         misfit = start_client(cluster, "misfit", "Bright-v0")

@@ -108,7 +108,7 @@ def test_a_killed_parameter_server_takes_up_its_newest_publish_and_agents_act_on
     assert step >= 3 * ITERATION
     assert int(second.wait_for(r"global_t is (\d+)")[1]) == step
     rlx.wait_for("the parameter server is back")
-    # Killed wherever it is: what anybody was told is there.
+    # Killed wherever it is: what any client was answered is there.
     told = cluster.wait_status(lambda status: status.version >= 5, "two more publications")
     assert told.global_t >= step + 2 * ITERATION
     second.stop(signal.SIGKILL)

@@ -1,6 +1,6 @@
 """What clients of the first protocol version were answered is what they are answered now.
 
-The recordings are in `tests/fixtures/wire`; its README.md says what may differ.
+The recordings are in `tests/fixtures/wire`; its README.md says what can differ.
 """
 
 # covers R13

@@ -41,7 +41,7 @@ def test_a_reporter_takes_its_pipe_over_and_writes_in_order(
     with open(reading, "rb") as lines:
         for number in range(20_000):
             assert read_report(lines.readline()) == Report(Event.STEPPED, str(number))
-    # Nobody reads any more: that is no error.
+    # Nobody reads any more: that is not an error.
     reporter.report(Event.LEFT)
 
 

@@ -25,7 +25,7 @@ from relaax_like.wire.security import (
     read_token,
 )
 
-GOOD = "0123456789abcdef"  # as short as a token may be
+GOOD = "0123456789abcdef"  # as short as a token can be
 
 
 @pytest.fixture(autouse=True)

@@ -137,7 +137,7 @@ def test_the_cpu_in_use_is_sampled_beside_the_spans(tmp_path: Path) -> None:
     assert tracing.active is not None
     while time.process_time_ns() - used < 400_000_000:
         pass
-    end = time.perf_counter_ns() + 400_000_000  # two libraries' threads may have spun too
+    end = time.perf_counter_ns() + 400_000_000  # two libraries' threads might have spun too
     tracing.active.add("spin", start, end)
     trace = read_only(tmp_path)
     (sample,) = trace.counters

@@ -44,14 +44,14 @@ def make_strategy(config: CombineConfig, state: CombiningState) -> CombiningStra
 
 
 class Combiner:
-    """Decides what becomes of gradients. Used by whoever has the turn at the store.
+    """Decides what happens to gradients. Used only by the thread whose turn it is at the store.
 
         plan = combiner.plan(push)
         ...                                     # apply plan.effective
         combiner.note(plan, push.groups, store.values)
 
-    A record of the journal says what was decided; `replan` finds the same again, whatever the
-    strategy is now.
+    A record of the journal says what was decided; `replan` reproduces it, whatever the strategy is
+    now.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Combiner:
     ):
         self._state = CombiningState(manifest, clock)
         self.strategy = make_strategy(config, self._state)
-        # Enough versions to tell what is too stale.
+        # Enough versions to decide what is too stale.
         self._state.history.keep((config.max_staleness or 0) + 1, self.strategy.kept_values)
 
     @property

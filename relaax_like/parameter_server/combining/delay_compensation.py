@@ -35,7 +35,7 @@ class DelayCompensation(CombiningStrategy):
         with np.errstate(all="ignore"):
             scale = np.float32(self.config.dc_lambda)
             compensated = gradient + scale * gradient * gradient * moved
-            # The square of a large gradient may be more than any optimizer survives.
+            # The square of a large gradient can exceed what any optimizer survives.
             if not math.isfinite(np.dot(compensated, compensated)):
                 counts.not_compensated += 1
                 return gradient

@@ -182,11 +182,11 @@ class CombiningState:
 
 
 class CombiningStrategy(abc.ABC):
-    """Decides what becomes of each gradient. A new one is one class in one file of this folder.
+    """Decides what happens to each gradient. A new one is one class in one file of this folder.
 
     Attributes:
-      accepts_stale: gradients of older weights are applied, so that a bound of it makes sense.
-      holds_back: gradients are held back, and go on to be after a restart.
+      accepts_stale: gradients of older weights are applied, so that a bound on staleness is useful.
+      holds_back: gradients are held back, and remain so after a restart.
       kept_values: the number of newest weights that it looks up in the history.
     """
 

@@ -1,4 +1,4 @@
-"""Costs and metrics that tell which parts of the contract were honoured."""
+"""Costs and metrics that show which parts of the contract were honoured."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""An actor, a critic with a target, and a network that may be frozen."""
+"""An actor, a critic with a target, and a network that can be frozen."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -49,7 +49,7 @@ class ContractModel(Model):
         memory,
         explore,  # if exploration
     ):
-        """Acts in NumPy alone; the action tells what is at hand."""
+        """Acts in NumPy alone; the action shows what is at hand."""
         x = inputs["observation"]
         action = np.where(np.isnan(self.critic(x)[..., 0]), 0, SEES_CRITIC)
         action += IS_ODD * (x[..., 0] % 2 == 1)

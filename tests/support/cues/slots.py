@@ -60,7 +60,7 @@ class CueSlots:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Continues from there."""
         self._cues, self._left = state["cues"].copy(), state["left"].copy()
         self._random.bit_generator.state = state["random"]
 

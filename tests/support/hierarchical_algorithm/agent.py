@@ -31,7 +31,7 @@ class Agent(BatchAgent):
         return None if state is None else {**state, "sums": self._sums}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on with them."""
+        """Continues with them."""
         super().set_state(state)
         self._sums = np.array(state["sums"])
 
