@@ -224,7 +224,7 @@ def push(address: str, seconds: float) -> list[float]:
     """Pushes at an even pace; returns the seconds of each round."""
     rounds = []
     with BridgeControl().connect(address) as link:
-        with link.parameter_server_stub(metrics=NullMetrics(), often=True) as client:
+        with link.parameter_server_stub(metrics=NullMetrics(), keep_stream_open=True) as client:
             gradient = [np.full_like(array, 1e-3) for array in client.get_values()]
             for number in range(int(seconds / PERIOD_SEC)):
                 start = time.perf_counter()

@@ -29,7 +29,7 @@ from relaax_like.bridge.control import BridgeControl
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.launch.process import keep_what_is_loaded
+from relaax_like.launch.process import freeze_gc
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
@@ -61,7 +61,7 @@ def serve(parameters: int, durability: str) -> None:
         ) as backend:
             backend.restore_latest_checkpoint()
             server, port = BridgeControl().create_server("127.0.0.1:0", backend)
-            keep_what_is_loaded()
+            freeze_gc()
             server.start()
             print(json.dumps({"port": port}), flush=True)
             sys.stdin.read()
@@ -74,7 +74,9 @@ def work(address: str, parameters: int, seconds: float, share: bool) -> None:
     gradient = [np.full(parameters, 1e-3, np.float32)]
     rounds: list[float] = []
     with BridgeControl().connect(address) as link:
-        with link.parameter_server_stub(metrics=NullMetrics(), often=True, share=share) as client:
+        with link.parameter_server_stub(
+            metrics=NullMetrics(), keep_stream_open=True, use_shared_memory=share
+        ) as client:
             client.get_values()
             for _ in range(WARM_UP):
                 client.push_pull(gradient)

@@ -129,7 +129,7 @@ def measure_saves(folder: Path, seconds: float) -> Iterator[dict[str, Any]]:
     _wait_answer(address)
     gradient = [np.full(SAVED, 1e-3, np.float32)]
     with BridgeControl().connect(address) as link:
-        with link.parameter_server_stub(metrics=NullMetrics(), often=True) as client:
+        with link.parameter_server_stub(metrics=NullMetrics(), keep_stream_open=True) as client:
             for saving in (False, True):
                 saves = 0
                 stopping = threading.Event()
@@ -189,7 +189,7 @@ def start_server(folder: Path, address: str = "") -> tuple[subprocess.Popen[byte
 
 def _push_on(address: str, stopping: threading.Event) -> None:
     with BridgeControl().connect(address) as link:
-        with link.parameter_server_stub(metrics=NullMetrics(), often=True) as client:
+        with link.parameter_server_stub(metrics=NullMetrics(), keep_stream_open=True) as client:
             gradient = [np.ones(100, np.float32)]
             while not stopping.is_set():
                 client.push_pull(gradient)

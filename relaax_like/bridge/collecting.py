@@ -20,7 +20,7 @@ from relaax_like.wire.errors import ServerUnavailableError
 
 
 @dataclass(frozen=True)
-class Advance:
+class ReleaseNotice:
     """What the learner says: how far it has come, and its newest version, step and values."""
 
     progress: StreamProgress
@@ -166,7 +166,7 @@ class CollectStream:
         for part in parts:
             self._call.put(part)
 
-    def __iter__(self) -> Iterator[Advance]:
+    def __iter__(self) -> Iterator[ReleaseNotice]:
         """Yields what the other end says.
 
         Raises:
@@ -190,7 +190,7 @@ class CollectStream:
         """Ends the stream; can be called twice, from any thread."""
         self._call.cancel()
 
-    def _read(self, message: frames.ExperienceReply) -> Advance:
+    def _read(self, message: frames.ExperienceReply) -> ReleaseNotice:
         if not isinstance(message, experience_pb2.ExperienceReply):
             raise ServerUnavailableError("the learner sent values without a header")
         progress = message.progress
@@ -201,4 +201,6 @@ class CollectStream:
             self._pool,
             ranges=self._ranges,
         )
-        return Advance(StreamProgress(progress.received_through, progress.released_through), reply)
+        return ReleaseNotice(
+            StreamProgress(progress.received_through, progress.released_through), reply
+        )

@@ -15,12 +15,12 @@ from relaax_like.bridge.experience_servicer import (
     ExperienceServicer,
     add_experience_to_server,
 )
-from relaax_like.bridge.local_lane import LocalLane
 from relaax_like.bridge.servicer import (
     ParameterServerServicer,
     add_to_server,
     max_message_bytes,
 )
+from relaax_like.bridge.shared_memory_lane import SharedMemoryLane
 from relaax_like.bridge.spaces_servicer import (
     Propose,
     WaitingHandler,
@@ -89,13 +89,13 @@ class Link:
         client_id: str = "",
         metrics: Metrics | None = None,
         timeout_sec: float | None = None,
-        often: bool = False,
-        share: bool = True,
+        keep_stream_open: bool = False,
+        use_shared_memory: bool = True,
     ) -> ParameterServerStub:
         """Returns a new agent's view of the server; waits for the server first.
 
-        With `often` it keeps a stream open, which halves the time of a push. With `share`, large
-        vectors go through shared memory if the server is on this machine.
+        `keep_stream_open` halves the time of a push. With `use_shared_memory`, large vectors go
+        through shared memory if the server is on this machine.
 
         Raises:
           ServerUnavailableError: it did not answer within `timeout_sec` (None: no limit).
@@ -109,8 +109,8 @@ class Link:
             client_id,
             on_global_t=self.note_global_t,
             health=self._health,
-            often=often,
-            share=share,
+            keep_stream_open=keep_stream_open,
+            use_shared_memory=use_shared_memory,
         )
 
     def collect_stream(
@@ -270,7 +270,9 @@ class BridgeControl:
                 ("grpc.max_receive_message_length", message_bytes),
             ),
             maximum_concurrent_rpcs=_MAX_CALLS,
-            interceptors=make_interceptors(security, _MAX_CALLS, [LocalLane(backend.manifest)]),
+            interceptors=make_interceptors(
+                security, _MAX_CALLS, [SharedMemoryLane(backend.manifest)]
+            ),
         )
         add_to_server(ParameterServerServicer(backend), server)
         add_experience_to_server(ExperienceServicer(backend, experience), server)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import grpc
 
 from relaax_like.bridge import chunks, errors, frames, messages
-from relaax_like.bridge.receiving import Receiving
+from relaax_like.bridge.receive_budget import ReceiveBudget
 from relaax_like.core.records import MAX_EPISODES, Episode, Experience, Reply, StreamProgress
 from relaax_like.core.roles import ExperienceSink, ParameterServerBackend
 from relaax_like.v1 import experience_pb2
@@ -37,7 +37,7 @@ class ExperienceServicer:
     ):
         self._backend = backend
         self._sinks = sink if sink is None or isinstance(sink, Mapping) else {_ONLY_TASK: sink}
-        self._receiving = Receiving(_RECEIVING_BYTES)
+        self._receiving = ReceiveBudget(_RECEIVING_BYTES)
 
     def Collect(
         self, request_iterator: Iterator[frames.ExperienceRequest], context: grpc.ServicerContext
@@ -149,7 +149,7 @@ class _Stream:
     def __init__(
         self,
         sink: ExperienceSink,
-        receiving: Receiving,
+        receiving: ReceiveBudget,
         first: experience_pb2.ExperienceHeader,
         requests: Iterator[frames.ExperienceRequest],
         context: grpc.ServicerContext,

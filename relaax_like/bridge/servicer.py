@@ -8,9 +8,9 @@ import grpc
 
 from relaax_like.bridge import errors, frames, messages
 from relaax_like.bridge.in_process import push_pull
-from relaax_like.bridge.local_lane import Part
-from relaax_like.bridge.receiving import Receiving, SlowError
+from relaax_like.bridge.receive_budget import ReceiveBudget, SlowError
 from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
+from relaax_like.bridge.shared_memory_lane import Part
 from relaax_like.core.manifest import Manifest, manifest_to_message
 from relaax_like.core.records import Push, Reply
 from relaax_like.core.roles import ParameterServerBackend
@@ -38,7 +38,7 @@ class ParameterServerServicer:
         self.manifest = backend.manifest
         self._backend = backend
         self._manifest_message = manifest_to_message(backend.manifest)
-        self._receiving = Receiving(
+        self._receiving = ReceiveBudget(
             max(_RECEIVING_BYTES, _RECEIVING_PUSHES * backend.manifest.gradient_bytes)
         )
 

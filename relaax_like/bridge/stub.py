@@ -14,7 +14,7 @@ import numpy as np
 from relaax_like.bridge import chaos, errors, frames, messages
 from relaax_like.bridge.chunks import fits_one
 from relaax_like.bridge.client import BufferingClient, make_client_id
-from relaax_like.bridge.rounds import Rounds
+from relaax_like.bridge.push_stream import PushStream
 from relaax_like.config.address import parse_address
 from relaax_like.core.buffers import BufferPool
 from relaax_like.core.manifest import Manifest, message_to_manifest
@@ -78,9 +78,9 @@ class Health:
 class ParameterServerStub(BufferingClient):
     """One agent's view of a parameter server elsewhere. Calls carry deadlines.
 
-    With `often` it keeps a stream open between its pushes, as it always does for a large model.
-    Instead of a stream it uses shared memory when the server is on this machine, unless `share` is
-    False.
+    With `keep_stream_open` it keeps a stream open between its pushes, as it always does for a large
+    model. Instead of a stream it uses shared memory when the server is on this machine, unless
+    `use_shared_memory` is False.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class ParameterServerStub(BufferingClient):
         client_id: str = "",
         on_global_t: Callable[[int], None] | None = None,
         health: Health | None = None,
-        often: bool = False,
-        share: bool = True,
+        keep_stream_open: bool = False,
+        use_shared_memory: bool = True,
     ):
         super().__init__(manifest, client_id or make_client_id(), metrics)
         self._on_global_t = on_global_t
@@ -106,21 +106,21 @@ class ParameterServerStub(BufferingClient):
         )
         self._address = address
         # An open stream costs a thread at either end; a call with one message each way, none.
-        whole = fits_one(manifest.total_bytes) and not often
+        whole = fits_one(manifest.total_bytes) and not keep_stream_open
         # Chunks are copied six times on the way, shared memory once, and it wakes fewer threads.
-        self._share = share and parse_address(address).is_loopback
+        self._use_shared_memory = use_shared_memory and parse_address(address).is_loopback
         self._channel = channel
         self._pool = BufferPool(manifest.total_bytes)
-        self._rounds = None if whole else self._make_rounds(self._pool)
+        self._push_stream = None if whole else self._make_push_stream(self._pool)
         self._chaos = chaos.from_environment()
         num_bytes = 2 * manifest.total_bytes  # gradient and statistics up, values down
         self._timeout_sec = CALL_TIMEOUT_SEC + num_bytes / _BYTES_PER_SEC
 
-    def _make_rounds(self, pool: BufferPool) -> Rounds:
-        return Rounds(self._channel, self._manifest, pool, self._share)
+    def _make_push_stream(self, pool: BufferPool) -> PushStream:
+        return PushStream(self._channel, self._manifest, pool, self._use_shared_memory)
 
     def _get_gradient_buffer(self) -> np.ndarray | None:
-        return None if self._rounds is None else self._rounds.gradient_buffer
+        return None if self._push_stream is None else self._push_stream.gradient_buffer
 
     def _take(self, reply: Reply) -> None:
         super()._take(reply)
@@ -140,28 +140,28 @@ class ParameterServerStub(BufferingClient):
 
     def _try_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
         if self._chaos is None:
-            return self._send(push, want_values, have_version, self._rounds, self._pool)
+            return self._send(push, want_values, have_version, self._push_stream, self._pool)
         return self._chaos.call(lambda: self._send_alone(push, want_values, have_version))
 
     def _send_alone(self, push: Push, want_values: bool, have_version: int) -> Reply:
         """Sends on a stream, and into buffers, of its own: with chaos, several are under way."""
         pool = BufferPool(self._manifest.total_bytes)
-        if self._rounds is None:
+        if self._push_stream is None:
             return self._send(push, want_values, have_version, None, pool)
-        with contextlib.closing(self._make_rounds(pool)) as rounds:
-            return self._send(push, want_values, have_version, rounds, pool)
+        with contextlib.closing(self._make_push_stream(pool)) as push_stream:
+            return self._send(push, want_values, have_version, push_stream, pool)
 
     def _send(
         self,
         push: Push,
         want_values: bool,
         have_version: int,
-        rounds: Rounds | None,
+        push_stream: PushStream | None,
         pool: BufferPool,
     ) -> Reply:
         with self._watch_health():
-            if rounds is not None:
-                return rounds.push_pull(push, want_values, have_version, self._timeout_sec)
+            if push_stream is not None:
+                return push_stream.push_pull(push, want_values, have_version, self._timeout_sec)
             (request,) = messages.push_to_messages(push, want_values, have_version)
             reply = self._stub.PushPullWhole(request, timeout=self._timeout_sec)
             return messages.messages_to_reply([reply], self.manifest, pool)
@@ -182,8 +182,8 @@ class ParameterServerStub(BufferingClient):
     def close(self) -> None:
         """Sends what is pending, if it can, and ends the stream."""
         super().close()
-        if self._rounds is not None:
-            self._rounds.close()
+        if self._push_stream is not None:
+            self._push_stream.close()
 
     @contextlib.contextmanager
     def _watch_health(self) -> Iterator[None]:

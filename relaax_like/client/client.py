@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relaax_like.client.connection import Connection
-from relaax_like.client.ordinary import EMPTY, ActionsReader, pack_step
+from relaax_like.client.fast_path import EMPTY, ActionsReader, pack_step
 from relaax_like.client.outcome import (
     pack_outcome,
     pack_success,

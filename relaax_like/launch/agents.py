@@ -20,7 +20,7 @@ from relaax_like.core.manifest import make_manifest
 from relaax_like.core.metrics import Metrics, NullMetrics
 from relaax_like.core.prediction import TASK
 from relaax_like.core.roles import Learner, ParameterServerClient, Publisher
-from relaax_like.launch.algorithm_code import naming_place
+from relaax_like.launch.algorithm_code import locate_errors
 from relaax_like.launch.learners import (
     get_make_algorithms,
     load_model_module,
@@ -32,7 +32,7 @@ from relaax_like.launch.learners import (
 )
 from relaax_like.launch.process import EXIT_USAGE, Shutdown, without_native_stderr
 from relaax_like.learn.child_learner import ChildLearner
-from relaax_like.learn.fixed_values import FixedValues
+from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.learn.remote_learners import RemoteLearners
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
@@ -47,7 +47,7 @@ MakeClient = Callable[[str], ParameterServerClient]
 
 
 @dataclass(frozen=True)
-class BesideLearner:
+class LearnerLink:
     """Agents whose learner runs in another process: a child of this one, or the parameter server.
 
     Attributes:
@@ -102,19 +102,19 @@ def make_remote_learners(
 
 def make_beside_learner(
     experiment: Experiment, link: ChildLearner | RemoteLearners, metrics: Metrics
-) -> BesideLearner:
+) -> LearnerLink:
     """Returns what agents need of a learner in another process, as the settings say."""
     learner = experiment.learner
-    return BesideLearner(link, metrics, learner.max_rollouts_ahead or 0, learner.max_segment_sec)
+    return LearnerLink(link, metrics, learner.max_rollouts_ahead or 0, learner.max_segment_sec)
 
 
 def make_agent_host(
     experiment: Experiment,
     make_client: MakeClient,
     client_id: str = "",
-    beside: BesideLearner | None = None,
+    beside: LearnerLink | None = None,
     publisher: Publisher | None = None,
-    fixed: FixedValues | None = None,
+    fixed: FrozenPolicy | None = None,
 ) -> AgentHost:
     """Loads the algorithm.
 
@@ -301,7 +301,7 @@ def _make_actors(
             f"{folder}: algorithm.py exports make_algorithms, but there is no agent.py; add "
             "one with a class Agent(BatchAgent) that decides when each task is asked"
         )
-    with naming_place(folder):
+    with locate_errors(folder):
         algorithms = make_algorithms(config, seed)
     return {
         task: make_actor(algorithm.model, derive_seed(seed, task), algorithm.config)

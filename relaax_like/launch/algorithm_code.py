@@ -9,10 +9,10 @@ from relaax_like.wire.errors import ConfigError, RelaaxError
 
 
 @contextlib.contextmanager
-def naming_place(folder: Path) -> Iterator[None]:
+def locate_errors(folder: Path) -> Iterator[None]:
     """Turns errors of the code in a folder into one that says where they arose.
 
-        with naming_place(experiment.algorithm_folder):
+        with locate_errors(experiment.algorithm_folder):
             model = module.make_model(config, seed)
 
     Raises:

@@ -21,7 +21,7 @@ from relaax_like.launch.local import (
 )
 from relaax_like.launch.saved_policy import LATEST, open_server, read_snapshot
 from relaax_like.launch.video import FilmedSlots, draw_without_screen, validate_video
-from relaax_like.learn.fixed_values import FixedValues
+from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.nn.compiling import use_compile_cache
 from relaax_like.parameter_server.parameter_server import ParameterServer
 
@@ -121,7 +121,7 @@ def _play(
     slots: EnvironmentSlots,
     episodes: int,
 ) -> list[SlotEpisode]:
-    fixed = FixedValues(server.get_values(), server.version)
+    fixed = FrozenPolicy(server.get_values(), server.version)
     agents = make_local_agents(
         experiment, slots, lambda name: InProcessClient(server, name), exploit=True, fixed=fixed
     )

@@ -13,7 +13,7 @@ import numpy as np
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
 from relaax_like.launch.agents import validate_values
-from relaax_like.launch.algorithm_code import naming_place
+from relaax_like.launch.algorithm_code import locate_errors
 from relaax_like.launch.learners import load_model_module, make_model
 from relaax_like.launch.process import without_native_stderr
 from relaax_like.launch.saved_policy import LATEST, read_snapshot
@@ -94,7 +94,7 @@ def export_policy(
         actor = make_actor(model, config.seed, config)
         actor.global_t = state.global_t
         actor.set_values(values, state.version)
-        with naming_place(experiment.algorithm_folder):
+        with locate_errors(experiment.algorithm_folder):
             policy = GreedyPolicy(model, values, config, state.global_t)
         inputs = policy.make_random_inputs(_ROWS, derive_seed(experiment.seed, "export"))
         wanted = policy.run_actor(actor, inputs)

@@ -15,7 +15,7 @@ from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.core.manifest import Variable
-from relaax_like.launch.algorithm_code import naming_place
+from relaax_like.launch.algorithm_code import locate_errors
 from relaax_like.launch.process import run_main, setup_logging, without_native_stderr
 from relaax_like.parameter_server.initial_values import save_variables
 from relaax_like.wire.errors import ConfigError, RelaaxError
@@ -65,7 +65,7 @@ def make_initial_values(experiment: Experiment) -> list[Variable]:
     Raises:
       ConfigError: the folder has none of them, or they cannot be loaded, or fail; names the line.
     """
-    with naming_place(experiment.algorithm_folder):
+    with locate_errors(experiment.algorithm_folder):
         return _make_initial_values(experiment)
 
 

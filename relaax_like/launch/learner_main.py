@@ -53,7 +53,7 @@ def main() -> int:
         metrics = make_agent_metrics(experiment, link)
 
         def make_client(client_id: str) -> ParameterServerClient:
-            return link.parameter_server_stub(client_id, metrics, often=True)
+            return link.parameter_server_stub(client_id, metrics, keep_stream_open=True)
 
         with tracing.span(tracing.START):
             learners = make_learners(

@@ -32,7 +32,7 @@ from relaax_like.experience.trajectory_files import (
     TrajectoryGatherer,
     TrajectoryWriter,
 )
-from relaax_like.launch.algorithm_code import naming_place
+from relaax_like.launch.algorithm_code import locate_errors
 from relaax_like.launch.process import without_native_stderr
 from relaax_like.learn.collected import make_collector
 from relaax_like.wire.errors import ConfigError, InvalidInputError
@@ -88,7 +88,7 @@ def make_learners(
         model_module = load_model_module(experiment)
     if model_module is not None:
         model = make_model(experiment)
-        with naming_place(experiment.algorithm_folder):
+        with locate_errors(experiment.algorithm_folder):
             algorithm = algorithm_module.make_algorithm(config, model, seed)
         _refuse_beside_agents(experiment, algorithm, TASK)
         client = make_client(client_id)
@@ -106,7 +106,7 @@ def make_learners(
         )
         return {TASK: learner}
     make_algorithms = get_make_algorithms(algorithm_module)
-    with naming_place(experiment.algorithm_folder):
+    with locate_errors(experiment.algorithm_folder):
         tasks = Tasks(make_algorithms(config, seed))
     if not only_plays:
         for task, algorithm in tasks.algorithms.items():
@@ -400,7 +400,7 @@ def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
         algorithm_module = load_algorithm_module(folder, "algorithm")
     model = make_model(experiment)
     seed = derive_seed(config.seed, "learn")
-    with naming_place(folder):
+    with locate_errors(folder):
         algorithm = algorithm_module.make_algorithm(config, model, seed)
     _refuse_own_predict(algorithm)
     return LearningTask(algorithm, experiment.optimizers), model
@@ -426,7 +426,7 @@ def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["LearningTask
 
         module = load_algorithm_module(folder, "algorithm")
     make_algorithms = get_make_algorithms(module)
-    with naming_place(folder):
+    with locate_errors(folder):
         tasks = Tasks(make_algorithms(config, derive_seed(config.seed, "learn")))
     _refuse_for_several_tasks(experiment, module, len(tasks.algorithms))
     _validate_tasks(experiment, plans, tasks.algorithms)
@@ -484,7 +484,7 @@ def _refuse_own_predict(algorithm: Any) -> None:
 def _make_data_handler(experiment: Experiment) -> DataHandler | None:
     module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
     make = getattr(module, "make_data_handler", None)
-    with naming_place(experiment.algorithm_folder):
+    with locate_errors(experiment.algorithm_folder):
         return None if make is None else make(experiment.algorithm)
 
 
@@ -572,7 +572,7 @@ def make_model(experiment: Experiment) -> Any:
     """
     config, module = experiment.algorithm, load_model_module(experiment)
     assert module is not None, "the algorithm has one task"
-    with naming_place(experiment.algorithm_folder):
+    with locate_errors(experiment.algorithm_folder):
         return module.make_model(config, config.seed)
 
 

@@ -23,7 +23,7 @@ from relaax_like.config.seeds import derive_seed
 from relaax_like.core.roles import ParameterServerClient, Publisher
 from relaax_like.experience.magnitudes import EXPECTED, find_too_large
 from relaax_like.launch.agents import make_agent_host
-from relaax_like.learn.fixed_values import FixedValues
+from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.episodes import EpisodeMeter
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
@@ -355,7 +355,7 @@ def make_local_agents(
     make_client: Callable[[str], ParameterServerClient],
     exploit: bool = False,
     publisher: Publisher | None = None,
-    fixed: FixedValues | None = None,
+    fixed: FrozenPolicy | None = None,
     stop: threading.Event | None = None,
 ) -> LocalAgents:
     """Builds the experiment's agents for environments of this process.

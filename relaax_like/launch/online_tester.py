@@ -20,7 +20,7 @@ from relaax_like.core.roles import Publisher
 from relaax_like.launch.agents import can_play_fixed
 from relaax_like.launch.evaluation import play_greedy
 from relaax_like.launch.local import make_local_agents, open_slots, validate_environment
-from relaax_like.learn.fixed_values import FixedValues
+from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.learn.hooks import LearnerHook
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshot_format import State
@@ -88,7 +88,7 @@ class OnlineTester:
         self.close()
 
     def _open(self, values: Sequence[np.ndarray], version: int) -> Any:
-        fixed = FixedValues(values, version)
+        fixed = FrozenPolicy(values, version)
         slots = self._stack.enter_context(open_slots(self._experiment, "test"))
 
         def refuse(client_id: str) -> Any:

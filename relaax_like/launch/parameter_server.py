@@ -20,7 +20,7 @@ from relaax_like.launch.process import (
     EXIT_USAGE,
     Shutdown,
     end_now,
-    keep_what_is_loaded,
+    freeze_gc,
     raise_descriptor_limit,
     validate_port_free,
 )
@@ -49,11 +49,11 @@ from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.metrics.client import MetricsClient
 from relaax_like.nn.compiling import use_compile_cache
-from relaax_like.parameter_server.ending import Target
 from relaax_like.parameter_server.mirror import Mirror, fetch_newest
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
+from relaax_like.parameter_server.stop_condition import Target
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire import failpoints, tracing
 from relaax_like.wire.errors import ConfigError, SnapshotError
@@ -228,7 +228,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             make_proposer(experiment),
         )
         raise_descriptor_limit()
-        keep_what_is_loaded()
+        freeze_gc()
         grpc_server.start()
         if services is not None:
             services.start()
@@ -244,7 +244,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             )
         if server.status().finished:
             _save_finished(server, shutdown)
-            server.wait_told(_FINISH_GRACE_SEC)
+            server.wait_notified(_FINISH_GRACE_SEC)
             _wait_last_steps(server, services, shutdown)
         if services is not None:
             services.stop()  # ends their streams, which would use up the grace

@@ -308,7 +308,7 @@ def end_now(exit_status: int) -> NoReturn:
     os._exit(exit_status)
 
 
-def keep_what_is_loaded() -> None:
+def freeze_gc() -> None:
     """Excludes all current objects from garbage collection; call it when serving begins.
 
     A full collection would scan every library, which takes 60 ms with numba, and no request is

@@ -18,7 +18,7 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import ClientsReport
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch.agents import (
-    BesideLearner,
+    LearnerLink,
     has_plain_agents,
     make_agent_host,
     make_beside_learner,
@@ -30,7 +30,7 @@ from relaax_like.launch.process import (
     EXIT_USAGE,
     Shutdown,
     end_now,
-    keep_what_is_loaded,
+    freeze_gc,
     raise_descriptor_limit,
     validate_port_free,
 )
@@ -225,7 +225,7 @@ async def _serve(
 
     shutdown.on_request(request_stop)
     raise_descriptor_limit()
-    keep_what_is_loaded()
+    freeze_gc()
     port = await server.start(settings.bind.host, settings.bind.port)
     logger.info("rlx server on %s:%d, waiting for environments", settings.bind.host, port)
     threading.Thread(target=announce, daemon=True).start()
@@ -239,7 +239,7 @@ async def _serve(
 def _make_late_host(
     experiment: Experiment,
     make_client: Callable[[str], ParameterServerClient],
-    beside: BesideLearner,
+    beside: LearnerLink,
     link: Link,
     shutdown: Shutdown,
 ) -> LateHost:

@@ -8,7 +8,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch.agents import make_agent_host
-from relaax_like.learn.fixed_values import FixedValues
+from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import read_best, read_latest, read_version
@@ -88,7 +88,7 @@ class SavedPolicy:
         self._lock = threading.Lock()  # guards the making of _server
         self._server: ParameterServer | None = None
         values = self._state.manifest.unpack(self._state.values)
-        fixed = FixedValues(values, self.version, self.global_t)
+        fixed = FrozenPolicy(values, self.version, self.global_t)
         self.host = make_agent_host(experiment, self._make_client, client_id, fixed=fixed)
 
     def close(self) -> None:

@@ -304,7 +304,7 @@ class BaseLearner:
         self._logger.info("saved %s", path)
         return path
 
-    def go_on_from(self, last_iter: int, last_step: int) -> None:
+    def resume_from(self, last_iter: int, last_step: int) -> None:
         """Counts on from there, with a policy that has come so far elsewhere."""
         self._last_iter = self._updates = last_iter
         self._last_step = last_step
@@ -318,7 +318,7 @@ class BaseLearner:
         policy = self._require_policy()
         content = checkpoints.load_checkpoint(Path(path))
         policy.load_state_dict(content.policy)
-        self.go_on_from(content.last_iter, content.last_step)
+        self.resume_from(content.last_iter, content.last_step)
         self._logger.info("loaded %s: iteration %d", path, self._last_iter)
 
     # Properties.

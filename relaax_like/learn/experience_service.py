@@ -18,7 +18,7 @@ from relaax_like.core.records import (
 from relaax_like.core.roles import ExperienceSink
 from relaax_like.experience.magnitudes import validate_rollout
 from relaax_like.experience.rollout import Rollout
-from relaax_like.learn.holding import Holding
+from relaax_like.learn.rollout_barrier import RolloutBarrier
 from relaax_like.learn.rollout_messages import bytes_to_rollout
 from relaax_like.wire.errors import (
     CollectorClosedError,
@@ -120,7 +120,7 @@ class ExperienceService(ExperienceSink):
         self._changed = threading.Condition()  # guards all that follows, and notifies of changes
         self._source: Collected | None = None  # once the learner is loaded
         self._waits = waits
-        self._holding = Holding(waits and not has_others)
+        self._holding = RolloutBarrier(waits and not has_others)
         self._of_task = f" of task {task}" if task else ""
         self._clients: dict[str, _Client] = {}
         self._by_ticket: dict[int, tuple[_Client, int]] = {}

@@ -18,10 +18,10 @@ from relaax_like.learn.base_learner import BaseLearner
 from relaax_like.learn.collected import make_collector
 from relaax_like.learn.gradient_policy import GradientPolicy
 from relaax_like.learn.gradients import GradientTask
-from relaax_like.learn.holding import Holding
 from relaax_like.learn.learner_loop import LearnerLoop
 from relaax_like.learn.pushing import Pushing
 from relaax_like.learn.request_queue import RequestQueue, Requests
+from relaax_like.learn.rollout_barrier import RolloutBarrier
 from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, RelaaxError
@@ -92,7 +92,7 @@ class GradientLearner(Learner):
         self._queue = RequestQueue(
             make_collector(plan, _UNBOUNDED, data_handler),
             tally,
-            Holding(isinstance(plan, OnPolicy) and not has_others),
+            RolloutBarrier(isinstance(plan, OnPolicy) and not has_others),
             data_handler,
             trajectories,
             max_lag,

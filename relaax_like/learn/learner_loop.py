@@ -323,7 +323,7 @@ class LearnerLoop(Generic[SourceT]):
     def _take(self, update: LearnerUpdate) -> None:
         """Makes counts follow what was counted, which can differ from what was learned from."""
         self._newest = update
-        self._learner.go_on_from(self._sink.number, update.global_t)
+        self._learner.resume_from(self._sink.number, update.global_t)
 
     def _measure(self, began: float, env_steps: int) -> dict[str, float]:
         """Returns where the time of an iteration went."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.bridge.collecting import Advance, CollectStream
+from relaax_like.bridge.collecting import CollectStream, ReleaseNotice
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.records import MAX_EPISODES, Experience, LearnerUpdate, LearnRequest, Reply
 from relaax_like.core.roles import Learner, OnUpdate
@@ -281,7 +281,7 @@ class RemoteLearner(Learner):
             newest.version,
         )
 
-    def _take(self, advance: Advance) -> bool:
+    def _take(self, advance: ReleaseNotice) -> bool:
         """Takes what the learner says, in the receiving thread; returns whether work is done."""
         mark = tracing.begin()
         reply, progress = advance.reply, advance.progress

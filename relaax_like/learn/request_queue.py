@@ -12,8 +12,8 @@ from relaax_like.config.places import describe_error, describe_place, find_folde
 from relaax_like.core.records import Episode, LearnRequest
 from relaax_like.experience.collector import Collector, DataHandler, TrainingData
 from relaax_like.experience.trajectory_files import TrajectoryGatherer
-from relaax_like.learn.holding import Holding
 from relaax_like.learn.learner_loop import Source
+from relaax_like.learn.rollout_barrier import RolloutBarrier
 from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, RelaaxError
@@ -66,7 +66,7 @@ class RequestQueue(Source):
         self,
         collector: Collector,
         tally: Tally,
-        holding: Holding,
+        holding: RolloutBarrier,
         data_handler: DataHandler | None = None,
         trajectories: TrajectoryGatherer | None = None,
         max_lag: int | None = None,

@@ -30,29 +30,29 @@ from relaax_like.core.records import (
     TrainReturn,
 )
 from relaax_like.core.roles import ParameterServerBackend, Publisher
+from relaax_like.parameter_server.apply_queue import ApplyQueue, ClosedError, FullError
 from relaax_like.parameter_server.combining import Combiner, Plan
-from relaax_like.parameter_server.ending import Ending, Target
-from relaax_like.parameter_server.intake import (
+from relaax_like.parameter_server.dedup_table import CachedReply, DedupTable
+from relaax_like.parameter_server.mirror import Mirror
+from relaax_like.parameter_server.optimizer_curves import OptimizerCurves
+from relaax_like.parameter_server.published_state import PublishedState
+from relaax_like.parameter_server.push_journal import JOURNAL_INDEX
+from relaax_like.parameter_server.push_log import PushLog
+from relaax_like.parameter_server.push_validation import (
     Refused,
     is_empty,
     validate_client_id,
     validate_counts,
     validate_push,
 )
-from relaax_like.parameter_server.mirror import Mirror
-from relaax_like.parameter_server.optimizer_curves import OptimizerCurves
-from relaax_like.parameter_server.published_state import PublishedState
-from relaax_like.parameter_server.push_journal import JOURNAL_INDEX
-from relaax_like.parameter_server.push_log import PushLog
 from relaax_like.parameter_server.records import Position, Record
-from relaax_like.parameter_server.replies import Answered, Replies
 from relaax_like.parameter_server.saver import Saver
 from relaax_like.parameter_server.served_clients import ServedClients
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, EpisodeMeans, Statistics
-from relaax_like.parameter_server.store import Prepared, Store
-from relaax_like.parameter_server.turns import ClosedError, FullError, Turns
+from relaax_like.parameter_server.stop_condition import StopCondition, Target
+from relaax_like.parameter_server.store import PreparedVersion, Store
 from relaax_like.wire import failpoints, tracing
 from relaax_like.wire.errors import (
     ConfigError,
@@ -72,7 +72,7 @@ _FULL_POLL_SEC = 0.01
 # At the end: for the newest snapshot to be copied.
 _MIRROR_SEC = 60.0
 # Keys of a snapshot's statistics.
-_REPLIES, _PUBLISHED, _RECEIVED, RECIPE = "replies", "published", "received", "recipe"
+_DEDUP, _PUBLISHED, _RECEIVED, RECIPE = "replies", "published", "received", "recipe"
 _BEST_EVALUATION = "best_evaluation"
 FINISHED = "training has finished"
 # Records whose replay takes a tenth of a second.
@@ -154,12 +154,14 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._statistics = Statistics(target.episodes if target else DEFAULT_WINDOW, clock)
         self._served = ServedClients(clock)
         self._curves = OptimizerCurves(metrics, clock)
-        self._replies = Replies()  # written under _record_lock
+        self._dedup = DedupTable()  # written under _record_lock
         self._combiner = Combiner(combine or CombineConfig(), store.manifest, clock)
         self._combiner.begin(store.values, {})
-        self._ending = Ending(max_global_step, target, target_score, max_episodes)
+        self._stop_condition = StopCondition(max_global_step, target, target_score, max_episodes)
 
-        self._turns: Turns[Push | Publication | Counts, Reply] = Turns(self._apply_all, queue_size)
+        self._queue: ApplyQueue[Push | Publication | Counts, Reply] = ApplyQueue(
+            self._apply_all, queue_size
+        )
         self._leased = False
         self._publications = None if snapshots is None else PublishedState(snapshots.directory)
         self._next_score: float | None = None  # used by the learner's thread
@@ -219,7 +221,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
     @property
     def finished(self) -> str:
         """What ended the training, or "" while it continues."""
-        return self._ending.reason
+        return self._stop_condition.reason
 
     @property
     def episode_means(self) -> EpisodeMeans:
@@ -254,7 +256,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._statistics.see_client(push.client_id)
         try:
             with tracing.span("wait for turn"):
-                reply = self._turns.submit(replace(push, gradient=gradient), timeout_sec)
+                reply = self._queue.submit(replace(push, gradient=gradient), timeout_sec)
         except ClosedError:
             raise ServerUnavailableError(
                 "the parameter server is closing; reconnect later"
@@ -262,7 +264,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         except FullError:
             self._statistics.count_refused("busy")
             raise ServerUnavailableError(
-                f"the parameter server is busy: {self._turns.size} pushes are queued; retry later"
+                f"the parameter server is busy: {self._queue.size} pushes are queued; retry later"
             ) from None
         except TimeoutError:
             self._statistics.count_refused("timeout")
@@ -271,7 +273,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 "withdrawn; it had no effect"
             ) from None
         if reply.finished:
-            self._ending.note_told(push.client_id)
+            self._stop_condition.note_notified(push.client_id)
         return reply
 
     def lease(self) -> Lease:
@@ -330,7 +332,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Submits what the learner in this process has."""
         while True:
             try:
-                return self._turns.submit(item, None)
+                return self._queue.submit(item, None)
             except FullError:  # of what others count; they do not wait for long
                 time.sleep(_FULL_POLL_SEC)
             except ClosedError:
@@ -357,7 +359,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._statistics.see_client(client_id)
         values, global_t = self._store.read()
         if self.finished and client_id:
-            self._ending.note_told(client_id)
+            self._stop_condition.note_notified(client_id)
         return Reply(
             version=values.version,
             global_t=global_t,
@@ -418,14 +420,14 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     def wait_finished(self, timeout_sec: float | None = None) -> str:
         """Waits until the training has ended; returns what ended it, or "" after the time."""
-        return self._ending.wait(timeout_sec)
+        return self._stop_condition.wait(timeout_sec)
 
-    def wait_told(self, timeout_sec: float) -> None:
+    def wait_notified(self, timeout_sec: float) -> None:
         """Waits until all present clients have been notified that the training has ended.
 
         If there is no client yet, it waits for the full time: some might be on their way.
         """
-        self._ending.wait_told(self._statistics, timeout_sec)
+        self._stop_condition.wait_notified(self._statistics, timeout_sec)
 
     # The tutorial's plain calls. They carry no id: each call takes effect once.
 
@@ -497,7 +499,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             best = self._best_evaluation
             self._best_evaluation = score if best is None else max(best, score)
             self._records += 1  # the newest snapshot does not have it
-        self._ending.check_score(self._best_evaluation)
+        self._stop_condition.check_score(self._best_evaluation)
 
     def export_state(self) -> State:
         """Returns values and optimizers of this moment, immutable."""
@@ -518,7 +520,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def _export_statistics(self) -> dict[str, Any]:
         return {
             **self._statistics.to_dict(),
-            _REPLIES: self._replies.to_dict(),
+            _DEDUP: self._dedup.to_dict(),
             _PUBLISHED: self._published,
             _RECEIVED: {client_id: list(one) for client_id, one in self._received.items()},
             RECIPE: self._recipe,
@@ -548,13 +550,13 @@ class ParameterServer(ParameterServerBackend, Publisher):
             if state is not None:
                 self._import(state)
             restored = self._import_published(state) or state is not None
-            self._ending.check_score(self._best_evaluation)
+            self._stop_condition.check_score(self._best_evaluation)
             start = None
             if state is not None:
                 index = int(state.statistics.get(JOURNAL_INDEX, 0))
                 start = Position(index, self.version, self.global_t)
             replayed = self._replay(self._journal.replay(start))
-            if dropped := self._combiner.drop_strangers():
+            if dropped := self._combiner.drop_unsupported_pending():
                 _LOG.warning(
                     "dropping %d held-back gradients, because combine.method is no longer avg",
                     dropped,
@@ -591,7 +593,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._store.import_state(state)
         self._first_version = state.version
         self._statistics.restore(state.statistics)
-        self._replies.restore(state.statistics.get(_REPLIES, {}))
+        self._dedup.restore(state.statistics.get(_DEDUP, {}))
         self._published = int(state.statistics.get(_PUBLISHED, 0))
         self._best_evaluation = state.statistics.get(_BEST_EVALUATION)
         self._received = _read_received(state.statistics.get(_RECEIVED, {}))
@@ -642,7 +644,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 rest.callback(self._mirror.close, _MIRROR_SEC)
             rest.callback(self._journal.close)
             rest.callback(self._save_last, save)
-            self._turns.close()
+            self._queue.close()
             self._record_metrics(now=True)
 
     def _save_last(self, save: bool) -> None:
@@ -692,10 +694,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return replies
 
     def _apply(self, push: Push) -> Reply:
-        if (late := self._replies.find_lateness(push)) is not None:
+        if (late := self._dedup.find_lateness(push)) is not None:
             self._statistics.count_refused("late")
             return self._drop(late)
-        if (known := self._replies.find(push)) is not None:
+        if (known := self._dedup.find(push)) is not None:
             self._journal.require_sound()
             return self._make_reply(known)
         if self.finished:
@@ -769,7 +771,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         failpoints.hit("ps.after_publish")
         if self._saver is not None:
             self._saver.note_steps(self._store.global_t)
-        return self._make_reply(Answered("applied", prepared.version, prepared.global_t))
+        return self._make_reply(CachedReply("applied", prepared.version, prepared.global_t))
 
     def _apply_counts(self, counts: Counts) -> Reply:
         episodes = () if self.finished else counts.episodes  # the mean return ended the training
@@ -791,7 +793,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             state = self._store.export_state()
             self._publications.write(replace(state, statistics=self._export_statistics()))
 
-    def _prepare(self, plan: Plan, push: Push, record: Record | None = None) -> Prepared:
+    def _prepare(self, plan: Plan, push: Push, record: Record | None = None) -> PreparedVersion:
         """Computes what a push leads to; with what its record says, where it is replayed."""
         return self._store.prepare(
             plan.effective,
@@ -802,13 +804,13 @@ class ParameterServer(ParameterServerBackend, Publisher):
             None if record is None else record.optimizers,
         )
 
-    def _commit(self, prepared: Prepared, push: Push, plan: Plan) -> Answered:
+    def _commit(self, prepared: PreparedVersion, push: Push, plan: Plan) -> CachedReply:
         """Applies a push; returns what it is answered with, now and when it is sent again."""
         self._store.commit(prepared)
         self._combiner.note(plan, push.groups, self._store.values)
         self._statistics.add(push.env_steps, push.episodes)
-        answered = Answered(plan.outcome, prepared.version, prepared.global_t, plan.reason)
-        self._replies.note(push, answered)
+        answered = CachedReply(plan.outcome, prepared.version, prepared.global_t, plan.reason)
+        self._dedup.note(push, answered)
         self._records += 1
         self._check_finished()
         return answered
@@ -820,12 +822,12 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return push.gradient_version > self._store.version
 
     def _drop(self, reason: str) -> Reply:
-        return self._make_reply(Answered("dropped", self.version, self.global_t, reason))
+        return self._make_reply(CachedReply("dropped", self.version, self.global_t, reason))
 
     def _answer_nothing(self) -> Reply:
-        return self._make_reply(Answered("nothing", self.version, self.global_t))
+        return self._make_reply(CachedReply("nothing", self.version, self.global_t))
 
-    def _make_reply(self, answered: Answered) -> Reply:
+    def _make_reply(self, answered: CachedReply) -> Reply:
         return Reply(
             outcome=answered.outcome,
             reason=answered.reason,
@@ -837,7 +839,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         )
 
     def _check_finished(self) -> None:
-        self._ending.check(self.global_t, self._statistics)
+        self._stop_condition.check(self.global_t, self._statistics)
 
     def _record_metrics(self, now: bool = False) -> None:
         counts = vars(self._combiner.counts)

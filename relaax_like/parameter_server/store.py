@@ -72,7 +72,7 @@ class _Version:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedVersion:
     """What a push leads to, before it has taken effect.
 
     Attributes:
@@ -216,7 +216,7 @@ class Store:
         groups: Sequence[str] = (),
         learning_rates: Mapping[str, float] | None = None,
         optimizers: Mapping[str, GroupStep] | None = None,
-    ) -> Prepared:
+    ) -> PreparedVersion:
         """Computes what `apply` leads to, without anything taking effect.
 
         Args:
@@ -248,10 +248,10 @@ class Store:
             current = self._step(current, gradient, statistics or {}, groups, rates, used)
         current = replace(current, global_t=current.global_t + int(env_steps))
         if gradient is None:
-            return Prepared(current, {}, {})
-        return Prepared(current, rates, {} if used == self._current.optimizers else used)
+            return PreparedVersion(current, {}, {})
+        return PreparedVersion(current, rates, {} if used == self._current.optimizers else used)
 
-    def prepare_publish(self, publish: Publication) -> Prepared:
+    def prepare_publish(self, publish: Publication) -> PreparedVersion:
         """Computes what a publish leads to, without anything taking effect.
 
         Raises:
@@ -280,7 +280,7 @@ class Store:
                 )
             part[...] = given
         version = current.values.version + 1
-        return Prepared(
+        return PreparedVersion(
             _Version(
                 values=Values(version=version, flat=self._copy_values(publish.values, "published")),
                 slots=self._publish_slots(slots),
@@ -292,7 +292,7 @@ class Store:
             {},
         )
 
-    def commit(self, prepared: Prepared) -> None:
+    def commit(self, prepared: PreparedVersion) -> None:
         """Makes the newest `prepare` take effect."""
         # Readers see the old version until this one assignment.
         self._current = prepared.state

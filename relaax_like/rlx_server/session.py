@@ -39,7 +39,7 @@ from relaax_like.wire.errors import (
 )
 from relaax_like.wire.fields import BYTES, has_more_fields, walk_fields, weigh
 from relaax_like.wire.framing import PROTOCOL_VERSION
-from relaax_like.wire.layout import Layout
+from relaax_like.wire.message_template import Layout
 from relaax_like.wire.reports import Event
 from relaax_like.wire.security import Role, Tokens, describe_missing_role
 from relaax_like.wire.spaces import MAX_LEAVES, Spaces, messages_to_spaces, pack_arrays

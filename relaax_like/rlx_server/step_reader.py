@@ -6,7 +6,7 @@ import numpy as np
 
 from relaax_like.rlx_server.transition import Transition, find_absent, validate_rewards
 from relaax_like.v1 import rlx_pb2
-from relaax_like.wire.layout import Layout, Path, Span
+from relaax_like.wire.message_template import Layout, Path, Span
 from relaax_like.wire.ndarray import DTYPES
 from relaax_like.wire.spaces import Space, Spaces
 

@@ -16,7 +16,7 @@ from relaax_like.core.prediction import LOG_PROB
 from relaax_like.experience.buffer import Buffer
 from relaax_like.nn.action_heads import actions_to_wire
 from relaax_like.sampling.algo_worker import AlgoWorker
-from relaax_like.sampling.unfinished import Arrays, Unfinished
+from relaax_like.sampling.trajectory_builder import Arrays, TrajectoryBuilder
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import ACTION, OBSERVATION
 
@@ -167,7 +167,7 @@ class _Player:
             name: (*p["shape"][:-1], p["shape"][-1] // history) if history > 1 else p["shape"]
             for name, p in get_learning_specs(sampler.model)
         }
-        self._unfinished = Unfinished(self._slots)
+        self._unfinished = TrajectoryBuilder(self._slots)
         self._states: Arrays = {
             name: np.zeros((self._slots, *p["shape"]), np.float32)
             for name, p in sampler.model.get_state_specs()

@@ -63,7 +63,7 @@ def test_a_token_that_is_taken_back_ends_an_open_stream(tmp_path, backend, monke
     tokens = ServerSecurity(tls=None, tokens=Tokens(tmp_path / "tokens"))
     with serve(backend, security=tokens) as address:
         with connect(address, ClientSecurity(token=AGENT)) as link:
-            client = link.parameter_server_stub(timeout_sec=10, often=True)
+            client = link.parameter_server_stub(timeout_sec=10, keep_stream_open=True)
             client.push_pull(ONES)
             write_private(tmp_path / "tokens", f"operator {OPERATOR}\n")
             with pytest.raises(NotAllowedError):
@@ -329,7 +329,7 @@ def test_a_clients_certificates_are_replaced_without_a_restart(backend, authorit
             link.status(timeout_sec=2)
         show(*good)
         assert wait_until(lambda: get_status_or_none(link), "the new certificate")
-        with link.parameter_server_stub(often=True) as client:
+        with link.parameter_server_stub(keep_stream_open=True) as client:
             client.push_pull(ONES)
             show(stranger.client_cert.read_bytes(), stranger.client_key.read_bytes())
             assert wait_until(lambda: get_status_or_none(link) is None, "the other's")

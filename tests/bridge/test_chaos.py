@@ -28,7 +28,7 @@ def test_each_push_takes_effect_once(text, often, monkeypatch):
     want = np.concatenate([one.value.reshape(-1) for one in VARIABLES])
     with make_backend() as backend:
         with serve(backend) as address, BridgeControl().connect(address) as link:
-            with link.parameter_server_stub(often=often) as client:
+            with link.parameter_server_stub(keep_stream_open=often) as client:
                 for gradient in gradients:
                     client.increment_global_t(3)
                     values = client.push_pull([gradient[:6].reshape(2, 3), gradient[6:]])

@@ -33,13 +33,13 @@ from support.learning import (
 )
 from support.threads import Caller, wait_until
 
-from relaax_like.bridge.collecting import Advance, CollectStream
+from relaax_like.bridge.collecting import CollectStream, ReleaseNotice
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.messages import ranges_to_messages
 from relaax_like.core.manifest import Variable
 from relaax_like.core.records import Episode, StreamProgress
 from relaax_like.experience.rollout import Rollout
-from relaax_like.learn import experience_service, holding
+from relaax_like.learn import experience_service, rollout_barrier
 from relaax_like.learn.experience_service import ExperienceService, log_failure
 from relaax_like.learn.rollout_messages import rollout_to_bytes
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -62,7 +62,7 @@ def quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experience_service, "_POLL_SEC", 0.05)
         for name in ("_MIN_SILENCE_SEC", "_MAX_SILENCE_SEC"):  # nobody falls silent by being slow
-            patch.setattr(holding, name, 600.0)
+            patch.setattr(rollout_barrier, name, 600.0)
         yield
 
 
@@ -84,8 +84,8 @@ class Client:
         have: tuple[int, int] = (0, 0),
         names: Sequence[str] | None = None,
     ):
-        self.first: Advance | None = None
-        self.newest: Advance | None = None
+        self.first: ReleaseNotice | None = None
+        self.newest: ReleaseNotice | None = None
         self.versions: list[int] = []
         self.values: list[np.ndarray] = []
         self._name, self._incarnation = name, incarnation
@@ -496,7 +496,7 @@ def test_while_an_iteration_is_learned_from_nobody_acts_on_without_its_values(si
 def test_a_client_that_fell_silent_is_not_waited_for(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "_MIN_SILENCE_SEC", 0.1)
+    monkeypatch.setattr(rollout_barrier, "_MIN_SILENCE_SEC", 0.1)
     one, two = site.connect("one"), site.connect("two")
     one.send(1, make_rewarded(2, 1.0))
     two.send(1, make_rewarded(2, 2.0))
@@ -564,7 +564,7 @@ def test_clients_are_told_of_the_end_and_rollouts_afterwards_are_no_reason_to_wa
     # The steps were taken all the same: one more column than the iteration needed, and these.
     wait_until(lambda: site.server.global_t == 25 + ENV_STEPS, "the last steps")
     assert (site.server.version, site.server.status().episodes) == (1, 0)
-    site.server.wait_told(20.0)
+    site.server.wait_notified(20.0)
     late = site.connect("late")
     late.wait()
     assert late.newest is not None

@@ -70,7 +70,7 @@ def test_what_a_client_gave_up_takes_no_effect_when_the_server_goes_on(
     monkeypatch.setattr(stub_module, "_RETRY_SEC", 0.0)
     server = cluster.start_parameter_server()
     with BridgeControl().connect(f"localhost:{cluster.ps_port}") as link:
-        with link.parameter_server_stub("one", timeout_sec=60.0, often=True) as client:
+        with link.parameter_server_stub("one", timeout_sec=60.0, keep_stream_open=True) as client:
             client.push_pull()
             client._timeout_sec = 0.3
             server.send(signal.SIGSTOP)

@@ -34,8 +34,8 @@ from relaax_like.core.moments import Moments
 from relaax_like.core.records import Episode, Push
 from relaax_like.learn.rollout_messages import bytes_to_rollout, rollout_to_bytes
 from relaax_like.metrics.server import unpack_scalars
-from relaax_like.parameter_server.intake import Refused, validate_push
 from relaax_like.parameter_server.journal_reader import JournalReader
+from relaax_like.parameter_server.push_validation import Refused, validate_push
 from relaax_like.parameter_server.records import Record, pack_record, unpack_record
 from relaax_like.parameter_server.snapshot_format import DamagedError, State, unpack_manifest
 from relaax_like.parameter_server.snapshots import Snapshots, read_latest
@@ -57,7 +57,7 @@ from relaax_like.wire.errors import (
     SnapshotError,
 )
 from relaax_like.wire.framing import HEADER, pack_frame, unpack_length
-from relaax_like.wire.layout import Layout
+from relaax_like.wire.message_template import Layout
 from relaax_like.wire.ndarray import message_to_ndarray, ndarray_to_message
 from relaax_like.wire.spaces import messages_to_spaces
 

@@ -8,7 +8,7 @@ from support.cluster import TRACE, Cluster, Program, find_command
 from support.serial import train as run_training
 
 from relaax_like.config.algorithm_folder import load_algorithm_module
-from relaax_like.launch.algorithm_code import naming_place
+from relaax_like.launch.algorithm_code import locate_errors
 from relaax_like.wire.errors import ConfigError, ServerUnavailableError
 
 
@@ -16,19 +16,19 @@ def test_the_innermost_line_of_the_folder_is_named(tmp_path: Path) -> None:
     code = "def make(text):\n    return parse(text)\n\n\ndef parse(text):\n    return int(text)\n"
     (tmp_path / "model.py").write_text(code)
     model = load_algorithm_module(tmp_path, "model")
-    with pytest.raises(ConfigError) as caught, naming_place(tmp_path):
+    with pytest.raises(ConfigError) as caught, locate_errors(tmp_path):
         model.make("many")
     assert str(caught.value) == (
         f"{tmp_path / 'model.py'}:6: ValueError: invalid literal for int() with base 10: 'many'"
     )
     # None of its code was reached.
-    with pytest.raises(ConfigError) as caught, naming_place(tmp_path / "other"):
+    with pytest.raises(ConfigError) as caught, locate_errors(tmp_path / "other"):
         model.make("many")
     assert str(caught.value).startswith(f"{tmp_path / 'other'}: ValueError: invalid")
 
 
 def test_our_own_errors_come_through_as_they_are(tmp_path: Path) -> None:
-    with pytest.raises(ServerUnavailableError, match=r"^away$"), naming_place(tmp_path):
+    with pytest.raises(ServerUnavailableError, match=r"^away$"), locate_errors(tmp_path):
         raise ServerUnavailableError("away")
 
 

@@ -36,11 +36,11 @@ from relaax_like.core.records import Episode, TrainReturn
 from relaax_like.launch.evaluation import play_greedy
 from relaax_like.launch.online_tester import TestHook, VersionTests, make_version_tests
 from relaax_like.learn.checkpoint import load_checkpoint
-from relaax_like.learn.fixed_values import FixedValues
+from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.metrics.curves import read_curves
-from relaax_like.parameter_server.ending import Target
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import list_names, read_best, read_latest
+from relaax_like.parameter_server.stop_condition import Target
 from relaax_like.wire.errors import ConfigError, RelaaxError
 from relaax_like.wire.spaces import Box, Discrete
 
@@ -437,7 +437,7 @@ def test_each_slot_plays_as_many_episodes_so_that_short_ones_are_not_preferred(
 
 def test_fixed_values_are_handed_out_and_answer_what_comes() -> None:
     heard = []
-    fixed = FixedValues([np.zeros(2)], 3)
+    fixed = FrozenPolicy([np.zeros(2)], 3)
     fixed.start(heard.append)
     fixed.set([np.ones(2)], 4)
     work: Any = SimpleNamespace(number=7)

@@ -16,8 +16,8 @@ from relaax_like.wire.errors import ConfigError, RelaaxError
 
 def test_the_garbage_collector_passes_over_what_is_loaded():
     code = (
-        "import gc; from relaax_like.launch.process import keep_what_is_loaded; "
-        "keep_what_is_loaded(); print(gc.get_freeze_count(), len(gc.get_objects()))"
+        "import gc; from relaax_like.launch.process import freeze_gc; "
+        "freeze_gc(); print(gc.get_freeze_count(), len(gc.get_objects()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     frozen, left = map(int, done.stdout.split())

@@ -24,7 +24,7 @@ from relaax_like.bridge.collecting import CollectStream
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.records import Experience, LearnerUpdate, LearnRequest
-from relaax_like.learn import experience_service, holding
+from relaax_like.learn import experience_service, rollout_barrier
 from relaax_like.learn.experience_service import ExperienceService
 from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.learn.remote_learner import RemoteLearner
@@ -42,7 +42,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experience_service, "_POLL_SEC", 0.05)
     # Nobody falls silent by being slow.
     for name in ("_MIN_SILENCE_SEC", "_MAX_SILENCE_SEC", "_FORGET_SEC"):
-        monkeypatch.setattr(holding, name, 600.0)
+        monkeypatch.setattr(rollout_barrier, name, 600.0)
 
 
 def make_variables() -> list[Variable]:

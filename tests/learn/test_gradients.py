@@ -25,7 +25,7 @@ from relaax_like.wire.errors import ConfigError
 OPTIMIZERS = dict.fromkeys(("critic", "actor"), OptimizerConfig(learning_rate=0.3, epsilon=1e-3))
 
 
-class Prepared(Chase):
+class PreparedVersion(Chase):
     """The actor also goes to where the critic was when `prepare` was called."""
 
     phases = (Phase("critic"), Phase("actor", every=2))
@@ -41,7 +41,7 @@ class Prepared(Chase):
         return Losses({**losses.costs, "actor": actor}, rows, losses.metrics)
 
 
-class Frozen(Prepared):
+class Frozen(PreparedVersion):
     phases = ()
     frozen = ("critic",)
 
@@ -64,7 +64,7 @@ def push_all(task: GradientTask, client: InProcessClient, batch: Any) -> Iterato
 
 
 @pytest.mark.parametrize("xla", [False, True], ids=["plain", "xla"])
-@pytest.mark.parametrize("kind", [Chase, Prepared, Frozen])
+@pytest.mark.parametrize("kind", [Chase, PreparedVersion, Frozen])
 def test_its_pushes_lead_to_what_one_compiled_update_leads_to(kind: Any, xla: bool) -> None:
     whole = LearningTask(kind(Scalars(xla)), OPTIMIZERS)
     task = GradientTask(kind(Scalars(xla)))
@@ -77,9 +77,9 @@ def test_its_pushes_lead_to_what_one_compiled_update_leads_to(kind: Any, xla: bo
                 task.set_seen([[key, 1_000_000] for key, _ in seen])
             wanted = whole.update(**batch)
             first, *rest = push_all(task, client, batch)
-            assert len(rest) == (kind is Prepared and number % 2 == 0)
+            assert len(rest) == (kind is PreparedVersion and number % 2 == 0)
             assert [one.is_last for one in (first, *rest)] == [False, True][-1 - len(rest) :]
-            if kind is Prepared:
+            if kind is PreparedVersion:
                 assert ("actor" in first.numbers) == bool(rest)
             assert read(task) == pytest.approx(read(whole), rel=1e-6)
             numbers = {name: y for one in (first, *rest) for name, y in one.numbers.items()}
@@ -100,7 +100,7 @@ def test_phases_that_do_not_fit_the_groups_are_refused() -> None:
         GradientTask(Wrong(Scalars()))
 
 
-class Stopping(Prepared):
+class Stopping(PreparedVersion):
     """Looks at a cost that is due in every second update alone."""
 
     def stop(self, metrics: Any) -> Any:
@@ -108,7 +108,7 @@ class Stopping(Prepared):
 
 
 @pytest.mark.parametrize("minibatch", [2, 4])
-@pytest.mark.parametrize("kind", [Prepared, Stopping])
+@pytest.mark.parametrize("kind", [PreparedVersion, Stopping])
 def test_results_of_rows_are_at_their_places_after_all_epochs(kind: Any, minibatch: int) -> None:
     task = GradientTask(kind(Scalars(False)))
     task.wants_rows = True

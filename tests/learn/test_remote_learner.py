@@ -29,7 +29,7 @@ from support.learning import (
 from support.rollouts import make_rollout
 from support.threads import wait_until
 
-from relaax_like.bridge.collecting import Advance
+from relaax_like.bridge.collecting import ReleaseNotice
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.core.records import (
     MAX_EPISODES,
@@ -41,7 +41,7 @@ from relaax_like.core.records import (
 )
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_iteration_learner
-from relaax_like.learn import experience_service, holding, remote_learner
+from relaax_like.learn import experience_service, remote_learner, rollout_barrier
 from relaax_like.learn.experience_service import ExperienceService
 from relaax_like.learn.remote_learner import RemoteLearner, _UnderWay
 from relaax_like.learn.serial_learner import SerialLearner
@@ -55,7 +55,7 @@ from relaax_like.wire.errors import LeasedError, RelaaxError, ServerUnavailableE
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experience_service, "_POLL_SEC", 0.05)
     for name in ("_MIN_SILENCE_SEC", "_MAX_SILENCE_SEC"):  # nobody falls silent by being slow
-        monkeypatch.setattr(holding, name, 600.0)
+        monkeypatch.setattr(rollout_barrier, name, 600.0)
     monkeypatch.setattr(remote_learner, "_MIN_PAUSE_SEC", 0.02)
     monkeypatch.setattr(remote_learner, "_MAX_PAUSE_SEC", 0.1)
 
@@ -418,7 +418,7 @@ def test_what_a_restarted_server_has_received_already_is_not_lost(
     for sequence, experience in ((5, None), (6, make_experience(6))):  # 5 was received
         learner._under_way[sequence] = _UnderWay(sequence, experience, 1)
     reply = Reply(version=7, epoch=2)
-    learner._take(Advance(StreamProgress(received=6, released=0), reply))
+    learner._take(ReleaseNotice(StreamProgress(received=6, released=0), reply))
     assert learner.lost_rollouts == 1
     assert list(learner._under_way) == [6]
     assert _count_received(agents) == 1

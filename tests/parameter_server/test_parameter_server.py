@@ -22,9 +22,9 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import Metrics, NullMetrics
 from relaax_like.core.records import Episode, Push, Reply
-from relaax_like.parameter_server.ending import Target
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import Snapshots
+from relaax_like.parameter_server.stop_condition import Target
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import (
     ConfigError,
@@ -295,7 +295,7 @@ def test_push_beyond_the_queue_is_refused_as_busy() -> None:
         callers = [Caller(lambda: server.push(make_push(server, env_steps=1)))]
         assert store.entered.acquire(timeout=WAIT_SEC)
         callers += [Caller(lambda: server.push(make_push(server, env_steps=1))) for _ in range(2)]
-        wait_until(lambda: server._turns.num_waiting == 2, "two that wait")
+        wait_until(lambda: server._queue.num_waiting == 2, "two that wait")
         with pytest.raises(ServerUnavailableError, match="busy"):
             server.push(make_push(server))
         assert server.pull().version == 0  # a pull waits for nothing
@@ -563,7 +563,7 @@ def test_close_applies_what_waits_and_refuses_what_comes(tmp_path: Path) -> None
     server = ParameterServer(store, snapshots=Snapshots(tmp_path), metrics=NullMetrics())
     callers = [Caller(lambda: server.push(make_push(server, env_steps=1))) for _ in range(5)]
     assert store.entered.acquire(timeout=WAIT_SEC)
-    wait_until(lambda: server._turns.num_waiting == 4, "four that wait")
+    wait_until(lambda: server._queue.num_waiting == 4, "four that wait")
     closing = Caller(server.close)
     wait_until(lambda: server._closed, "the server closes")
     with pytest.raises(ServerUnavailableError, match="closing"):
@@ -839,7 +839,7 @@ def test_the_end_waits_until_all_present_clients_have_been_told_and_no_longer() 
         told = threading.Event()
 
         def wait() -> None:
-            server.wait_told(60.0)
+            server.wait_notified(60.0)
             told.set()
 
         waiting = threading.Thread(target=wait)

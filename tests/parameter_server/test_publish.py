@@ -19,11 +19,11 @@ from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import Counts, Episode, Publication, Push, Received, Reply
-from relaax_like.parameter_server.ending import Target
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.published_state import NAMES
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots, list_names, read_best
+from relaax_like.parameter_server.stop_condition import Target
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire import failpoints
 from relaax_like.wire.errors import InvalidInputError, LeasedError, SnapshotError
@@ -223,7 +223,7 @@ def test_a_publish_waits_while_too_many_others_do(monkeypatch: pytest.MonkeyPatc
         first = Caller(lambda: server.push(Push(client_id="a", env_steps=1)))
         assert entered.wait(20)
         second = Caller(lambda: server.push(Push(client_id="b", env_steps=1)))
-        wait_until(lambda: server._turns.num_waiting == 1, "a full queue")
+        wait_until(lambda: server._queue.num_waiting == 1, "a full queue")
         publisher = Caller(lambda: server.publish(make_publish(1)))
         release.set()
         assert publisher.get().outcome == "applied"

@@ -182,8 +182,8 @@ class History:
                     manifest,
                     link.metrics(),
                     f"client-{client}",
-                    often=self._often,
-                    share=self._share,
+                    keep_stream_open=self._often,
+                    use_shared_memory=self._share,
                 )
                 with stub:
                     stub.get_values()

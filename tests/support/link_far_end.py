@@ -145,7 +145,7 @@ def serve_experience(folder: Path) -> None:
     from relaax_like.config.optimizer import OptimizerConfig
     from relaax_like.core.metrics import NullMetrics
     from relaax_like.experience.collector import Collector
-    from relaax_like.learn import experience_service, holding
+    from relaax_like.learn import experience_service, rollout_barrier
     from relaax_like.learn.base_learner import BaseLearner
     from relaax_like.learn.collected import Collected
     from relaax_like.learn.learner_loop import LearnerLoop
@@ -157,7 +157,7 @@ def serve_experience(folder: Path) -> None:
     from relaax_like.wire.errors import CollectorFullError
 
     # No agent is released because the machine is slow.
-    holding._MIN_SILENCE_SEC = holding._MAX_SILENCE_SEC = 600.0
+    rollout_barrier._MIN_SILENCE_SEC = rollout_barrier._MAX_SILENCE_SEC = 600.0
     experience_service._POLL_SEC = 0.05
     events = Events(folder)
     life = len(events.read("life")) + 1

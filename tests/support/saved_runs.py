@@ -17,7 +17,7 @@ from relaax_like.core.manifest import STATISTIC, Variable, make_manifest
 from relaax_like.launch.initial_values_main import make_initial_values
 from relaax_like.launch.local import make_local_agents
 from relaax_like.launch.saved_policy import open_server, read_snapshot
-from relaax_like.learn.fixed_values import FixedValues
+from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.spaces import ACTION, OBSERVATION
@@ -121,7 +121,7 @@ def play_greedily(
             slots,
             lambda name: InProcessClient(server, name),
             exploit=True,
-            fixed=FixedValues(server.get_values(), server.version),
+            fixed=FrozenPolicy(server.get_values(), server.version),
         )
         try:
             return play(agents.step, observations, ends)

@@ -27,7 +27,7 @@ from relaax_like.core.metrics import NullMetrics
 from relaax_like.launch.agents import make_agent_host
 from relaax_like.launch.learners import make_model
 from relaax_like.launch.rlx_server import make_rlx_server
-from relaax_like.learn.fixed_values import FixedValues
+from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.wire.framing import HEADER
 from relaax_like.wire.security import ServerSecurity, Tokens
@@ -115,7 +115,7 @@ def serve(name: str, folder: Path) -> Iterator[int]:
         else:
             values = [stored[v.name] for v in get_variables(make_model(experiment))]
             host = make_agent_host(
-                experiment, _refuse_to_learn, fixed=FixedValues(values, _VERSION)
+                experiment, _refuse_to_learn, fixed=FrozenPolicy(values, _VERSION)
             )
         stack.callback(host.close)
         rlx = make_rlx_server(experiment.rlx_server, host, NullMetrics(), security)

@@ -80,7 +80,7 @@ class Combiner:
         self._state.history.begin(values)
         self._state.held_back.begin(pending)
 
-    def drop_strangers(self) -> int:
+    def drop_unsupported_pending(self) -> int:
         """Forgets what is held back where the strategy holds nothing back; returns how many."""
         if self.strategy.holds_back:
             return 0

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relaax_like.client.ordinary import ActionsReader, pack_step
+from relaax_like.client.fast_path import ActionsReader, pack_step
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import message_to_ndarray

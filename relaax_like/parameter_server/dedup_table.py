@@ -1,4 +1,4 @@
-"""Replies: what each client was answered last; a repeated push is answered and not applied."""
+"""DedupTable: what each client was answered last; a repeated push is answered and not applied."""
 
 import collections
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ MAX_CLIENTS = 10_000
 
 
 @dataclass(frozen=True)
-class Answered:
+class CachedReply:
     """What a push led to: outcome, version and `global_t` right after it; why it was dropped."""
 
     outcome: Outcome
@@ -28,10 +28,10 @@ class _Newest:
 
     incarnation: int
     sequence: int
-    answered: Answered
+    answered: CachedReply
 
 
-class Replies:
+class DedupTable:
     """The newest answered push of each client.
 
         if replies.find_lateness(push) is None and replies.find(push) is None:
@@ -49,7 +49,7 @@ class Replies:
     def __len__(self) -> int:
         return len(self._newest)
 
-    def find(self, push: Push) -> Answered | None:
+    def find(self, push: Push) -> CachedReply | None:
         """Returns what the very same push was answered with before; None: it is another one."""
         newest = self._newest.get(push.client_id)
         if newest is None or _key(push) != _key(newest):
@@ -69,7 +69,7 @@ class Replies:
             f"{newest.sequence} of incarnation {newest.incarnation} was answered before"
         )
 
-    def note(self, push: Push, answered: Answered) -> None:
+    def note(self, push: Push, answered: CachedReply) -> None:
         """Takes what a new push is answered with."""
         if push.sequence == 0:
             return
@@ -96,7 +96,7 @@ class Replies:
             for client, (incarnation, sequence, outcome, version, global_t, why) in data.items():
                 if outcome not in OUTCOMES:
                     raise ValueError(f"outcome {outcome!r}, expected {', '.join(OUTCOMES)}")
-                answered = Answered(outcome, int(version), int(global_t), str(why))
+                answered = CachedReply(outcome, int(version), int(global_t), str(why))
                 newest[client] = _Newest(int(incarnation), int(sequence), answered)
         except (TypeError, ValueError, AttributeError) as error:
             raise SnapshotError(f"its list of answered pushes cannot be read: {error}") from None

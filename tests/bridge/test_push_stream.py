@@ -36,16 +36,16 @@ LARGE = (Variable("W", np.zeros(500_001, np.float32)),)  # four chunks, the last
 def connect(address, share=True):
     """Returns an agent that pushes often, and its link."""
     link = BridgeControl().connect(address)
-    return link, link.parameter_server_stub(often=True, share=share)
+    return link, link.parameter_server_stub(keep_stream_open=True, use_shared_memory=share)
 
 
 def test_many_rounds_go_over_one_stream(backend, address, monkeypatch):
     opened = []
     link, client = connect(address)
     with link, client:
-        open_call = client._rounds._open_call
+        open_call = client._push_stream._open_call
         monkeypatch.setattr(
-            client._rounds, "_open_call", lambda *args: opened.append(1) or open_call(*args)
+            client._push_stream, "_open_call", lambda *args: opened.append(1) or open_call(*args)
         )
         for round in range(1, 6):
             np.testing.assert_array_equal(client.push_pull(ONES)[1], np.full(3, -round))
@@ -61,12 +61,12 @@ def test_a_large_model_goes_both_ways(share):
     gradient = np.random.default_rng(0).normal(size=500_001).astype(np.float32)
     with make_backend(LARGE) as backend, serve(backend) as address:
         with BridgeControl().connect(address) as link:
-            with link.parameter_server_stub(share=share) as client:
+            with link.parameter_server_stub(use_shared_memory=share) as client:
                 kept = []
                 for _ in range(6):
                     (values,) = client.push_pull([gradient])
                     kept.append(values)
-                    assert (client._rounds._shared is not None) == share
+                    assert (client._push_stream._shared is not None) == share
                 for round, values in enumerate(kept, 1):  # what was given out stays as it was
                     np.testing.assert_allclose(values, -round * gradient, rtol=1e-5)
                     assert not values.flags.writeable
@@ -85,7 +85,7 @@ def test_a_server_that_cannot_share_memory_gets_chunks(monkeypatch):
         with BridgeControl().connect(address) as link, link.parameter_server_stub() as client:
             for _ in range(2):
                 (values,) = client.push_pull([np.ones(500_001, np.float32)])
-                assert client._rounds._shared is None
+                assert client._push_stream._shared is None
             assert values[500_000] == -2
 
 
@@ -108,10 +108,10 @@ def test_a_new_stream_has_new_memory_and_a_packed_gradient_is_taken_along(monkey
             link = BridgeControl().connect(address)
             client = link.parameter_server_stub()
             client.push_pull([np.ones(500_001, np.float32)])
-            first = client._rounds._shared
+            first = client._push_stream._shared
         with serve(backend, address):
             (values,) = client.push_pull([np.full(500_001, 2.0, np.float32)])
-            assert client._rounds._shared is not first
+            assert client._push_stream._shared is not first
             assert (values[0], values[500_000]) == (-3, -3)
         client.close()
         link.close()
@@ -153,7 +153,7 @@ def test_groups_of_a_large_model_go_through_shared_memory():
             client.push_pull([np.ones(200_000, np.float32)], groups=["one"])
             one, two = client.push_pull([np.ones(300_000, np.float32)], groups=["two"])
             assert (one.min(), one.max(), two.min(), two.max()) == (-1, -1, -1, -1)
-            assert client._rounds._shared is not None
+            assert client._push_stream._shared is not None
 
 
 def count_waiting():
@@ -175,7 +175,7 @@ def test_small_models_share_memory_too_with_mailboxes_or_without(
     with link, client:
         for round in range(1, 4):
             np.testing.assert_array_equal(client.push_pull(ONES)[1], np.full(3, -round))
-        assert client._rounds._shared is not None
+        assert client._push_stream._shared is not None
     assert len(letters) == (6 if mailboxes else 0)
 
 
@@ -184,7 +184,7 @@ def test_a_server_without_mailboxes_declines_an_offer_of_them(backend, address, 
     link, client = connect(address)
     with link, client:
         np.testing.assert_array_equal(client.push_pull(ONES)[1], [-1, -1, -1])
-        assert client._rounds._shared is None
+        assert client._push_stream._shared is None
 
 
 def test_a_message_too_long_for_a_mailbox_goes_by_the_stream(backend, address, monkeypatch):
@@ -204,7 +204,7 @@ def test_a_reply_too_long_for_a_mailbox_comes_by_the_stream(backend, address, mo
     with link, client:
         for round in range(1, 4):
             np.testing.assert_array_equal(client.push_pull(ONES)[1], np.full(3, -round))
-        assert client._rounds._shared is not None
+        assert client._push_stream._shared is not None
 
 
 def test_a_forked_process_disturbs_nobody(address, backend):
@@ -228,11 +228,11 @@ def test_not_a_message_in_a_mailbox_is_refused_and_nobody_else_is_disturbed(back
     link, client = connect(address)
     with link, client:
         client.push_pull(ONES)
-        call, shared = client._rounds._call, client._rounds._shared
+        call, shared = client._push_stream._call, client._push_stream._shared
         shared.requests.put(b"\xff garbage")
         with pytest.raises(grpc.RpcError, match="expected the header"):
             next(call)
-        with link.parameter_server_stub(often=True) as other:
+        with link.parameter_server_stub(keep_stream_open=True) as other:
             np.testing.assert_array_equal(other.push_pull(ONES)[1], [-2, -2, -2])
     assert backend.status().refused["malformed"] == 1
 
@@ -241,7 +241,7 @@ def test_not_a_message_in_the_replies_is_told(backend, address, monkeypatch):
     link, client = connect(address)
     with link, client:
         client.push_pull(ONES)
-        replies = client._rounds._shared.replies
+        replies = client._push_stream._shared.replies
         take = replies.take
         monkeypatch.setattr(replies, "take", lambda: take() and b"\xff" * 9)
         with pytest.raises(InvalidInputError, match="reply: not a valid reply message"):
@@ -256,7 +256,7 @@ def test_no_thread_of_the_server_waits_for_letters_of_a_client_that_is_gone(addr
     client.push_pull(ONES)
     wait_until(lambda: count_waiting() == 1, "the server waits")
     if end == "cancelled":
-        client._rounds._call.cancel()
+        client._push_stream._call.cancel()
     else:
         link.close()
     wait_until(lambda: not count_waiting(), "it waits no more")
@@ -279,7 +279,7 @@ def test_a_server_that_stops_ends_the_wait_for_its_reply(monkeypatch):
             monkeypatch.setattr(backend, "push", hold)
             caller = Caller(lambda: client.push_pull(ONES))
             assert held.wait(30)
-            client._rounds._call.cancel()  # as the end of the connection does
+            client._push_stream._call.cancel()  # as the end of the connection does
             caller.get()
             free.set()
         assert client.discarded_pushes == 1
@@ -356,14 +356,14 @@ def test_pushes_of_clients_that_gave_up_are_withdrawn(monkeypatch):
     monkeypatch.setattr(stub_module, "_RETRY_SEC", 0.0)
     free, held = threading.Event(), threading.Event()
     with make_backend() as backend, serve(backend) as address:
-        apply = backend._turns._handle
+        apply = backend._queue._handle
 
         def hold(pushes):
             held.set()
             assert free.wait(30)
             return apply(pushes)
 
-        monkeypatch.setattr(backend._turns, "_handle", hold)
+        monkeypatch.setattr(backend._queue, "_handle", hold)
         first = Caller(lambda: backend.push(Push(client_id="first", env_steps=1)))
         assert held.wait(30)
         link, client = connect(address)
@@ -373,7 +373,7 @@ def test_pushes_of_clients_that_gave_up_are_withdrawn(monkeypatch):
             client.increment_global_t(100)
             client.push_pull(ONES)
             assert client.discarded_pushes == 1
-            wait_until(lambda: backend._turns.num_waiting == 0, "the end of its push")
+            wait_until(lambda: backend._queue.num_waiting == 0, "the end of its push")
             free.set()
             first.get()
             assert (backend.version, backend.global_t) == (0, 1)

@@ -1,4 +1,4 @@
-"""Unfinished: the trajectories of k slots, each from its own beginning."""
+"""TrajectoryBuilder: the trajectories of k slots, each from its own beginning."""
 
 from collections.abc import Mapping
 
@@ -8,14 +8,14 @@ Arrays = Mapping[str, np.ndarray]
 _FEWEST = 64
 
 
-class Unfinished:
+class TrajectoryBuilder:
     """Keeps steps until their trajectory is whole.
 
-        unfinished = Unfinished(slots=8)
-        unfinished.put("inputs", inputs)       # [k, ...] each, any number of parts
-        unfinished.put("rewards", {"reward": rewards})
-        unfinished.next_step()
-        parts = unfinished.take(slot=3)        # [L, ...] each
+        builder = TrajectoryBuilder(slots=8)
+        builder.put("inputs", inputs)       # [k, ...] each, any number of parts
+        builder.put("rewards", {"reward": rewards})
+        builder.next_step()
+        parts = builder.take(slot=3)        # [L, ...] each
 
     Room is that of the longest trajectory so far, doubled when it runs out.
     """

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from relaax_like.v1 import ndarray_pb2, rlx_pb2
-from relaax_like.wire.layout import Layout
+from relaax_like.wire.message_template import Layout
 from relaax_like.wire.ndarray import ndarray_to_message
 from relaax_like.wire.spaces import pack_arrays
 

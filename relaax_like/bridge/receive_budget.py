@@ -26,7 +26,7 @@ class SlowError(ServerUnavailableError):
 
 
 @dataclass(eq=False)
-class Reception:
+class IncomingPush:
     """One push whose gradient is on its way.
 
     Attributes:
@@ -55,7 +55,7 @@ class Reception:
         return now > min(self.heard + _SILENT_SEC, due)
 
 
-class Receiving:
+class ReceiveBudget:
     """Room for the gradients that are being received. Thread-safe.
 
         with receiving.admit(num_bytes, context) as reception:
@@ -72,10 +72,10 @@ class Receiving:
         self._max_bytes = max_bytes
         self._changed = threading.Condition()  # guards what follows
         self._num_bytes = 0
-        self._receptions: set[Reception] = set()
+        self._receptions: set[IncomingPush] = set()
 
     @contextlib.contextmanager
-    def admit(self, num_bytes: int, context: grpc.ServicerContext) -> Iterator[Reception]:
+    def admit(self, num_bytes: int, context: grpc.ServicerContext) -> Iterator[IncomingPush]:
         """Waits for room, and gives it back after the block.
 
         Raises:
@@ -94,7 +94,7 @@ class Receiving:
                 self._receptions.remove(reception)
                 self._changed.notify_all()
 
-    def _enter(self, num_bytes: int, context: grpc.ServicerContext) -> Reception:
+    def _enter(self, num_bytes: int, context: grpc.ServicerContext) -> IncomingPush:
         with self._changed:
             while self._num_bytes and self._num_bytes + num_bytes > self._max_bytes:
                 if not context.is_active():
@@ -102,7 +102,7 @@ class Receiving:
                 self._cancel_slow()
                 self._changed.wait(_POLL_SEC)
             now = time.monotonic()
-            reception = Reception(num_bytes, context, began=now, heard=now)
+            reception = IncomingPush(num_bytes, context, began=now, heard=now)
             self._num_bytes += num_bytes
             self._receptions.add(reception)
         return reception

@@ -1,4 +1,4 @@
-"""FixedValues: what stands in for a learner where agents only play with values at hand."""
+"""FrozenPolicy: what stands in for a learner where agents only play with values at hand."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,10 @@ from relaax_like.core.records import LearnerUpdate, LearnRequest
 from relaax_like.core.roles import Learner, OnUpdate
 
 
-class FixedValues(Learner):
+class FrozenPolicy(Learner):
     """Hands out values that its owner sets; nothing is learned.
 
-        values = FixedValues(arrays, version)
+        values = FrozenPolicy(arrays, version)
         processor = ComputationDataProcessor(actor, values, metrics)
         values.set(newer_arrays, newer_version)
 

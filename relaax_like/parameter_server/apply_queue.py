@@ -1,4 +1,4 @@
-"""Turns: one thread at a time handles callers' items, and takes all that are waiting."""
+"""ApplyQueue: one thread at a time handles callers' items, and takes all that are waiting."""
 
 import threading
 from collections import deque
@@ -25,11 +25,11 @@ class _Entry(Generic[Item, Result]):
         self.outcome: Result | Exception | None = None
 
 
-class Turns(Generic[Item, Result]):
+class ApplyQueue(Generic[Item, Result]):
     """Runs `handle` for the items of many threads, in the order of their arrival.
 
-        turns = Turns(handle, size=64)
-        result = turns.submit(item, timeout_sec)      # from any thread
+        queue = ApplyQueue(handle, size=64)
+        result = queue.submit(item, timeout_sec)      # from any thread
 
     It has no thread of its own, which would cost two thread switches per item: the first caller
     handles its own item, and the next one handles all that came meanwhile, together.

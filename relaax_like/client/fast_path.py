@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from relaax_like.v1 import rlx_pb2
-from relaax_like.wire.layout import Layout, Span
+from relaax_like.wire.message_template import Layout, Span
 from relaax_like.wire.ndarray import DTYPES, write_ndarray
 from relaax_like.wire.spaces import Spaces, pack_arrays
 

@@ -1,4 +1,4 @@
-"""Holding: which agents wait for the next iteration, and when waiting would be in vain."""
+"""RolloutBarrier: which agents wait for the next iteration, and when waiting would be in vain."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ class _Agent:
         return not self.held and now - self.heard <= patience
 
 
-class Holding:
+class RolloutBarrier:
     """Decides whether the agents behind an incomplete iteration wait for it.
 
         holding.add("client-1/agent-3", ticket, columns=8)

@@ -10,14 +10,14 @@ from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.records import Episode, Push
-from relaax_like.parameter_server.replies import Answered, Replies
+from relaax_like.parameter_server.dedup_table import CachedReply, DedupTable
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.wire.errors import SnapshotError
 
 GRADIENT = np.concatenate([one.reshape(-1) for one in ONES]).view(np.uint8)
 
 
-ANSWERED = Answered("applied", 1, 5)
+ANSWERED = CachedReply("applied", 1, 5)
 
 
 def make_push(backend, incarnation=1, sequence=1, client_id="a", **fields):
@@ -114,7 +114,7 @@ def test_a_repeated_push_is_known_after_a_restart(tmp_path):
 
 
 def test_the_one_that_pushed_the_longest_ago_is_forgotten_first():
-    replies = Replies(max_clients=2)
+    replies = DedupTable(max_clients=2)
     pushes = [Push(client_id=name, incarnation=1, sequence=1) for name in "abac"]
     for push in pushes:
         replies.note(push, ANSWERED)
@@ -127,7 +127,7 @@ def test_the_one_that_pushed_the_longest_ago_is_forgotten_first():
     "data", [{"a": 1}, {"a": [1, 2]}, {"a": ["x", 1, "applied", 1, 1, ""]}, [1]]
 )
 def test_a_list_that_cannot_be_read_changes_nothing(data):
-    replies = Replies()
+    replies = DedupTable()
     replies.note(Push(client_id="a", incarnation=1, sequence=1), ANSWERED)
     with pytest.raises(SnapshotError, match="answered pushes"):
         replies.restore(data)

@@ -1,4 +1,4 @@
-"""Turns: one thread at a time handles all that wait."""
+"""ApplyQueue: one thread at a time handles all that wait."""
 
 import itertools
 import threading
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from support.threads import Caller, wait_until
 
-from relaax_like.parameter_server.turns import ClosedError, FullError, Turns
+from relaax_like.parameter_server.apply_queue import ApplyQueue, ClosedError, FullError
 
 
 class Handler:
@@ -37,7 +37,7 @@ def handler() -> Iterator[Handler]:
     handler.open.set()
 
 
-def submit(turns: Turns[int, int], item: int) -> Caller:
+def submit(turns: ApplyQueue[int, int], item: int) -> Caller:
     """Submits from a thread of its own; returns when the item waits or is being handled."""
     waiting = turns.num_waiting
     caller = Caller(lambda: turns.submit(item))
@@ -46,7 +46,7 @@ def submit(turns: Turns[int, int], item: int) -> Caller:
 
 
 def test_what_came_meanwhile_is_handled_together_in_order(handler: Handler) -> None:
-    turns: Turns[int, int] = Turns(handler, 64)
+    turns: ApplyQueue[int, int] = ApplyQueue(handler, 64)
     first = Caller(lambda: turns.submit(1))
     assert handler.entered.acquire(timeout=10)
     others = [submit(turns, item) for item in (2, 3, -4, 5)]
@@ -61,13 +61,13 @@ def test_what_came_meanwhile_is_handled_together_in_order(handler: Handler) -> N
 def test_a_lone_item_is_handled_by_its_own_thread(handler: Handler) -> None:
     handler.open.set()
     threads = threading.active_count()
-    turns: Turns[int, int] = Turns(handler, 1)
+    turns: ApplyQueue[int, int] = ApplyQueue(handler, 1)
     assert [turns.submit(item, 1.0) for item in range(3)] == [0, 2, 4]
     assert threading.active_count() == threads
 
 
 def test_more_than_may_wait_are_refused(handler: Handler) -> None:
-    turns: Turns[int, int] = Turns(handler, 2)
+    turns: ApplyQueue[int, int] = ApplyQueue(handler, 2)
     callers = [Caller(lambda: turns.submit(1))]
     assert handler.entered.acquire(timeout=10)
     callers += [submit(turns, 2), submit(turns, 3)]
@@ -78,7 +78,7 @@ def test_more_than_may_wait_are_refused(handler: Handler) -> None:
 
 
 def test_an_item_that_nobody_began_with_in_time_is_withdrawn(handler: Handler) -> None:
-    turns: Turns[int, int] = Turns(handler, 64)
+    turns: ApplyQueue[int, int] = ApplyQueue(handler, 64)
     first = Caller(lambda: turns.submit(1))
     assert handler.entered.acquire(timeout=10)
     with pytest.raises(TimeoutError):
@@ -91,7 +91,7 @@ def test_an_item_that_nobody_began_with_in_time_is_withdrawn(handler: Handler) -
 
 
 def test_one_that_was_begun_with_in_the_last_moment_is_waited_for(handler: Handler) -> None:
-    turns: Turns[int, int] = Turns(handler, 64)
+    turns: ApplyQueue[int, int] = ApplyQueue(handler, 64)
     turn = turns._turn
 
     class LateTurn:
@@ -118,7 +118,7 @@ def test_one_that_was_begun_with_in_the_last_moment_is_waited_for(handler: Handl
 
 
 def test_close_handles_what_waits_and_takes_no_more(handler: Handler) -> None:
-    turns: Turns[int, int] = Turns(handler, 64)
+    turns: ApplyQueue[int, int] = ApplyQueue(handler, 64)
     first = Caller(lambda: turns.submit(1))
     assert handler.entered.acquire(timeout=10)
     second = submit(turns, 2)
@@ -134,7 +134,7 @@ def test_close_handles_what_waits_and_takes_no_more(handler: Handler) -> None:
 
 def test_each_of_many_items_is_handled_once(handler: Handler) -> None:
     handler.open.set()
-    turns: Turns[int, int] = Turns(handler, 64)
+    turns: ApplyQueue[int, int] = ApplyQueue(handler, 64)
 
     def work(start: int) -> list[int]:
         return [turns.submit(item) for item in range(start, start + 300)]

@@ -17,7 +17,7 @@ PUSH_PULL = "/relaax.v1.ParameterServer/PushPull"
 Part: TypeAlias = frames.Request | SharedVectors | UnusableError
 
 
-class LocalLane(grpc.ServerInterceptor):
+class SharedMemoryLane(grpc.ServerInterceptor):
     """Attaches to memory that a client offers as the first message of a `PushPull` stream.
 
     What comes through its mailboxes passes the interceptors behind this one as if it came through

@@ -28,7 +28,7 @@ class Target:
             )
 
 
-class Ending:
+class StopCondition:
     """Notes when the training has ended, which is final. Thread-safe.
 
     Args:
@@ -88,7 +88,7 @@ class Ending:
         _LOG.info("training has finished: %s", reason)
         self._ended.set()
 
-    def note_told(self, client_id: str) -> None:
+    def note_notified(self, client_id: str) -> None:
         """Notes that a client has heard of the end."""
         self._told.add(client_id)
 
@@ -97,8 +97,8 @@ class Ending:
         self._ended.wait(timeout_sec)
         return self.reason
 
-    def wait_told(self, statistics: Statistics, timeout_sec: float) -> None:
-        """Waits until all present clients have been told; see `ParameterServer.wait_told`."""
+    def wait_notified(self, statistics: Statistics, timeout_sec: float) -> None:
+        """Waits until all present clients have been told; see `ParameterServer.wait_notified`."""
         deadline = time.monotonic() + timeout_sec
         while time.monotonic() < deadline:
             present = statistics.client_ids

@@ -23,12 +23,12 @@ from relaax_like.wire.errors import InvalidInputError, RelaaxError
 _POLL_SEC = 0.2
 
 
-class Rounds:
+class PushStream:
     """One client's `PushPull` stream: opened with the first round, and again after a failure.
 
-        rounds = Rounds(channel, manifest, pool, share=True)
-        reply = rounds.push_pull(push, want_values, have_version, timeout_sec)
-        rounds.close()
+        stream = PushStream(channel, manifest, pool, use_shared_memory=True)
+        reply = stream.push_pull(push, want_values, have_version, timeout_sec)
+        stream.close()
 
     If both sides have agreed on it, gradients, values and their messages pass through memory that
     both processes share; the stream then only shows when either is gone. Not thread-safe.
@@ -40,10 +40,12 @@ class Rounds:
       share: whether to offer the server shared memory; it is on this machine.
     """
 
-    def __init__(self, channel: grpc.Channel, manifest: Manifest, pool: BufferPool, share: bool):
+    def __init__(
+        self, channel: grpc.Channel, manifest: Manifest, pool: BufferPool, use_shared_memory: bool
+    ):
         self._manifest = manifest
         self._pool = pool
-        self._share = share
+        self._use_shared_memory = use_shared_memory
         self._pid = os.getpid()
         self._shared: SharedVectors | None = None
         self._open_call = channel.stream_stream(
@@ -119,7 +121,7 @@ class Rounds:
         call = self._call
         _deadlines.start(call, timeout_sec)
         try:
-            if is_new and self._share:
+            if is_new and self._use_shared_memory:
                 self._offer_memory(call)
             yield call
         except BaseException:
@@ -136,14 +138,14 @@ class Rounds:
                 self._outbox.put(pb.PushPullRequest(offer=offer))
                 answer = next(call)
         except UnusableError:
-            self._share = False
+            self._use_shared_memory = False
             return
         if isinstance(answer, pb.PushPullReply) and answer.answer.accepted:
             self._shared = vectors
             if not call.add_callback(vectors.replies.close):  # it is over already
                 vectors.replies.close()
         else:
-            self._share = False
+            self._use_shared_memory = False
 
 
 def _take_replies(shared: SharedVectors, call: Any) -> Iterator[frames.Reply]:

@@ -1,10 +1,10 @@
-"""Holding: agents wait for an iteration, or act on since waiting would be in vain. covers J8"""
+"""RolloutBarrier: agents wait for an iteration, or act on where waiting is in vain. covers J8"""
 
 from collections.abc import Sequence
 
 import pytest
 
-from relaax_like.learn.holding import Holding
+from relaax_like.learn.rollout_barrier import RolloutBarrier
 
 COLUMNS = 8  # in an iteration
 
@@ -84,11 +84,11 @@ CASES: dict[str, tuple[Sequence[Event], int, str]] = {
 
 
 class Play:
-    """Plays events against a Holding, on a clock of its own."""
+    """Plays events against a RolloutBarrier, on a clock of its own."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.holding = Holding(clock=lambda: self.now)
+        self.holding = RolloutBarrier(clock=lambda: self.now)
         self.tickets: list[tuple[int, str]] = []  # that are held, the oldest first
         self._count = 0
 
@@ -152,7 +152,7 @@ def test_agents_that_are_silent_for_long_are_forgotten() -> None:
 
 
 def test_where_nobody_is_to_wait_for_others_all_act_on() -> None:
-    holding = Holding(waits=False)
+    holding = RolloutBarrier(waits=False)
     holding.add("a", 1, columns=2)
     holding.leave("b")
     assert holding.find_released(1) == [1]
