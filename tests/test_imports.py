@@ -117,6 +117,88 @@ def test_every_package_has_its_layer() -> None:
     assert packages - {"cli"} == set(LAYERS)
 
 
+def find_circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Returns the groups of nodes that reach each other, each sorted."""
+    reached = {name: find_reached(graph, name) for name in graph}
+    groups = {
+        tuple(sorted(other for other in reached[name] if name in reached[other]))
+        for name in graph
+        if name in reached[name]
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def find_reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    """Returns all nodes that one or more steps lead to."""
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        new = graph[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found
+
+
+def find_modules() -> dict[str, Path]:
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in in_packages("")
+        if not GENERATED.search(path.name)
+    }
+
+
+def find_import_time(path: Path) -> Iterator[str]:
+    """Yields what is imported when a module is loaded: neither in functions nor for types only."""
+
+    def walk(nodes: list[ast.stmt]) -> Iterator[ast.stmt]:
+        for node in nodes:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                yield node
+            elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                yield from walk(node.orelse)
+            elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for field in ("body", "orelse", "finalbody"):
+                    yield from walk(getattr(node, field, []))
+
+    tree = ast.parse(path.read_text(), str(path))
+    wanted = {node.lineno for node in walk(tree.body)}
+    yield from (name for line, name in find_imports(path) if line in wanted)
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
+    assert find_circles(graph) == [["a", "b", "c"], ["d", "e"]]
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    modules = find_modules()
+    graph: dict[str, set[str]] = {name: set() for name in modules}
+    for name, path in modules.items():
+        for imported in find_import_time(path):
+            # "from a import b" is of the module a.b, if there is one, else of a.
+            for target in (imported, imported.rpartition(".")[0]):
+                if target in modules:
+                    graph[name] |= {target} - {name}
+                    break
+    assert sum(map(len, graph.values())) > 1_000
+    assert find_circles(graph) == []
+
+
+def test_no_packages_import_each_other_in_a_circle() -> None:
+    """Not even in functions."""
+    graph: dict[str, set[str]] = {}
+    for path in find_modules().values():
+        package = path.relative_to(PACKAGE).parts[0]
+        for _, name in find_imports(path):
+            parts = name.split(".")
+            if parts[0] == "relaax_like" and len(parts) > 1 and (PACKAGE / parts[1]).is_dir():
+                graph.setdefault(package, set()).add(parts[1])
+    graph = {name: {one for one in graph.get(name, ()) if one != name} for name in LAYERS} | {
+        "cli": graph["cli"] - {"cli"}
+    }
+    assert find_circles(graph) == []
+
+
 def test_algorithms_and_environments_are_never_imported_by_name() -> None:
     files = [path for path in CODE if relative(path).startswith("relaax_like/")]
     roots = rf"(relaax_like\.)?(algorithms|environments|relaax_algorithms|{'|'.join(NAMES)})\b"

@@ -15,6 +15,9 @@ from relaax_like.bridge.experience_servicer import (
     ExperienceServicer,
     add_experience_to_server,
 )
+from relaax_like.bridge.metrics_client import MetricsClient
+from relaax_like.bridge.metrics_servicer import MAX_MESSAGE_BYTES as MAX_METRICS_BYTES
+from relaax_like.bridge.metrics_servicer import add_metrics_servicer
 from relaax_like.bridge.servicer import (
     ParameterServerServicer,
     add_to_server,
@@ -40,9 +43,6 @@ from relaax_like.core.manifest import Manifest
 from relaax_like.core.metrics import Metrics, NullMetrics
 from relaax_like.core.records import ClientsReport, Status
 from relaax_like.core.roles import ExperienceSink, ParameterServerBackend
-from relaax_like.metrics.client import MetricsClient
-from relaax_like.metrics.server import MAX_MESSAGE_BYTES as MAX_METRICS_BYTES
-from relaax_like.metrics.server import add_metrics_servicer
 from relaax_like.wire.errors import NotAllowedError, ServerUnavailableError
 from relaax_like.wire.security import ClientSecurity, ServerSecurity
 from relaax_like.wire.spaces import RunSpaces

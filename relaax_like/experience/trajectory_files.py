@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from relaax_like.experience.rollout import Rollout, concatenate
-from relaax_like.wire.array_file import DAMAGE, read_arrays, write_arrays
-from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.array_file import finding_damage, read_arrays, write_arrays
+from relaax_like.wire.errors import DamagedError, InvalidInputError
 
 logger = logging.getLogger(__name__)
 
@@ -175,19 +175,20 @@ def read_trajectories(path: Path) -> Rollout:
       DamagedFileError: there is none, it is damaged, or it is something else.
     """
     try:
-        arrays = read_arrays(path)
-        fields: dict[str, Any] = {field: arrays[field] for field in _ARRAYS}
-        for field in _NAMED:
-            prefix = f"{field}/"
-            fields[field] = {
-                name.removeprefix(prefix): array
-                for name, array in arrays.items()
-                if name.startswith(prefix)
-            }
-        fields |= {field: arrays.get(field) for field in _OPTIONAL}
-        return Rollout(**fields)
-    except DAMAGE as error:
-        raise DamagedFileError(path, f"{type(error).__name__}: {error}") from error
+        with finding_damage():
+            arrays = read_arrays(path)
+            fields: dict[str, Any] = {field: arrays[field] for field in _ARRAYS}
+            for field in _NAMED:
+                prefix = f"{field}/"
+                fields[field] = {
+                    name.removeprefix(prefix): array
+                    for name, array in arrays.items()
+                    if name.startswith(prefix)
+                }
+            fields |= {field: arrays.get(field) for field in _OPTIONAL}
+            return Rollout(**fields)
+    except (FileNotFoundError, DamagedError) as error:
+        raise DamagedFileError(path, str(error)) from error
 
 
 def _flatten(rollout: Rollout) -> dict[str, np.ndarray]:

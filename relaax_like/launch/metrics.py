@@ -1,9 +1,9 @@
 """Where a process that hosts agents or learns sends its curves to."""
 
 from relaax_like.bridge.control import Link
+from relaax_like.bridge.metrics_client import MetricsClient
 from relaax_like.config.models import Experiment
 from relaax_like.launch.security import make_client_security
-from relaax_like.metrics.client import MetricsClient
 
 
 def make_agent_metrics(experiment: Experiment, link: Link) -> MetricsClient:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from relaax_like.bridge.control import BridgeControl
+from relaax_like.bridge.metrics_client import MetricsClient
 from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment
 from relaax_like.config.plan import Episodes, OnPolicy, get_plan
@@ -47,7 +48,6 @@ from relaax_like.launch.waiting import make_proposer, wait_for_spaces
 from relaax_like.learn.experience_service import ExperienceService, log_failure
 from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.metrics.buffered import BufferedMetrics
-from relaax_like.metrics.client import MetricsClient
 from relaax_like.nn.compiling import use_compile_cache
 from relaax_like.parameter_server.mirror import Mirror, fetch_newest
 from relaax_like.parameter_server.parameter_server import ParameterServer

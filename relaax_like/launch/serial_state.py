@@ -21,8 +21,8 @@ from relaax_like.config.models import Experiment
 from relaax_like.config.plan import get_plan, name_plan
 from relaax_like.launch.local import LocalAgents
 from relaax_like.parameter_server.parameter_server import ParameterServer
-from relaax_like.wire.array_file import DAMAGE, read_arrays, write_arrays
-from relaax_like.wire.errors import InvalidInputError, RelaaxError
+from relaax_like.wire.array_file import finding_damage, read_arrays, write_arrays
+from relaax_like.wire.errors import DamagedError, InvalidInputError, RelaaxError
 from relaax_like.wire.ndarray import DTYPES
 
 logger = logging.getLogger(__name__)
@@ -161,13 +161,14 @@ def read_document(path: Path) -> dict[str, Any]:
       InvalidInputError: there is no file, or it is damaged.
     """
     try:
-        arrays = read_arrays(path)
-        document = _unpack(json.loads(arrays[_DOCUMENT].tobytes()), arrays)
-        if document["format"] != _FORMAT:
-            raise ValueError(f"format {document['format']}, expected {_FORMAT}")
+        with finding_damage():
+            arrays = read_arrays(path)
+            document = _unpack(json.loads(arrays[_DOCUMENT].tobytes()), arrays)
+            if document["format"] != _FORMAT:
+                raise DamagedError(f"format {document['format']}, expected {_FORMAT}")
     except FileNotFoundError:
         raise InvalidInputError("no such file; the run was killed, or had ended") from None
-    except DAMAGE as error:
+    except DamagedError as error:
         raise InvalidInputError(f"damaged ({error})") from error
     return document
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.wire.array_file import DAMAGE, read_arrays, write_arrays
-from relaax_like.wire.errors import InvalidInputError, SnapshotError
+from relaax_like.wire.array_file import finding_damage, read_arrays, write_arrays
+from relaax_like.wire.errors import DamagedError, InvalidInputError, SnapshotError
 from relaax_like.wire.ndarray import DTYPES
 
 _FORMAT = 1
@@ -78,13 +78,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
       SnapshotError: there is none, it is damaged, or no checkpoint of a learner; names the file.
     """
     try:
-        arrays = read_arrays(path)
-        metadata = json.loads(arrays.pop(_METADATA).tobytes()) if _METADATA in arrays else None
-        if metadata is not None and metadata["format"] == _FORMAT:
-            return _make_checkpoint(arrays, metadata)
+        with finding_damage():
+            arrays = read_arrays(path)
+            metadata = json.loads(arrays.pop(_METADATA).tobytes()) if _METADATA in arrays else None
+            if metadata is not None and metadata["format"] == _FORMAT:
+                return _make_checkpoint(arrays, metadata)
     except FileNotFoundError:
         raise SnapshotError(f"{path}: no such checkpoint") from None
-    except DAMAGE as error:
+    except DamagedError as error:
         raise SnapshotError(
             f"{path}: damaged, or not a learner's checkpoint ({error}); use another one"
         ) from error

@@ -12,19 +12,16 @@ Plain arrays, which `numpy.load(path, allow_pickle=False)` reads, too:
 | `settings` | text of the run's config.yaml, where there is one |
 """
 
-import os
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.array_file import read_arrays, write_arrays
+from relaax_like.wire.errors import ConfigError, DamagedError
 from relaax_like.wire.ndarray import is_finite
 
 FILE_NAME = "training_error.npz"
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError)
 
 
 def find_not_finite(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
@@ -63,19 +60,7 @@ def save_training_error(run_dir: Path, arrays: Mapping[str, np.ndarray]) -> Path
     config = run_dir / "config.yaml"
     if config.is_file():
         arrays = {**arrays, "settings": np.array(config.read_text())}
-    temporary = path.with_name(f".tmp-{FILE_NAME}")
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            with zipfile.ZipFile(file, "w") as archive:
-                for name, array in arrays.items():
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                        np.lib.format.write_array(entry, array, allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_arrays(path, arrays)
     return path
 
 
@@ -95,7 +80,6 @@ def load_training_error(path: Path) -> dict[str, np.ndarray]:
             "are not finite"
         )
     try:
-        with np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except _DAMAGE as error:
+        return read_arrays(file)
+    except DamagedError as error:
         raise ConfigError(f"{file}: damaged, or not a training error file: {error}") from None

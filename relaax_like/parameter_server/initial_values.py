@@ -4,15 +4,11 @@ An algorithm builds its model in a process of its own, as that can import Tensor
 server reads the file. A plain `.npz` of float32 arrays works too: all of it is trainable then.
 """
 
-import contextlib
-import io
 import json
 import os
 import signal
 import subprocess
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,28 +17,14 @@ from typing import IO, Any
 import numpy as np
 
 from relaax_like.core.manifest import TRAINABLE, Follow, Variable, make_manifest
-from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.array_file import finding_damage, read_arrays, read_comment, write_arrays
+from relaax_like.wire.errors import ConfigError, DamagedError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
-from relaax_like.wire.syncing import sync_path
 
 # Entry with the metadata: a JSON list of {name, dtype, group, kind} as a uint8 array.
 _METADATA = "relaax_variables"
-_SUFFIX = ".npy"
 _STDERR_LINES = 15
 _STDERR_BYTES = 16 * 1024
-# What zipfile, NumPy and json raise for a file that is something else.
-_DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    NotImplementedError,
-    RuntimeError,  # an encrypted entry
-)
 
 
 def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) -> None:
@@ -60,36 +42,22 @@ def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) 
         raise InvalidInputError(
             f"{_METADATA}: this variable name is reserved; use another", _METADATA
         )
-    temporary = Path(path).with_name(f".tmp-{Path(path).name}")
+    arrays = {variable.name: np.asarray(variable.value) for variable in variables}
+    metadata = []
+    for variable in variables:
+        entry: dict[str, Any] = {"name": variable.name, "dtype": arrays[variable.name].dtype.name}
+        if variable.follow is not None:
+            entry["follow"] = asdict(variable.follow)
+        metadata.append({**entry, "group": variable.group, "kind": variable.kind})
+    arrays[_METADATA] = np.frombuffer(json.dumps(metadata).encode(), np.uint8)
     try:
-        _write_archive(temporary, variables)
-        sync_path(temporary)
-        os.replace(temporary, path)
-        sync_path(temporary.parent)
+        # The archive's directory has no checksum of its own: a damaged one might hide entries.
+        write_arrays(Path(path), arrays, comment=_METADATA)
     except OSError as error:
         raise ConfigError(
             f"{path}: the initial values cannot be written: {error}; make room, or use another "
             "run_dir"
         ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def _write_archive(path: Path, variables: Iterable[Variable]) -> None:
-    metadata = []
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for variable in variables:
-            value = np.asarray(variable.value)
-            entry: dict[str, Any] = {"name": variable.name, "dtype": value.dtype.name}
-            if variable.follow is not None:
-                entry["follow"] = asdict(variable.follow)
-            metadata.append({**entry, "group": variable.group, "kind": variable.kind})
-            _write_entry(archive, variable.name, value)
-        # The archive's directory has no checksum of its own: a damaged one might hide entries.
-        archive.comment = _METADATA.encode()
-        text = json.dumps(metadata).encode()
-        _write_entry(archive, _METADATA, np.frombuffer(text, np.uint8))
 
 
 def load_variables(path: str | os.PathLike[str]) -> list[Variable]:
@@ -102,22 +70,19 @@ def load_variables(path: str | os.PathLike[str]) -> list[Variable]:
         run could start from (a trainable float64 array, ...); names file and variable.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            arrays = {name.removesuffix(_SUFFIX): _read_entry(archive, name) for name in names}
-            is_ours = archive.comment == _METADATA.encode()
-        metadata = arrays.pop(_METADATA, None)
-        if metadata is None and is_ours:
-            raise InvalidInputError("damaged, because its list of variables is missing")
-        if metadata is None:
-            variables = [Variable(name, array) for name, array in arrays.items()]
-        else:
-            variables = [_make_variable(entry, arrays) for entry in json.loads(metadata.tobytes())]
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{path}: {error}", error.field) from None
+        with finding_damage():
+            arrays, is_ours = read_arrays(Path(path)), read_comment(Path(path)) == _METADATA
+            metadata = arrays.pop(_METADATA, None)
+            if metadata is None and is_ours:
+                raise DamagedError("its list of variables is missing")
+            if metadata is None:
+                variables = [Variable(name, array) for name, array in arrays.items()]
+            else:
+                entries = json.loads(metadata.tobytes())
+                variables = [_make_variable(entry, arrays) for entry in entries]
     except FileNotFoundError:
         raise InvalidInputError(f"{path}: no such file") from None
-    except _DAMAGE as error:
+    except DamagedError as error:
         raise InvalidInputError(
             f"{path}: not an .npz file of plain arrays, or damaged ({error}); write it with "
             "numpy.savez"
@@ -191,21 +156,6 @@ def _tail(file: IO[bytes]) -> str:
     file.seek(max(0, end - _STDERR_BYTES))
     lines = file.read().decode(errors="replace").rstrip().splitlines()[-_STDERR_LINES:]
     return "; its last output:\n" + "\n".join(f"  {line}" for line in lines) if lines else ""
-
-
-def _write_entry(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
-    with archive.open(name + _SUFFIX, "w", force_zip64=True) as file:
-        np.lib.format.write_array(file, array, allow_pickle=False)
-
-
-def _read_entry(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    # Read whole, so that zipfile compares the entry's checksum.
-    data = io.BytesIO(archive.read(name))
-    try:
-        return np.lib.format.read_array(data, allow_pickle=False)
-    except ValueError as error:
-        name = name.removesuffix(_SUFFIX)
-        raise InvalidInputError(f"{name}: not a plain array ({error})", name) from error
 
 
 def _make_variable(entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> Variable:

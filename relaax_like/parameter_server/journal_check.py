@@ -13,7 +13,12 @@ from pathlib import Path
 
 from relaax_like.parameter_server.journal_format import Segment, list_segments
 from relaax_like.parameter_server.journal_head import Claim, JournalHead, path_of_head
-from relaax_like.parameter_server.journal_reader import Damage, DamagedError, SegmentReader, locate
+from relaax_like.parameter_server.journal_reader import (
+    Damage,
+    DamagedSegmentError,
+    SegmentReader,
+    locate,
+)
 from relaax_like.wire.errors import JournalError
 from relaax_like.wire.syncing import sync_path
 
@@ -81,7 +86,7 @@ def check_journal(directory: Path) -> JournalReport:
                 reader.validate_follows(previous)
                 for _ in reader:
                     pass
-        except DamagedError as error:
+        except DamagedSegmentError as error:
             expected = reader if reader and error.offset else previous
             index = expected.index if expected else segment.first_index
             damage = locate(error, segments, position, index)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relaax_like.parameter_server.folder import TEMPORARY
-from relaax_like.wire.errors import JournalError
+from relaax_like.wire.errors import DamagedError, JournalError
 from relaax_like.wire.syncing import sync_file, sync_path
 
 _LOG = logging.getLogger(__name__)
@@ -50,10 +50,6 @@ def path_of_head(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}-head")
 
 
-class DamagedHeadError(Exception):
-    """The head is not what was written. Never leaves the journal's modules."""
-
-
 class JournalHead:
     """Reads and writes the head of one journal. Used by one thread at a time.
 
@@ -76,7 +72,7 @@ class JournalHead:
         """Returns what it claims; None where there is no head.
 
         Raises:
-          DamagedHeadError: it is not what was written.
+          DamagedError: it is not what was written.
           JournalError: it is of a format that this version does not know.
         """
         try:
@@ -84,12 +80,12 @@ class JournalHead:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise DamagedHeadError(f"cannot be read: {error}") from error
+            raise DamagedError(f"cannot be read: {error}") from error
         if len(content) != _HEAD.size:
-            raise DamagedHeadError(f"{len(content)} bytes, expected {_HEAD.size}")
+            raise DamagedError(f"{len(content)} bytes, expected {_HEAD.size}")
         magic, version, newest, end, final, crc = _HEAD.unpack(content)
         if magic != _MAGIC or crc != zlib.crc32(content[:-4]):
-            raise DamagedHeadError("it does not match its CRC")
+            raise DamagedError("it does not match its CRC")
         if version != _FORMAT:
             raise JournalError(
                 f"{self.path}: format {version}, this version reads format {_FORMAT}; use the "

@@ -21,8 +21,8 @@ from relaax_like.parameter_server.journal_format import (
     Segment,
     list_segments,
 )
-from relaax_like.parameter_server.journal_head import DamagedHeadError, JournalHead
-from relaax_like.wire.errors import JournalError
+from relaax_like.parameter_server.journal_head import JournalHead
+from relaax_like.wire.errors import DamagedError, JournalError
 
 _READ_BYTES = 1 << 20
 
@@ -71,8 +71,8 @@ class DamagedJournalError(JournalError):
         self.damage = damage
 
 
-class DamagedError(Exception):
-    """A segment is not what was written. Never leaves the journal's modules.
+class DamagedSegmentError(DamagedError):
+    """A segment is not what was written; never leaves the journal's modules.
 
     Attributes:
       offset: of the damage.
@@ -109,7 +109,7 @@ class SegmentReader:
         """Opens the file and reads its header.
 
         Raises:
-          DamagedError: it is not what was written.
+          DamagedSegmentError: it is not what was written.
           JournalError: it is of a format that this version does not know.
         """
         self.segment = segment
@@ -117,7 +117,7 @@ class SegmentReader:
         try:
             self._file = open(segment.path, "rb")  # noqa: SIM115
         except OSError as error:
-            raise DamagedError(0, f"cannot be read: {error}", torn=False) from error
+            raise DamagedSegmentError(0, f"cannot be read: {error}", torn=False) from error
         try:
             self.size = os.fstat(self._file.fileno()).st_size
             self._first_chain = self._read_header()
@@ -131,7 +131,7 @@ class SegmentReader:
         """Checks that this segment begins where another one ended.
 
         Raises:
-          DamagedError: it does not.
+          DamagedSegmentError: it does not.
         """
         if previous is None:
             return
@@ -140,20 +140,22 @@ class SegmentReader:
                 f"fingerprint {self.fingerprint:#x}, but {previous.fingerprint:#x} in the segment "
                 "before"
             )
-            raise DamagedError(0, found, torn=False)
+            raise DamagedSegmentError(0, found, torn=False)
         # A power cut can take the end of a segment, but not of one that is known to be on the disk.
         torn = not self.segment.confirmed
         if self.index != previous.index:
             found = f"a segment that begins with record {self.index}"
-            raise DamagedError(0, found, torn and self.index > previous.index)
+            raise DamagedSegmentError(0, found, torn and self.index > previous.index)
         if self.chain != previous.chain:
-            raise DamagedError(0, "a segment that does not continue the previous one", torn=False)
+            raise DamagedSegmentError(
+                0, "a segment that does not continue the previous one", torn=False
+            )
 
     def __iter__(self) -> Iterator[tuple[int, memoryview]]:
         """Yields index and payload; continues where the last iteration stopped.
 
         Raises:
-          DamagedError: the rest is not what was written.
+          DamagedSegmentError: the rest is not what was written.
         """
         while self.offset < self.size:
             yield self._read_record()
@@ -176,13 +178,13 @@ class SegmentReader:
     def _read_header(self) -> int:
         if self.size < HEADER_BYTES:
             found = f"{self.size} bytes, too few for a header of {HEADER_BYTES}"
-            raise DamagedError(0, found, torn=True)
+            raise DamagedSegmentError(0, found, torn=True)
         header = self._read(HEADER_BYTES)
         magic, version, self.fingerprint, self.index, chain, crc = HEADER.unpack(header)
         if magic != MAGIC or crc != zlib.crc32(header[:-4]):
             # Confirmed after it was synced: no crash takes such a header back.
             torn = False if self.segment.confirmed else None
-            raise DamagedError(0, "a header that does not match its CRC", torn)
+            raise DamagedSegmentError(0, "a header that does not match its CRC", torn)
         if version != FORMAT:
             raise JournalError(
                 f"{self.segment.path}: format {version}, this version reads format {FORMAT}; use "
@@ -190,28 +192,30 @@ class SegmentReader:
             )
         if self.index != self.segment.first_index:
             found = f"a header for record {self.index}, which contradicts the file name"
-            raise DamagedError(0, found, torn=False)
+            raise DamagedSegmentError(0, found, torn=False)
         return chain
 
     def _read_record(self) -> tuple[int, memoryview]:
         remaining = self.size - self.offset - RECORD_BYTES
         if remaining < 0:
             found = f"{self.size - self.offset} bytes, too few for a record's header"
-            raise DamagedError(self.offset, found)
+            raise DamagedSegmentError(self.offset, found)
         header = self._read(RECORD_BYTES)
         mark, length, index, crc, chain = RECORD.unpack(header)
         if mark != MARK:
-            raise DamagedError(self.offset, f"{mark!r} instead of a record marker")
+            raise DamagedSegmentError(self.offset, f"{mark!r} instead of a record marker")
         if length > remaining:
             found = f"a record of {length} bytes, of which only {remaining} are in the file"
-            raise DamagedError(self.offset, found)
+            raise DamagedSegmentError(self.offset, found)
         payload = self._read(length)
         if crc != zlib.crc32(payload, zlib.crc32(header[4:20])):
-            raise DamagedError(self.offset, "a record that does not match its CRC")
+            raise DamagedSegmentError(self.offset, "a record that does not match its CRC")
         if index != self.index:
-            raise DamagedError(self.offset, f"record {index}")
+            raise DamagedSegmentError(self.offset, f"record {index}")
         if chain != zlib.crc32(header[4:24], self.chain):
-            raise DamagedError(self.offset, "a record that does not continue the previous one")
+            raise DamagedSegmentError(
+                self.offset, "a record that does not continue the previous one"
+            )
         self.index += 1
         self.chain = chain
         self.record_offset = self.offset
@@ -222,9 +226,11 @@ class SegmentReader:
         try:
             piece = self._file.read(count)
         except OSError as error:
-            raise DamagedError(self.offset, f"cannot be read: {error}", torn=False) from error
+            raise DamagedSegmentError(
+                self.offset, f"cannot be read: {error}", torn=False
+            ) from error
         if len(piece) < count:
-            raise DamagedError(
+            raise DamagedSegmentError(
                 self.offset, "a file that shrank while it was being read", torn=False
             )
         return piece
@@ -291,7 +297,7 @@ class JournalReader:
                     for index, payload in reader:
                         if index >= self._from_index:
                             yield index, payload
-            except DamagedError as error:
+            except DamagedSegmentError as error:
                 index = self.end.index if self.end else segment.first_index
                 damage = locate(error, segments, position, index)
                 if not damage.torn:
@@ -331,7 +337,7 @@ class JournalReader:
         """
         try:
             claim = head.read()
-        except DamagedHeadError as error:
+        except DamagedError as error:
             self._fail_at_end(f"its head, {head.path}, is damaged: {error}; more could be missing")
         if claim is None:
             if segments:
@@ -361,7 +367,9 @@ class JournalReader:
             )
 
 
-def locate(error: DamagedError, segments: Sequence[Segment], position: int, index: int) -> Damage:
+def locate(
+    error: DamagedSegmentError, segments: Sequence[Segment], position: int, index: int
+) -> Damage:
     """Distinguishes a crash's torn end from damage.
 
     The bytes that a killed process wrote are all there, in order; a power cut takes some of those

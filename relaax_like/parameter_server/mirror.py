@@ -28,7 +28,6 @@ from relaax_like.parameter_server.mirror_remote import (
 )
 from relaax_like.parameter_server.snapshot_format import (
     MANIFEST_NAME,
-    DamagedError,
     unpack_manifest,
     verify_snapshot,
 )
@@ -37,7 +36,7 @@ from relaax_like.parameter_server.snapshots import (
     list_names,
     select_kept,
 )
-from relaax_like.wire.errors import SnapshotError
+from relaax_like.wire.errors import DamagedError, SnapshotError
 from relaax_like.wire.syncing import sync_file, sync_path
 
 _LOG = logging.getLogger(__name__)

@@ -11,11 +11,10 @@ from urllib.parse import unquote, urlsplit
 
 from relaax_like.parameter_server.snapshot_format import (
     MANIFEST_NAME,
-    DamagedError,
     unpack_manifest,
 )
 from relaax_like.parameter_server.snapshots import is_snapshot_name
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, DamagedError
 
 _URL = re.compile(r"^([a-z][a-z0-9+.-]*)://(.+)$", re.DOTALL)
 # What a manifest is allowed to name: it comes from elsewhere.

@@ -9,11 +9,11 @@ from pathlib import Path
 from relaax_like.core.records import Durability
 from relaax_like.parameter_server.journal import SYNC_INTERVAL_SEC, Journal
 from relaax_like.parameter_server.journal_format import HEADER_BYTES, list_segments
-from relaax_like.parameter_server.journal_head import DamagedHeadError, JournalHead, path_of_head
+from relaax_like.parameter_server.journal_head import JournalHead, path_of_head
 from relaax_like.parameter_server.journal_reader import JournalReader
 from relaax_like.parameter_server.push_log import PushLog
 from relaax_like.parameter_server.records import Position, Record, pack_record, unpack_record
-from relaax_like.wire.errors import JournalError, ServerUnavailableError
+from relaax_like.wire.errors import DamagedError, JournalError, ServerUnavailableError
 
 _LOG = logging.getLogger(__name__)
 _RATE_SEC = 5.0
@@ -227,7 +227,7 @@ def holds_records(directory: Path) -> bool:
     """
     try:
         claim = JournalHead(path_of_head(directory)).read()
-    except DamagedHeadError:
+    except DamagedError:
         claim = None
     return (claim is not None and claim.end > 0) or any(
         segment.first_index > 0 or segment.path.stat().st_size > HEADER_BYTES

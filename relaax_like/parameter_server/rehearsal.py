@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from relaax_like.parameter_server.journal_head import DamagedHeadError, JournalHead, path_of_head
+from relaax_like.parameter_server.journal_head import JournalHead, path_of_head
 from relaax_like.parameter_server.journal_reader import (
     Damage,
     DamagedJournalError,
@@ -25,7 +25,7 @@ from relaax_like.parameter_server.push_journal import (
 from relaax_like.parameter_server.records import Position, unpack_record
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import read_latest
-from relaax_like.wire.errors import JournalError
+from relaax_like.wire.errors import DamagedError, JournalError
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,6 @@ def _count_missing(directory: Path, damage: Damage) -> int:
     """Returns how many records had been synced that are no longer there, if that is known."""
     try:
         claim = JournalHead(path_of_head(directory)).read()
-    except DamagedHeadError:
+    except DamagedError:
         claim = None
     return 0 if claim is None else max(0, claim.end - damage.index)

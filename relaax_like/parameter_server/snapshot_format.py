@@ -13,7 +13,7 @@ import numpy as np
 
 from relaax_like.core.manifest import Manifest, Segment
 from relaax_like.parameter_server.targets import GroupStep
-from relaax_like.wire.errors import SnapshotError
+from relaax_like.wire.errors import DamagedError, SnapshotError
 from relaax_like.wire.syncing import sync_file, sync_path
 
 _FORMAT = 2
@@ -60,10 +60,6 @@ class State:
     statistics: Mapping[str, Any] = field(default_factory=dict)
     pending: Mapping[tuple[str, ...], tuple[np.ndarray, int]] = field(default_factory=dict)
     score: float | None = None
-
-
-class DamagedError(Exception):
-    """One snapshot cannot be used; there might be another. Never leaves this package."""
 
 
 def write_files(directory: Path, state: State, score: float | None) -> None:

@@ -24,7 +24,6 @@ from typing import IO, Any
 from relaax_like.core.manifest import Manifest, Segment
 from relaax_like.parameter_server.folder import TEMPORARY, count_start, lock_folder
 from relaax_like.parameter_server.snapshot_format import (
-    DamagedError,
     State,
     read_files,
     read_manifest,
@@ -33,7 +32,7 @@ from relaax_like.parameter_server.snapshot_format import (
     write_files,
 )
 from relaax_like.wire import failpoints
-from relaax_like.wire.errors import ConfigError, SnapshotError
+from relaax_like.wire.errors import ConfigError, DamagedError, SnapshotError
 from relaax_like.wire.syncing import sync_path
 
 _LOG = logging.getLogger(__name__)

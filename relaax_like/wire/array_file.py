@@ -1,19 +1,21 @@
 """Files of named arrays, `.npz` as NumPy reads it, that are written atomically."""
 
+import contextlib
 import io
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from relaax_like.wire.errors import DamagedError
 from relaax_like.wire.syncing import sync_path
 
 _SUFFIX = ".npy"
 # What zipfile, NumPy and json raise for a file that is something else.
-DAMAGE = (
+_DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
     EOFError,
@@ -28,12 +30,31 @@ DAMAGE = (
 )
 
 
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], sync: bool = True) -> None:
+@contextlib.contextmanager
+def finding_damage() -> Iterator[None]:
+    """Turns all that a damaged file can lead to into a `DamagedError`; use it to interpret arrays.
+
+    Raises:
+      FileNotFoundError: as it comes.
+      DamagedError: the file is something else, or cannot be read.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except _DAMAGE as error:
+        raise DamagedError(f"{type(error).__name__}: {error}") from error
+
+
+def write_arrays(
+    path: Path, arrays: Mapping[str, np.ndarray], sync: bool = True, comment: str = ""
+) -> None:
     """Writes a file; replaces one of that name.
 
     Args:
       path: of the file.
       arrays: by name.
+      comment: that `read_comment` returns.
       sync: return when the disk has it. False: a power failure can damage it, nothing else can.
 
     Raises:
@@ -46,6 +67,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], sync: bool = True
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
                 for name, array in arrays.items():
                     _write_entry(archive, name, array)
+                archive.comment = comment.encode()
             file.flush()
             if sync:
                 os.fsync(file.fileno())
@@ -63,12 +85,23 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
     Raises:
       FileNotFoundError: there is no such file.
-      *DAMAGE: it is something else.
+      DamagedError: it is something else.
     """
-    with zipfile.ZipFile(path) as archive:
+    with finding_damage(), zipfile.ZipFile(path) as archive:
         return {
             name.removesuffix(_SUFFIX): _read_entry(archive, name) for name in archive.namelist()
         }
+
+
+def read_comment(path: Path) -> str:
+    """Returns what was given to `write_arrays`; "" for a file of another program.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      DamagedError: it is something else.
+    """
+    with finding_damage(), zipfile.ZipFile(path) as archive:
+        return archive.comment.decode()
 
 
 def _write_entry(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:
@@ -78,7 +111,11 @@ def _write_entry(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None
 
 def _read_entry(archive: zipfile.ZipFile, name: str) -> np.ndarray:
     # Read completely, so that zipfile verifies the entry's checksum.
-    return np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
+    data = io.BytesIO(archive.read(name))
+    try:
+        return np.lib.format.read_array(data, allow_pickle=False)
+    except ValueError as error:
+        raise DamagedError(f"{name.removesuffix(_SUFFIX)}: not a plain array ({error})") from error
 
 
 def _remove(path: Path) -> None:

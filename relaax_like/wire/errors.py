@@ -8,6 +8,10 @@ class RelaaxError(Exception):
     ag_pass_through = True
 
 
+class DamagedError(Exception):
+    """A file is not what was written. The code that knows the file turns it into a RelaaxError."""
+
+
 class ConfigError(RelaaxError, ValueError):
     """The YAML file, a flag or the algorithm's code is wrong. Not worth a retry."""
 

@@ -20,6 +20,7 @@ from support.rollouts import make_rollout
 from support.snapshots import change_manifest, make_state
 
 from relaax_like.bridge import bridge_pb2, frames, messages
+from relaax_like.bridge.metrics_servicer import unpack_scalars
 from relaax_like.bridge.pair import Pair
 from relaax_like.bridge.tutorial_servicer import _read_gradient
 from relaax_like.core.manifest import (
@@ -33,11 +34,10 @@ from relaax_like.core.manifest import (
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import Episode, Push
 from relaax_like.learn.rollout_messages import bytes_to_rollout, rollout_to_bytes
-from relaax_like.metrics.server import unpack_scalars
 from relaax_like.parameter_server.journal_reader import JournalReader
 from relaax_like.parameter_server.push_validation import Refused, validate_push
 from relaax_like.parameter_server.records import Record, pack_record, unpack_record
-from relaax_like.parameter_server.snapshot_format import DamagedError, State, unpack_manifest
+from relaax_like.parameter_server.snapshot_format import State, unpack_manifest
 from relaax_like.parameter_server.snapshots import Snapshots, read_latest
 from relaax_like.rlx_server.step_reader import StepReader
 from relaax_like.rlx_server.transition import Transition, read_step
@@ -51,6 +51,7 @@ from relaax_like.v1 import (
 )
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import (
+    DamagedError,
     InvalidInputError,
     JournalError,
     ProtocolError,

@@ -9,9 +9,9 @@ import pytest
 from support.journal import ERRORS, PAYLOADS, SlowDisk, files, firsts, open_journal
 
 from relaax_like.parameter_server import journal_head
-from relaax_like.parameter_server.journal_head import Claim, DamagedHeadError, JournalHead
+from relaax_like.parameter_server.journal_head import Claim, JournalHead
 from relaax_like.parameter_server.journal_reader import DamagedJournalError, JournalReader
-from relaax_like.wire.errors import JournalError
+from relaax_like.wire.errors import DamagedError, JournalError
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def test_any_damage_is_noticed(head: JournalHead, monkeypatch: pytest.MonkeyPatc
     content = head.path.read_bytes()
     for offset in range(len(content)):
         head.path.write_bytes(content[:offset])
-        with pytest.raises(DamagedHeadError, match=f"{offset} bytes, expected {len(content)}"):
+        with pytest.raises(DamagedError, match=f"{offset} bytes, expected {len(content)}"):
             head.read()
         flipped = bytearray(content)
         flipped[offset] ^= 1
         head.path.write_bytes(flipped)
-        with pytest.raises(DamagedHeadError, match="does not match its CRC"):
+        with pytest.raises(DamagedError, match="does not match its CRC"):
             head.read()
     with monkeypatch.context() as patch:
         patch.setattr(journal_head, "_FORMAT", 2)

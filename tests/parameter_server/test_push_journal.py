@@ -14,6 +14,7 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.records import Push
 from relaax_like.parameter_server import journal as journal_module
 from relaax_like.parameter_server import push_journal
+from relaax_like.parameter_server.push_log import PushLog
 from relaax_like.parameter_server.snapshots import list_names, read_best
 from relaax_like.parameter_server.targets import make_group_steps
 from relaax_like.wire.errors import JournalError, ServerUnavailableError
@@ -220,7 +221,7 @@ def test_records_that_do_not_follow_each_other_are_refused(tmp_path):
     for sequence in range(1, 4):
         server.push(make_push(sequence))
     # As if the snapshot were of a state that the journal knows nothing of.
-    server._journal, journal = None, server._journal
+    server._journal, journal = PushLog(), server._journal
     server.push(make_push(4))
     server._journal = journal
     server.push(make_push(5))

@@ -1,0 +1,157 @@
+"""On-policy learning of CartPole-v1 while a controller overrides a part of the policy's actions.
+
+    python -m benchmarks.takeovers [--algorithm ppo] [--seeds 0 1 2] [--steps 100000]
+
+Both servers run as processes; a client steps eight environments. A controller knows in which
+direction the pole has to be pushed. Where the policy chooses that, it does the opposite in a fifth
+of the steps; where the policy chooses the opposite, it corrects that in 19 of 20. So a policy
+that takes executed actions for its own learns that wrong actions are better than right ones. Each
+seed is trained twice: the client sends what was executed, or it does not.
+
+Columns: `sent`; environment steps of training until the mean return of the last 100 episodes, with
+the controller, was 475, or none; that mean at the end, and the part of the steps in these episodes
+that was overridden; the mean return of 100 fresh greedy episodes without the controller.
+"""
+
+import argparse
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from benchmarks.cluster import run_servers
+from benchmarks.report import report
+from relaax_like.client import RlxClient
+from relaax_like.wire.spaces import Box, Discrete
+
+ALGORITHMS = Path(__file__).parents[1] / "algorithms"
+SLOTS, EPISODES, TARGET = 8, 100, 475.0
+SABOTAGED, CORRECTED = 0.2, 0.95
+# Schedules of the shipped files run over so many steps.
+_BUDGET = 150_000
+_SPACES = Box(dtype="float32", shape=(4,)), Discrete(n=2)
+# Position, velocity, angle, angular velocity: the side to which all of them lean.
+_LEANING = np.array([0.1, 0.2, 1.0, 1.0])
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measures all rows."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--algorithm", default="ppo", choices=["a2c", "ppo"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=100_000)
+    arguments = parser.parse_args(argv)
+    rows = [
+        measure(arguments.algorithm, seed, arguments.steps, sends)
+        for seed in arguments.seeds
+        for sends in (True, False)
+    ]
+    report("takeovers", rows)
+
+
+def measure(algorithm: str, seed: int, steps: int, sends: bool) -> dict[str, Any]:
+    """Trains once, then plays greedy episodes; returns a row."""
+    sets = [f"seed={seed}", f"algorithm.max_global_step={max(_BUDGET, 2 * steps)}"]
+    with run_servers(ALGORITHMS / algorithm / f"{algorithm}.yaml", *sets) as address:
+        reached, returns, overridden = train(address, seed, steps, sends)
+        greedy = play(address, seed)
+    return {
+        "algorithm": algorithm,
+        "seed": seed,
+        "sent": "yes" if sends else "no",
+        "steps to 475": reached or "none",
+        "last 100": returns,
+        "overridden": f"{overridden:.0%}",
+        "greedy, 100": greedy,
+    }
+
+
+class Slots:
+    """Eight environments whose next episodes begin by themselves."""
+
+    def __init__(self, seed: int):
+        self._environments = [gym.make("CartPole-v1") for _ in range(SLOTS)]
+        self.seen = np.stack(
+            [one.reset(seed=1_000 * seed + i)[0] for i, one in enumerate(self._environments)]
+        )
+
+    def step(self, actions: Any) -> dict[str, np.ndarray]:
+        """Returns what `RlxClient.step` takes."""
+        results = [one.step(a) for one, a in zip(self._environments, actions, strict=True)]
+        final, rewards, terminated, truncated = (
+            np.array([result[i] for result in results]) for i in range(4)
+        )
+        truncated &= ~terminated
+        self.seen = final.copy()
+        for slot in np.flatnonzero(terminated | truncated):
+            self.seen[slot] = self._environments[slot].reset()[0]
+        return {
+            "observations": self.seen,
+            "rewards": rewards,
+            "terminated": terminated,
+            "truncated": truncated,
+            "final_observations": final,
+        }
+
+
+def train(address: str, seed: int, steps: int, sends: bool) -> tuple[int | None, float, float]:
+    """Plays with the controller.
+
+    Returns:
+      Steps until the target was reached, or None; mean return of the last episodes; the part of
+      their steps that was overridden.
+    """
+    random, slots = np.random.default_rng(seed), Slots(seed)
+    counts, changed = np.zeros(SLOTS), np.zeros(SLOTS)
+    newest: deque[tuple[float, float]] = deque(maxlen=EPISODES)
+    reached = None
+    with RlxClient(address, *_SPACES, slots=SLOTS, name="takeovers") as client:
+        actions: Any = client.step(slots.seen).actions
+        for taken in range(SLOTS, steps + SLOTS, SLOTS):
+            right = (slots.seen @ _LEANING > 0).astype(np.int64)
+            chance = np.where(actions == right, SABOTAGED, CORRECTED)
+            overridden = random.uniform(size=SLOTS) < chance
+            executed = np.where(overridden, 1 - actions, actions)
+            step = slots.step(executed)
+            counts, changed = counts + 1, changed + overridden
+            for slot in np.flatnonzero(step["terminated"] | step["truncated"]):
+                newest.append((counts[slot], changed[slot]))
+                counts[slot] = changed[slot] = 0
+            if reached is None and len(newest) == EPISODES and np.mean(newest, 0)[0] >= TARGET:
+                reached = taken
+            actions = client.step(**step, executed=executed if sends else None).actions
+    length, number = np.mean(newest, 0)
+    return reached, float(length), float(number / length)
+
+
+def play(address: str, seed: int) -> float:
+    """Returns the mean return of greedy episodes without the controller."""
+    slots, lengths = Slots(seed + 500), np.zeros(SLOTS)
+    with RlxClient(address, *_SPACES, slots=SLOTS, name="greedy", exploit=True) as client:
+        returns = list(_play(client, slots, lengths))
+    return float(np.mean(returns))
+
+
+def _play(client: RlxClient, slots: Slots, lengths: np.ndarray) -> Iterator[float]:
+    """Yields returns of episodes, equally many of each slot: short ones must not prevail."""
+    wanted = np.full(SLOTS, EPISODES // SLOTS)
+    wanted[: EPISODES % SLOTS] += 1
+    actions: Any = client.step(slots.seen).actions
+    while wanted.any():
+        step = slots.step(actions)
+        lengths += 1
+        for slot in np.flatnonzero(step["terminated"] | step["truncated"]):
+            if wanted[slot]:
+                wanted[slot] -= 1
+                yield lengths[slot]
+            lengths[slot] = 0
+        actions = client.step(**step).actions
+
+
+if __name__ == "__main__":
+    main()
