@@ -2,15 +2,15 @@
 
     python -m benchmarks.takeovers [--algorithm ppo] [--seeds 0 1 2] [--steps 100000]
 
-Both servers run as processes; a client steps eight environments. A controller knows in which
-direction the pole has to be pushed. Where the policy chooses that, it does the opposite in a fifth
-of the steps; where the policy chooses the opposite, it corrects that in 19 of 20. So a policy
-that takes executed actions for its own learns that wrong actions are better than right ones. Each
-seed is trained twice: the client sends what was executed, or it does not.
+Both servers run as processes; a client steps eight environments. A safety controller overrides a
+fifth of the policy's right actions, those that push the pole back, by the opposite, and this costs
+6. A policy that takes such steps for its own learns to avoid right actions. Each seed is trained
+twice: the client sends what was executed, or it does not.
 
-Columns: `sent`; environment steps of training until the mean return of the last 100 episodes, with
+Columns: `sent`; environment steps of training until the mean length of the last 100 episodes, with
 the controller, was 475, or none; that mean at the end, and the part of the steps in these episodes
-that was overridden; the mean return of 100 fresh greedy episodes without the controller.
+that was overridden; the mean length of 100 fresh greedy episodes without the controller. The length
+is CartPole's own return.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from relaax_like.wire.spaces import Box, Discrete
 
 ALGORITHMS = Path(__file__).parents[1] / "algorithms"
 SLOTS, EPISODES, TARGET = 8, 100, 475.0
-SABOTAGED, CORRECTED = 0.2, 0.95
+OVERRIDDEN, COST = 0.2, 6.0
 # Schedules of the shipped files run over so many steps.
 _BUDGET = 150_000
 _SPACES = Box(dtype="float32", shape=(4,)), Discrete(n=2)
@@ -58,14 +58,14 @@ def measure(algorithm: str, seed: int, steps: int, sends: bool) -> dict[str, Any
     """Trains once, then plays greedy episodes; returns a row."""
     sets = [f"seed={seed}", f"algorithm.max_global_step={max(_BUDGET, 2 * steps)}"]
     with run_servers(ALGORITHMS / algorithm / f"{algorithm}.yaml", *sets) as address:
-        reached, returns, overridden = train(address, seed, steps, sends)
+        reached, length, overridden = train(address, seed, steps, sends)
         greedy = play(address, seed)
     return {
         "algorithm": algorithm,
         "seed": seed,
         "sent": "yes" if sends else "no",
         "steps to 475": reached or "none",
-        "last 100": returns,
+        "last 100": length,
         "overridden": f"{overridden:.0%}",
         "greedy, 100": greedy,
     }
@@ -103,7 +103,7 @@ def train(address: str, seed: int, steps: int, sends: bool) -> tuple[int | None,
     """Plays with the controller.
 
     Returns:
-      Steps until the target was reached, or None; mean return of the last episodes; the part of
+      Steps until the target was reached, or None; mean length of the last episodes; the part of
       their steps that was overridden.
     """
     random, slots = np.random.default_rng(seed), Slots(seed)
@@ -114,10 +114,10 @@ def train(address: str, seed: int, steps: int, sends: bool) -> tuple[int | None,
         actions: Any = client.step(slots.seen).actions
         for taken in range(SLOTS, steps + SLOTS, SLOTS):
             right = (slots.seen @ _LEANING > 0).astype(np.int64)
-            chance = np.where(actions == right, SABOTAGED, CORRECTED)
-            overridden = random.uniform(size=SLOTS) < chance
+            overridden = (actions == right) & (random.uniform(size=SLOTS) < OVERRIDDEN)
             executed = np.where(overridden, 1 - actions, actions)
             step = slots.step(executed)
+            step["rewards"] = step["rewards"] - COST * overridden
             counts, changed = counts + 1, changed + overridden
             for slot in np.flatnonzero(step["terminated"] | step["truncated"]):
                 newest.append((counts[slot], changed[slot]))
@@ -130,15 +130,14 @@ def train(address: str, seed: int, steps: int, sends: bool) -> tuple[int | None,
 
 
 def play(address: str, seed: int) -> float:
-    """Returns the mean return of greedy episodes without the controller."""
+    """Returns the mean length of greedy episodes without the controller."""
     slots, lengths = Slots(seed + 500), np.zeros(SLOTS)
     with RlxClient(address, *_SPACES, slots=SLOTS, name="greedy", exploit=True) as client:
-        returns = list(_play(client, slots, lengths))
-    return float(np.mean(returns))
+        return float(np.mean(list(_play(client, slots, lengths))))
 
 
 def _play(client: RlxClient, slots: Slots, lengths: np.ndarray) -> Iterator[float]:
-    """Yields returns of episodes, equally many of each slot: short ones must not prevail."""
+    """Yields lengths of episodes, equally many of each slot: short ones must not prevail."""
     wanted = np.full(SLOTS, EPISODES // SLOTS)
     wanted[: EPISODES % SLOTS] += 1
     actions: Any = client.step(slots.seen).actions
