@@ -54,6 +54,27 @@ def test_a_folder_s_missing_library_is_named_without_a_place(tmp_path: Path) -> 
             load_algorithm_module(folder, "model")
 
 
+def test_a_command_is_loaded_without_searches_for_garbage_and_runs_with_them() -> None:
+    code = (
+        "import gc, sys, types\n"
+        "from relaax_like.cli import entry\n"
+        "seen = []\n"
+        "class Fake:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'relaax_like.cli.main':\n"
+        "            seen.append(gc.isenabled())\n"
+        "sys.meta_path.insert(0, Fake())\n"
+        "sys.argv[1:] = ['--version']\n"
+        "sys.exit = seen.append\n"
+        "entry.relaax()\n"
+        "print(seen[0], gc.isenabled())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.splitlines()[-1] == "False True", done.stderr
+
+
 def test_ctrl_c_while_libraries_are_loaded_is_no_stack_trace() -> None:
     code = (
         "import sys\n"

@@ -5,7 +5,7 @@ What acts in NumPy does not import TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -208,10 +208,8 @@ class CompiledActor:
                 explore = {name: next(rest) for name in names}
                 return self._trace(inputs, states, [explore] if explore else [], exploit)
 
-            xla, autograph = self.model.xla, self.model.autograph
-            function = tf.function(
-                flat, input_signature=specs, jit_compile=xla, autograph=autograph
-            )
+            xla = self.model.xla
+            function = trace_policy(self.model, flat, input_signature=specs, jit_compile=xla)
             trace = function.get_concrete_function
             self._functions[exploit] = CompiledFunction(trace) if xla else trace()
         return self._functions[exploit]
@@ -227,6 +225,32 @@ class CompiledActor:
             log_prob += distribution.log_prob(action)
         self._names = (list(actions), list(next_states))
         return [*actions.values(), *next_states.values(), log_prob]
+
+
+def trace_policy(model: Model, function: Callable[..., Any], **options: Any) -> Any:
+    """Returns a `tf.function` of what runs a model's policy; see `Model.autograph`.
+
+    Args:
+      model: whose policy it runs.
+      function: to trace.
+      options: of `tf.function`.
+
+    Raises:
+      ConfigError: when it is traced: the policy depends on the value of a tensor where `autograph`
+        is False; names the line.
+    """
+
+    def trace(*arguments: Any, **named: Any) -> Any:
+        try:
+            return function(*arguments, **named)
+        except tf.errors.OperatorNotAllowedInGraphError as error:
+            raise ConfigError(
+                f"{describe_place(type(model), 'policy')}: an `if` or a loop depends on the value "
+                f"of a tensor, but autograph is False; set autograph = True in class "
+                f"{type(model).__name__}, or use tf.where"
+            ) from error
+
+    return tf.function(function if model.autograph else trace, autograph=model.autograph, **options)
 
 
 class _Subset:

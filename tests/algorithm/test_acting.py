@@ -250,3 +250,31 @@ def test_a_subset_that_names_no_attribute_is_refused_with_its_line():
 def test_a_worker_s_critic_is_not_in_the_subset_but_has_its_values():
     actor = make_actor(FiveNetworks(reads=(0, 3)), 0, whole=True)
     assert np.isfinite(actor.act(make_inputs(5)[0], {}).log_prob).all()
+
+
+class ForkedModel(RawModel):
+    """A policy with an `if` that depends on what is observed."""
+
+    def policy(self, inputs, states):
+        distributions, states = super().policy(inputs, states)
+        count = states["count"]
+        if tf.reduce_sum(inputs["observation"]) > 0.0:  # noqa: SIM108 - the `if` is what is tested
+            count = count + 10.0
+        else:
+            count = count - 10.0
+        return distributions, {"count": count}
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_a_policy_can_decide_by_what_it_observes_unless_autograph_is_off(xla):
+    model = ForkedModel(SPACES["discrete"])
+    model.xla = xla
+    actor = CompiledActor(model, seed=1)
+    for sign, count in ((1.0, 11.0), (-1.0, -9.0)):
+        inputs = {"observation": np.full((1, 4), sign, np.float32)}
+        found = actor.act(inputs, {"count": np.zeros((1, 1), np.float32)})
+        assert found.next_states["count"].tolist() == [[count]]
+    model.autograph = False
+    cure = r"test_acting.py:\d+: an `if` .* set autograph = True in class ForkedModel"
+    with pytest.raises(ConfigError, match=cure):
+        CompiledActor(model, seed=1).act(inputs, {"count": np.zeros((1, 1), np.float32)})

@@ -1,0 +1,75 @@
+"""Files of named arrays: read back as they were, and what is damaged is said to be."""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relaax_like.wire.array_file import finding_damage, read_arrays, read_comment, write_arrays
+from relaax_like.wire.errors import DamagedError
+
+ARRAYS = {
+    "b/W": np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3)),
+    "a": np.array(7, np.int64),
+    "text": np.array("seed: 0"),
+    "empty": np.zeros((0, 4)),
+}
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_arrays_come_back_in_their_order_and_numpy_reads_them(tmp_path: Path, sync: bool) -> None:
+    path = tmp_path / "new" / "arrays.npz"
+    for _ in range(2):  # the second one replaces the first
+        write_arrays(path, ARRAYS, sync=sync, comment="ours")
+    found = read_arrays(path)
+    assert list(found) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(found[name], array)
+        assert found[name].dtype == array.dtype
+    assert read_comment(path) == "ours"
+    assert [file.name for file in path.parent.iterdir()] == ["arrays.npz"]
+    with np.load(path, allow_pickle=False) as archive:
+        assert archive["a"] == 7
+
+
+def test_a_file_that_numpy_wrote_has_no_comment(tmp_path: Path) -> None:
+    np.savez(tmp_path / "plain.npz", x=np.ones(2))
+    assert read_comment(tmp_path / "plain.npz") == ""
+    assert read_arrays(tmp_path / "plain.npz")["x"].tolist() == [1.0, 1.0]
+
+
+def test_what_cannot_be_written_leaves_the_older_file(tmp_path: Path) -> None:
+    path = tmp_path / "arrays.npz"
+    write_arrays(path, ARRAYS)
+    with pytest.raises(ValueError, match="Object arrays"):
+        write_arrays(path, {"x": np.array([object()])})
+    assert list(read_arrays(path)) == list(ARRAYS)
+    assert [file.name for file in tmp_path.iterdir()] == ["arrays.npz"]
+
+
+def test_damage_of_every_kind_is_one_error(tmp_path: Path) -> None:
+    path = tmp_path / "arrays.npz"
+    write_arrays(path, ARRAYS)
+    content = path.read_bytes()
+    for damaged, want in (
+        (content[:-30], "BadZipFile"),
+        (content[:200] + bytes([content[200] ^ 1]) + content[201:], "BadZipFile: Bad CRC-32"),
+        (b"text", "BadZipFile: File is not a zip file"),
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedError, match=want):
+            read_arrays(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", b"no array")
+    with pytest.raises(DamagedError, match="x: not a plain array"):
+        read_arrays(path)
+    with pytest.raises(DamagedError, match="IsADirectoryError"):
+        read_arrays(tmp_path)
+
+
+def test_a_missing_file_is_not_a_damaged_one(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_arrays(tmp_path / "arrays.npz")
+    with pytest.raises(DamagedError, match="KeyError: 'x'"), finding_damage():
+        dict[str, int]()["x"]
