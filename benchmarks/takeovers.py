@@ -1,16 +1,16 @@
 """On-policy learning of CartPole-v1 while a controller overrides a part of the policy's actions.
 
-    python -m benchmarks.takeovers [--algorithm ppo] [--seeds 0 1 2] [--steps 100000]
+    python -m benchmarks.takeovers [--algorithm ppo] [--seeds 3 4 5] [--steps 300000]
 
 Both servers run as processes; a client steps eight environments. A safety controller overrides a
 fifth of the policy's right actions, those that push the pole back, by the opposite, and this costs
 6. A policy that takes such steps for its own learns to avoid right actions. Each seed is trained
 twice: the client sends what was executed, or it does not.
 
-Columns: `sent`; environment steps of training until the mean length of the last 100 episodes, with
-the controller, was 475, or none; that mean at the end, and the part of the steps in these episodes
-that was overridden; the mean length of 100 fresh greedy episodes without the controller. The length
-is CartPole's own return.
+Columns: `sent`; the mean length of the last 100 episodes of training, with the controller, and the
+part of their steps that was overridden; the mean length of 100 fresh greedy episodes without the
+controller, of which 475 counts as solved. The length is CartPole's own return. With the controller,
+a policy that always chooses the right action reaches about 215.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from relaax_like.client import RlxClient
 from relaax_like.wire.spaces import Box, Discrete
 
 ALGORITHMS = Path(__file__).parents[1] / "algorithms"
-SLOTS, EPISODES, TARGET = 8, 100, 475.0
+SLOTS, EPISODES = 8, 100
 OVERRIDDEN, COST = 0.2, 6.0
 # Schedules of the shipped files run over so many steps.
 _BUDGET = 150_000
@@ -43,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--algorithm", default="ppo", choices=["a2c", "ppo"])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[3, 4, 5])
+    parser.add_argument("--steps", type=int, default=300_000)
     arguments = parser.parse_args(argv)
     rows = [
         measure(arguments.algorithm, seed, arguments.steps, sends)
@@ -58,13 +58,12 @@ def measure(algorithm: str, seed: int, steps: int, sends: bool) -> dict[str, Any
     """Trains once, then plays greedy episodes; returns a row."""
     sets = [f"seed={seed}", f"algorithm.max_global_step={max(_BUDGET, 2 * steps)}"]
     with run_servers(ALGORITHMS / algorithm / f"{algorithm}.yaml", *sets) as address:
-        reached, length, overridden = train(address, seed, steps, sends)
+        length, overridden = train(address, seed, steps, sends)
         greedy = play(address, seed)
     return {
         "algorithm": algorithm,
         "seed": seed,
         "sent": "yes" if sends else "no",
-        "steps to 475": reached or "none",
         "last 100": length,
         "overridden": f"{overridden:.0%}",
         "greedy, 100": greedy,
@@ -99,20 +98,18 @@ class Slots:
         }
 
 
-def train(address: str, seed: int, steps: int, sends: bool) -> tuple[int | None, float, float]:
+def train(address: str, seed: int, steps: int, sends: bool) -> tuple[float, float]:
     """Plays with the controller.
 
     Returns:
-      Steps until the target was reached, or None; mean length of the last episodes; the part of
-      their steps that was overridden.
+      Mean length of the last episodes; the part of their steps that was overridden.
     """
     random, slots = np.random.default_rng(seed), Slots(seed)
     counts, changed = np.zeros(SLOTS), np.zeros(SLOTS)
     newest: deque[tuple[float, float]] = deque(maxlen=EPISODES)
-    reached = None
     with RlxClient(address, *_SPACES, slots=SLOTS, name="takeovers") as client:
         actions: Any = client.step(slots.seen).actions
-        for taken in range(SLOTS, steps + SLOTS, SLOTS):
+        for _ in range(0, steps, SLOTS):
             right = (slots.seen @ _LEANING > 0).astype(np.int64)
             overridden = (actions == right) & (random.uniform(size=SLOTS) < OVERRIDDEN)
             executed = np.where(overridden, 1 - actions, actions)
@@ -122,11 +119,9 @@ def train(address: str, seed: int, steps: int, sends: bool) -> tuple[int | None,
             for slot in np.flatnonzero(step["terminated"] | step["truncated"]):
                 newest.append((counts[slot], changed[slot]))
                 counts[slot] = changed[slot] = 0
-            if reached is None and len(newest) == EPISODES and np.mean(newest, 0)[0] >= TARGET:
-                reached = taken
             actions = client.step(**step, executed=executed if sends else None).actions
     length, number = np.mean(newest, 0)
-    return reached, float(length), float(number / length)
+    return float(length), float(number / length)
 
 
 def play(address: str, seed: int) -> float:
