@@ -147,22 +147,16 @@ def find_modules() -> dict[str, Path]:
     }
 
 
-def find_import_time(path: Path) -> Iterator[str]:
-    """Yields what is imported when a module is loaded: neither in functions nor for types only."""
-
-    def walk(nodes: list[ast.stmt]) -> Iterator[ast.stmt]:
-        for node in nodes:
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                yield node
-            elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-                yield from walk(node.orelse)
-            elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                for field in ("body", "orelse", "finalbody"):
-                    yield from walk(getattr(node, field, []))
-
-    tree = ast.parse(path.read_text(), str(path))
-    wanted = {node.lineno for node in walk(tree.body)}
-    yield from (name for line, name in find_imports(path) if line in wanted)
+def find_run_time_imports(path: Path) -> Iterator[str]:
+    """Yields what a module imports when it is loaded or used, and not for types only."""
+    types_only = {
+        line
+        for node in ast.walk(ast.parse(path.read_text(), str(path)))
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for child in node.body
+        for line in range(child.lineno, (child.end_lineno or child.lineno) + 1)
+    }
+    yield from (name for line, name in find_imports(path) if line not in types_only)
 
 
 def test_circles_are_found() -> None:
@@ -171,10 +165,12 @@ def test_circles_are_found() -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Not even in functions; `relaax_like.load`, which imports what it needs then, aside."""
     modules = find_modules()
+    del modules["relaax_like"]
     graph: dict[str, set[str]] = {name: set() for name in modules}
     for name, path in modules.items():
-        for imported in find_import_time(path):
+        for imported in find_run_time_imports(path):
             # "from a import b" is of the module a.b, if there is one, else of a.
             for target in (imported, imported.rpartition(".")[0]):
                 if target in modules:

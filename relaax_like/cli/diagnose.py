@@ -12,7 +12,7 @@ from rich.table import Table
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.prediction import TASK
-from relaax_like.launch.learners import get_make_algorithms, load_model_module, make_model
+from relaax_like.launch.algorithm_code import get_make_algorithms, load_model_module, make_model
 from relaax_like.launch.process import without_native_stderr
 from relaax_like.learn.training_error import (
     describe_place,

@@ -22,7 +22,8 @@ from relaax_like.client.outcome import (
     validate_outcome,
 )
 from relaax_like.client.scalars import LatencyMeter, ScalarBuffer
-from relaax_like.client.values import UserSpace, Values, make_space_values
+from relaax_like.client.user_spaces import make_space_values
+from relaax_like.client.values import UserSpace, Values
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import (

@@ -1,6 +1,5 @@
 """Values of a space as a user holds them (bare arrays, or dicts of arrays) and as leaves."""
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -108,25 +107,6 @@ class SpaceValues:
     def _to_leaf(self, name: str, value: Any, slots: int, field: str) -> np.ndarray:
         space = self.spaces[name]
         return space.validate(_cast(np.asarray(value), DTYPES[space.dtype], field), slots, field)
-
-
-def make_space_values(space: Any, name: str) -> SpaceValues:
-    """Returns the `SpaceValues` of what a user has: a `UserSpace`, or a Gymnasium space.
-
-    Args:
-      space: a leaf, a dict of leaves, or a Gymnasium space, whose values are nested as it is.
-      name: "observation" or "action".
-
-    Raises:
-      ConfigError: it is none of these, or cannot be sent.
-    """
-    # Who has such a space has imported Gymnasium, which the base install does not bring.
-    gymnasium: Any = sys.modules.get("gymnasium")
-    if gymnasium is not None and isinstance(space, gymnasium.Space):
-        from relaax_like.client.gym_spaces import GymValues
-
-        return GymValues(space, name)
-    return SpaceValues(space, name)
 
 
 def _first(space: Space, leaf: np.ndarray) -> Any:

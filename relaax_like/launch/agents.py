@@ -1,42 +1,38 @@
-"""Loads the experiment's algorithm and makes the host of its agents."""
+"""Hosts of agents that learn: in this process, in a child of it, or in the parameter server."""
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
 from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.algorithm.model import get_acting_names, get_variables
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.control import Link
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment
-from relaax_like.config.seeds import derive_seed
 from relaax_like.core.manifest import make_manifest
-from relaax_like.core.metrics import Metrics, NullMetrics
-from relaax_like.core.prediction import TASK
+from relaax_like.core.metrics import Metrics
 from relaax_like.core.roles import Learner, ParameterServerClient, Publisher
-from relaax_like.launch.algorithm_code import locate_errors
-from relaax_like.launch.learners import (
-    get_make_algorithms,
+from relaax_like.launch.algorithm_code import (
+    is_batch_native,
+    load_agent_class,
     load_model_module,
+    make_actors,
+)
+from relaax_like.launch.learners import (
     make_iteration_learners,
     make_learners,
-    make_model,
     refuse_keys_of_one_learner,
     require_plans,
 )
 from relaax_like.launch.process import EXIT_USAGE, Shutdown, without_native_stderr
 from relaax_like.learn.child_learner import ChildLearner
-from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.learn.remote_learners import RemoteLearners
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
-from relaax_like.wire.errors import ConfigError, RelaaxError, SnapshotError
+from relaax_like.wire.errors import ConfigError, RelaaxError
 
 if TYPE_CHECKING:  # They import TensorFlow.
     from relaax_like.algorithm.acting import Actor
@@ -109,14 +105,9 @@ def make_beside_learner(
 
 
 def make_agent_host(
-    experiment: Experiment,
-    make_client: MakeClient,
-    client_id: str = "",
-    beside: LearnerLink | None = None,
-    publisher: Publisher | None = None,
-    fixed: FrozenPolicy | None = None,
+    experiment: Experiment, make_client: MakeClient, client_id: str = ""
 ) -> AgentHost:
-    """Loads the algorithm.
+    """Makes the host of agents that learn in this process, and wait meanwhile.
 
     The folder's `agent.py` decides: an `Agent` that derives from `BatchAgent`, or none at all, is
     batch-native and learns by `algorithm.py`; any other `Agent` is a plain one.
@@ -125,132 +116,124 @@ def make_agent_host(
       experiment: names the folder.
       make_client: opens a view of the parameter server from a client id.
       client_id: of the view that batch-native agents share; by default one that no other has.
-      beside: batch-native agents learn in its process, which is started, and act on meanwhile;
-        None: in this one, and they wait.
-      publisher: the parameter server in this process, where a run with `learner.placement: server`
-        learns; None: it learns elsewhere.
-      fixed: values that batch-native agents with one task only play with; those with several play
-        with the values of `make_client`. None: they learn.
 
     Raises:
       ConfigError: the algorithm folder has neither, or they cannot be loaded.
     """
-    folder, config = experiment.algorithm_folder, experiment.algorithm
-    agent_class: Any = SimpleRLAgent
-    if (folder / "agent.py").is_file():
-        with without_native_stderr():
-            agent_class = load_algorithm_module(folder, "agent").Agent
-        if not _is_batch_native(agent_class):
-            if experiment.learner.placement == "server":
-                raise ConfigError(
-                    f"{folder / 'agent.py'}: a plain Agent sends gradients, but this run "
-                    "learns in its parameter server; derive Agent from BatchAgent, or remove "
-                    "agent.py"
-                )
-            refuse_keys_of_one_learner(experiment, "a learner, but a plain Agent learns by itself")
-            if experiment.learner.max_lag is not None:
-                raise ConfigError(
-                    f"learner.max_lag: {experiment.learner.max_lag}, but a plain Agent learns by "
-                    "itself; set it to null"
-                )
-            return PlainHost(config, agent_class, make_client)
+    agent_class = load_agent_class(experiment)
+    if not is_batch_native(agent_class):
+        return _make_plain_host(experiment, agent_class, make_client)
     client_id = client_id or make_client_id("rlx")
-    if fixed is not None and load_model_module(experiment) is not None:
-        actor = _make_actors(experiment, client_id, agent_class)[TASK]
-        validate_values(experiment, actor.model, fixed.values)
-        processor = ComputationDataProcessor(actor, fixed, NullMetrics(), client_id)
-        return BatchHost(config, lambda: {TASK: processor}, agent_class)
-    if beside is None:
-        with without_native_stderr():
-            from relaax_like.nn import runtime  # noqa: F401 - quicker than TensorFlow alone
+    _load_learning_code(experiment)
+    actors = make_actors(experiment, client_id, agent_class)
+    processors: dict[str, ComputationDataProcessor] = {}
 
-            load_algorithm_module(folder, "algorithm")
-        if publisher is not None:
-            require_plans(experiment)
-        actors = _make_actors(experiment, client_id, agent_class)
+    def fail(error: ConfigError) -> None:
+        for processor in processors.values():
+            processor.fail(error)
 
-        processors: dict[str, ComputationDataProcessor] = {}
-
-        def fail(error: ConfigError) -> None:
-            for processor in processors.values():
-                processor.fail(error)
-
-        def make_processors() -> dict[str, ComputationDataProcessor]:
-            if publisher is not None:
-                return _make_serial_processors(experiment, publisher, actors, client_id)
-            learners = make_learners(
-                experiment,
-                make_client,
-                client_id,
-                on_failure=fail,
-                only_plays=fixed is not None,
+    def make_processors() -> dict[str, ComputationDataProcessor]:
+        learners = make_learners(experiment, make_client, client_id, on_failure=fail)
+        for task, learner in learners.items():
+            processors[task] = ComputationDataProcessor(
+                actors[task], learner, learner.metrics(), f"{client_id}-{task}"
             )
-            for task, learner in learners.items():
-                processors[task] = ComputationDataProcessor(
-                    actors[task], learner, learner.metrics(), f"{client_id}-{task}"
-                )
-            return processors
+        return processors
 
-        return BatchHost(config, make_processors, agent_class)
+    return BatchHost(experiment.algorithm, make_processors, agent_class)
+
+
+def make_serial_host(
+    experiment: Experiment, make_client: MakeClient, publisher: Publisher, client_id: str
+) -> AgentHost:
+    """Makes the host of agents whose parameter server, in this process, learns.
+
+    Args:
+      experiment: has `learner.placement: server`.
+      make_client: opens a view of the parameter server; plain agents need it to be refused.
+      publisher: the parameter server.
+      client_id: of the agents; the seed of what they draw depends on it.
+
+    Raises:
+      ConfigError: the algorithm cannot learn there, or its folder cannot be loaded.
+    """
+    agent_class = load_agent_class(experiment)
+    if not is_batch_native(agent_class):
+        return _make_plain_host(experiment, agent_class, make_client)
+    _load_learning_code(experiment)
+    require_plans(experiment)
+    actors = make_actors(experiment, client_id, agent_class)
+    return BatchHost(
+        experiment.algorithm,
+        lambda: _make_serial_processors(experiment, publisher, actors, client_id),
+        agent_class,
+    )
+
+
+def make_linked_host(
+    experiment: Experiment, make_client: MakeClient, beside: LearnerLink, client_id: str = ""
+) -> AgentHost:
+    """Makes the host of agents whose learner runs in another process.
+
+    Args:
+      experiment: names the folder.
+      make_client: opens a view of the parameter server, for plain agents.
+      beside: where batch-native agents learn; a child of this process is started. They act on
+        meanwhile.
+      client_id: of the agents; by default one that no other has.
+
+    Raises:
+      ConfigError: the algorithm folder cannot be loaded, or its agents cannot learn there.
+    """
+    agent_class = load_agent_class(experiment)
+    if not is_batch_native(agent_class):
+        return _make_plain_host(experiment, agent_class, make_client)
+    client_id = client_id or make_client_id("rlx")
     link = beside.link
     if isinstance(link, ChildLearner):
         link.start()  # first: it takes the longest to come up
-    actors = _make_actors(experiment, client_id, agent_class)
+    actors = make_actors(experiment, client_id, agent_class)
     # A worker that is restarted has the client id of the one before it, but its slots are others.
     name = make_client_id(client_id)
-    beside_processors = {
+    processors = {
         task: ComputationDataProcessor(
             actor, _connect(experiment, link, task, actor), beside.metrics, f"{name}-{task}"
         )
         for task, actor in actors.items()
     }
     return BatchHost(
-        config, lambda: beside_processors, agent_class, beside.ahead, beside.max_segment_sec
+        experiment.algorithm,
+        lambda: processors,
+        agent_class,
+        beside.ahead,
+        beside.max_segment_sec,
     )
 
 
-def validate_values(experiment: Experiment, model: Any, values: Sequence[np.ndarray]) -> None:
-    """Checks that a snapshot's values match the model that will act with them.
-
-    Raises:
-      SnapshotError: they are of another model.
-    """
-    wanted = [(variable.name, variable.value.shape) for variable in get_variables(model)]
-    found = [value.shape for value in values]
-    what = f"{len(found)} variables, but the model has {len(wanted)}"
-    if len(found) == len(wanted):
-        pairs = zip(wanted, found, strict=True)
-        what = next(
-            (
-                f"shape {list(shape)} for variable {name}, but the model has {list(own)}"
-                for (name, own), shape in pairs
-                if own != shape
-            ),
-            "",
+def _make_plain_host(
+    experiment: Experiment, agent_class: Any, make_client: MakeClient
+) -> PlainHost:
+    """Makes the host of agents that learn by themselves; refuses what they cannot honour."""
+    learner = experiment.learner
+    if learner.placement == "server":
+        raise ConfigError(
+            f"{experiment.algorithm_folder / 'agent.py'}: a plain Agent sends gradients, but this "
+            "run learns in its parameter server; derive Agent from BatchAgent, or remove agent.py"
         )
-    if what:
-        raise SnapshotError(
-            f"{experiment.parameter_server.checkpoint_dir}: the snapshot has {what}; use the "
-            "settings and the algorithm's code of its run"
+    refuse_keys_of_one_learner(experiment, "a learner, but a plain Agent learns by itself")
+    if learner.max_lag is not None:
+        raise ConfigError(
+            f"learner.max_lag: {learner.max_lag}, but a plain Agent learns by itself; set it to "
+            "null"
         )
+    return PlainHost(experiment.algorithm, agent_class, make_client)
 
 
-def has_plain_agents(experiment: Experiment) -> bool:
-    """Returns whether the algorithm's agents are plain ones, which learn by themselves."""
-    folder = experiment.algorithm_folder
-    if not (folder / "agent.py").is_file():
-        return False
+def _load_learning_code(experiment: Experiment) -> None:
     with without_native_stderr():
-        return not _is_batch_native(load_algorithm_module(folder, "agent").Agent)
+        from relaax_like.nn import runtime  # noqa: F401 - quicker than TensorFlow alone
 
-
-def can_play_fixed(experiment: Experiment) -> bool:
-    """Returns whether the algorithm's agents can play with fixed values; see `make_agent_host`."""
-    return not has_plain_agents(experiment) and load_model_module(experiment) is not None
-
-
-def _is_batch_native(agent_class: Any) -> bool:
-    return isinstance(agent_class, type) and issubclass(agent_class, BatchAgent)
+        load_algorithm_module(experiment.algorithm_folder, "algorithm")
 
 
 def _connect(
@@ -281,29 +264,4 @@ def _make_serial_processors(
             name if len(learners) == 1 else f"{name}-{task}",
         )
         for task, learner in learners.items()
-    }
-
-
-def _make_actors(
-    experiment: Experiment, client_id: str, agent_class: type[BatchAgent]
-) -> "dict[str, Actor]":
-    """Makes what acts, with models of its own: those of the learner change while it computes."""
-    folder, config = experiment.algorithm_folder, experiment.algorithm
-    seed = derive_seed(config.seed, "act", client_id)
-    with without_native_stderr():
-        from relaax_like.algorithm.acting import make_actor
-
-        if load_model_module(experiment) is not None:
-            return {TASK: make_actor(make_model(experiment), seed, config)}
-        make_algorithms = get_make_algorithms(load_algorithm_module(folder, "algorithm"))
-    if agent_class is SimpleRLAgent:
-        raise ConfigError(
-            f"{folder}: algorithm.py exports make_algorithms, but there is no agent.py; add "
-            "one with a class Agent(BatchAgent) that decides when each task is asked"
-        )
-    with locate_errors(folder):
-        algorithms = make_algorithms(config, seed)
-    return {
-        task: make_actor(algorithm.model, derive_seed(seed, task), algorithm.config)
-        for task, algorithm in algorithms.items()
     }

@@ -1,11 +1,24 @@
-"""Calls of an algorithm folder's functions: their errors are reported with file and line."""
+"""What an algorithm's folder provides: its agent class, models and actors.
+
+Errors of its code are reported with file and line.
+"""
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
+from relaax_like.config.algorithm_folder import load_algorithm_module
+from relaax_like.config.models import Experiment
 from relaax_like.config.places import describe_error
+from relaax_like.config.seeds import derive_seed
+from relaax_like.core.prediction import TASK
+from relaax_like.launch.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, RelaaxError
+
+if TYPE_CHECKING:  # It imports TensorFlow.
+    from relaax_like.algorithm.acting import Actor
 
 
 @contextlib.contextmanager
@@ -25,3 +38,95 @@ def locate_errors(folder: Path) -> Iterator[None]:
         raise
     except Exception as error:
         raise ConfigError(describe_error(error, folder, str(folder))) from error
+
+
+def load_model_module(experiment: Experiment) -> Any | None:
+    """Returns `model.py` of an algorithm with one task; None: `make_algorithms` makes several."""
+    folder = experiment.algorithm_folder
+    if not (folder / "model.py").is_file():
+        return None
+    module = load_algorithm_module(folder, "model")
+    return module if hasattr(module, "make_model") else None
+
+
+def make_model(experiment: Experiment) -> Any:
+    """Builds the Model of an algorithm with one task.
+
+    Raises:
+      ConfigError: it cannot be built; names the line of the folder's code.
+    """
+    config, module = experiment.algorithm, load_model_module(experiment)
+    assert module is not None, "the algorithm has one task"
+    with locate_errors(experiment.algorithm_folder):
+        return module.make_model(config, config.seed)
+
+
+def get_make_algorithms(algorithm_module: Any) -> Any:
+    """Returns what makes the Algorithms of several tasks.
+
+    Raises:
+      ConfigError: there is no such function.
+    """
+    if not hasattr(algorithm_module, "make_algorithms"):
+        raise ConfigError(
+            f"{algorithm_module.__file__}: nothing to learn with; define make_algorithms here, "
+            "or make_model in model.py"
+        )
+    return algorithm_module.make_algorithms
+
+
+def load_agent_class(experiment: Experiment) -> Any:
+    """Loads the class of the algorithm's agents, `SimpleRLAgent` if the folder has no `agent.py`.
+
+    Raises:
+      ConfigError: `agent.py` cannot be loaded.
+    """
+    folder = experiment.algorithm_folder
+    if not (folder / "agent.py").is_file():
+        return SimpleRLAgent
+    with without_native_stderr():
+        return load_algorithm_module(folder, "agent").Agent
+
+
+def is_batch_native(agent_class: Any) -> bool:
+    """Returns whether agents of a class learn by `algorithm.py`; plain ones learn by themselves."""
+    return isinstance(agent_class, type) and issubclass(agent_class, BatchAgent)
+
+
+def has_plain_agents(experiment: Experiment) -> bool:
+    """Returns whether the algorithm's agents are plain ones, which learn by themselves."""
+    return not is_batch_native(load_agent_class(experiment))
+
+
+def make_actors(
+    experiment: Experiment, client_id: str, agent_class: type[BatchAgent]
+) -> "dict[str, Actor]":
+    """Makes the actor of each task, with models of its own: those of a learner change meanwhile.
+
+    Args:
+      experiment: names the algorithm.
+      client_id: of the agents; the seed of what they draw depends on it.
+      agent_class: of `load_agent_class`.
+
+    Raises:
+      ConfigError: the folder's code fails, or lacks what several tasks need.
+    """
+    folder, config = experiment.algorithm_folder, experiment.algorithm
+    seed = derive_seed(config.seed, "act", client_id)
+    with without_native_stderr():
+        from relaax_like.algorithm.acting import make_actor
+
+        if load_model_module(experiment) is not None:
+            return {TASK: make_actor(make_model(experiment), seed, config)}
+        make_algorithms = get_make_algorithms(load_algorithm_module(folder, "algorithm"))
+    if agent_class is SimpleRLAgent:
+        raise ConfigError(
+            f"{folder}: algorithm.py exports make_algorithms, but there is no agent.py; add "
+            "one with a class Agent(BatchAgent) that decides when each task is asked"
+        )
+    with locate_errors(folder):
+        algorithms = make_algorithms(config, seed)
+    return {
+        task: make_actor(algorithm.model, derive_seed(seed, task), algorithm.config)
+        for task, algorithm in algorithms.items()
+    }

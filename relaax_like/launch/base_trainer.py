@@ -11,10 +11,12 @@ from relaax_like.client.interactor import EnvironmentSlots, SlotEpisode
 from relaax_like.config.models import Experiment
 from relaax_like.core.manifest import Variable
 from relaax_like.core.records import Status
+from relaax_like.core.roles import ParameterServerClient
+from relaax_like.launch.agents import make_agent_host, make_serial_host
 from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.initial_values_main import make_initial_values
 from relaax_like.launch.live import JsonProgress, NewestScalars, Progress, open_progress
-from relaax_like.launch.local import LocalAgents, make_local_agents
+from relaax_like.launch.local import LocalAgents
 from relaax_like.launch.log_file import keeping_log
 from relaax_like.launch.modes import LogMode
 from relaax_like.launch.parameter_server import (
@@ -157,13 +159,17 @@ class BaseTrainer(abc.ABC):
           ProtocolError: the algorithm cannot use the environments' spaces.
         """
         with tracing.span(tracing.START):
-            agents = make_local_agents(
-                self.experiment,
-                slots,
-                lambda client_id: InProcessClient(server, client_id),
-                publisher=server if self.experiment.learner.placement == "server" else None,
-                stop=stop,
-            )
+
+            def make_client(client_id: str) -> ParameterServerClient:
+                return InProcessClient(server, client_id)
+
+            # The name is always the same, and so are the seeds that are derived from it: two runs
+            # of one seed act alike.
+            if self.experiment.learner.placement == "server":
+                host = make_serial_host(self.experiment, make_client, server, "local")
+            else:
+                host = make_agent_host(self.experiment, make_client, "local")
+            agents = LocalAgents(slots, host, stop=stop)
         self.note_ready()
         return agents
 

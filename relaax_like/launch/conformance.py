@@ -32,9 +32,9 @@ from relaax_like.core.manifest import TRAINABLE, find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.rollout import Rollout
+from relaax_like.launch.algorithm_code import load_model_module, make_model
 from relaax_like.launch.bandit import EPISODE_STEPS, BanditSlots
 from relaax_like.launch.base_trainer import BaseTrainer
-from relaax_like.launch.learners import load_model_module, make_model
 from relaax_like.launch.local import ask_environment, open_slots
 from relaax_like.launch.process import Shutdown, without_native_stderr
 from relaax_like.learn.tally import Tally

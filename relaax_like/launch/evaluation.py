@@ -13,10 +13,10 @@ import numpy as np
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.client.interactor import EnvironmentSlots, Interactor, SlotEpisode
 from relaax_like.config.models import Experiment
+from relaax_like.launch.frozen_agents import make_frozen_host
 from relaax_like.launch.local import (
     LocalAgents,
     ask_environment,
-    make_local_agents,
     open_slots,
 )
 from relaax_like.launch.saved_policy import LATEST, open_server, read_snapshot
@@ -122,9 +122,8 @@ def _play(
     episodes: int,
 ) -> list[SlotEpisode]:
     fixed = FrozenPolicy(server.get_values(), server.version)
-    agents = make_local_agents(
-        experiment, slots, lambda name: InProcessClient(server, name), exploit=True, fixed=fixed
-    )
+    host = make_frozen_host(experiment, lambda name: InProcessClient(server, name), fixed, "local")
+    agents = LocalAgents(slots, host, exploit=True)
     try:
         return play_greedy(experiment, slots, agents, episodes)
     finally:

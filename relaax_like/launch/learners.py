@@ -32,7 +32,18 @@ from relaax_like.experience.trajectory_files import (
     TrajectoryGatherer,
     TrajectoryWriter,
 )
-from relaax_like.launch.algorithm_code import locate_errors
+from relaax_like.launch.algorithm_code import (
+    get_make_algorithms,
+    load_model_module,
+    locate_errors,
+    make_model,
+)
+from relaax_like.launch.online_tester import (
+    CloseHook,
+    OnlineTester,
+    TestHook,
+    require_environment,
+)
 from relaax_like.launch.process import without_native_stderr
 from relaax_like.learn.collected import make_collector
 from relaax_like.wire.errors import ConfigError, InvalidInputError
@@ -61,7 +72,6 @@ def make_learners(
     *,
     compile_in_background: bool = False,
     on_failure: Callable[[ConfigError], None] = lambda error: None,
-    only_plays: bool = False,
 ) -> dict[str, "GradientLearner"]:
     """Loads TensorFlow, and makes the learner of each task of a batch-native algorithm.
 
@@ -71,7 +81,6 @@ def make_learners(
       client_id: of the only task; with several, their names are added.
       compile_in_background: see `ComputationTask`.
       on_failure: see `GradientLearner`; called once by each.
-      only_plays: the agents learn nothing, so what their learners could not honour is not refused.
 
     Raises:
       ConfigError: the algorithm folder lacks what learning needs, or it cannot be loaded.
@@ -108,10 +117,9 @@ def make_learners(
     make_algorithms = get_make_algorithms(algorithm_module)
     with locate_errors(experiment.algorithm_folder):
         tasks = Tasks(make_algorithms(config, seed))
-    if not only_plays:
-        for task, algorithm in tasks.algorithms.items():
-            _refuse_beside_agents(experiment, algorithm, task)
-        _refuse_for_several_tasks(experiment, algorithm_module, len(tasks.algorithms))
+    for task, algorithm in tasks.algorithms.items():
+        _refuse_beside_agents(experiment, algorithm, task)
+    _refuse_for_several_tasks(experiment, algorithm_module, len(tasks.algorithms))
     return {
         name: GradientLearner(
             GradientTask(algorithm, compile_in_background=compile_in_background, task=name),
@@ -541,50 +549,8 @@ def _make_hooks(config: LearnerConfig) -> dict[str, Any]:
 
 
 def _add_tests(experiment: Experiment, base: Any, policy: Any, publisher: Publisher) -> None:
-    from relaax_like.launch.online_tester import (
-        CloseHook,
-        OnlineTester,
-        TestHook,
-        require_environment,
-    )
-
     config = experiment.learner
     require_environment(experiment)
     tester = OnlineTester(experiment)
     base.register_hook(TestHook(tester, policy, publisher, config.eval_freq, config.num_eval_eps))
     base.register_hook(CloseHook(tester))
-
-
-def load_model_module(experiment: Experiment) -> Any | None:
-    """Returns `model.py` of an algorithm with one task; None: `make_algorithms` makes several."""
-    folder = experiment.algorithm_folder
-    if not (folder / "model.py").is_file():
-        return None
-    module = load_algorithm_module(folder, "model")
-    return module if hasattr(module, "make_model") else None
-
-
-def make_model(experiment: Experiment) -> Any:
-    """Builds the Model of an algorithm with one task.
-
-    Raises:
-      ConfigError: it cannot be built; names the line of the folder's code.
-    """
-    config, module = experiment.algorithm, load_model_module(experiment)
-    assert module is not None, "the algorithm has one task"
-    with locate_errors(experiment.algorithm_folder):
-        return module.make_model(config, config.seed)
-
-
-def get_make_algorithms(algorithm_module: Any) -> Any:
-    """Returns what makes the Algorithms of several tasks.
-
-    Raises:
-      ConfigError: there is no such function.
-    """
-    if not hasattr(algorithm_module, "make_algorithms"):
-        raise ConfigError(
-            f"{algorithm_module.__file__}: nothing to learn with; define make_algorithms here, "
-            "or make_model in model.py"
-        )
-    return algorithm_module.make_algorithms

@@ -20,10 +20,7 @@ from relaax_like.config.algorithm_folder import SLOTS, load_folder_module
 from relaax_like.config.loader import add_spaces, require_spaces
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
-from relaax_like.core.roles import ParameterServerClient, Publisher
 from relaax_like.experience.magnitudes import EXPECTED, find_too_large
-from relaax_like.launch.agents import make_agent_host
-from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.episodes import EpisodeMeter
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
@@ -347,24 +344,3 @@ def _find_spaces(experiment: Experiment, purpose: str) -> tuple[Spaces, Spaces]:
         observations = SpaceValues(slots.observation_space, OBSERVATION)
         actions = SpaceValues(slots.action_space, ACTION)
     return observations.spaces, actions.spaces
-
-
-def make_local_agents(
-    experiment: Experiment,
-    slots: EnvironmentSlots,
-    make_client: Callable[[str], ParameterServerClient],
-    exploit: bool = False,
-    publisher: Publisher | None = None,
-    fixed: FrozenPolicy | None = None,
-    stop: threading.Event | None = None,
-) -> LocalAgents:
-    """Builds the experiment's agents for environments of this process.
-
-    Their name is always the same, and so are the seeds that are derived from it: two runs of one
-    seed act alike.
-
-    Raises:
-      ProtocolError: the algorithm cannot use the environments' spaces.
-    """
-    host = make_agent_host(experiment, make_client, "local", publisher=publisher, fixed=fixed)
-    return LocalAgents(slots, host, exploit, stop)

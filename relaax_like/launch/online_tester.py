@@ -17,9 +17,9 @@ from relaax_like.config.models import Experiment
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import TrainReturn
 from relaax_like.core.roles import Publisher
-from relaax_like.launch.agents import can_play_fixed
 from relaax_like.launch.evaluation import play_greedy
-from relaax_like.launch.local import make_local_agents, open_slots, validate_environment
+from relaax_like.launch.frozen_agents import can_play_fixed, make_frozen_host
+from relaax_like.launch.local import LocalAgents, open_slots, validate_environment
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.learn.hooks import LearnerHook
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -97,7 +97,8 @@ class OnlineTester:
                 "eval_freq: 0"
             )
 
-        agents = make_local_agents(self._experiment, slots, refuse, exploit=True, fixed=fixed)
+        host = make_frozen_host(self._experiment, refuse, fixed, "local")
+        agents = LocalAgents(slots, host, exploit=True)
         self._stack.callback(agents.close)
         return fixed, slots, agents
 

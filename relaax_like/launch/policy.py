@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.client.values import SpaceValues, make_space_values
+from relaax_like.client.user_spaces import make_space_values
+from relaax_like.client.values import SpaceValues
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import find_experiment

@@ -19,11 +19,11 @@ from relaax_like.core.records import ClientsReport
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch.agents import (
     LearnerLink,
-    has_plain_agents,
-    make_agent_host,
     make_beside_learner,
+    make_linked_host,
     make_remote_learners,
 )
+from relaax_like.launch.algorithm_code import has_plain_agents
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.process import (
     EXIT_ERROR,
@@ -148,7 +148,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
             host = _make_late_host(experiment, make_client, beside, link, shutdown)
         else:
             with shutdown.interrupting(), tracing.span(tracing.START):
-                host = make_agent_host(experiment, make_client, beside=beside)
+                host = make_linked_host(experiment, make_client, beside)
         server = make_rlx_server(settings, host, metrics, security, reporter)
 
         def announce() -> None:
@@ -251,7 +251,7 @@ def _make_late_host(
     def make_host(spaces: RunSpaces) -> AgentHost:
         complete, _ = add_spaces(experiment, *spaces)
         try:
-            return make_agent_host(complete, make_client, beside=beside)
+            return make_linked_host(complete, make_client, beside)
         except RelaaxError as error:  # no client can mend that
             logger.error("%s", error)
             shutdown.request(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)

@@ -7,7 +7,7 @@ from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.models import Experiment
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.roles import ParameterServerClient
-from relaax_like.launch.agents import make_agent_host
+from relaax_like.launch.frozen_agents import make_frozen_host
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshot_format import State
@@ -89,7 +89,7 @@ class SavedPolicy:
         self._server: ParameterServer | None = None
         values = self._state.manifest.unpack(self._state.values)
         fixed = FrozenPolicy(values, self.version, self.global_t)
-        self.host = make_agent_host(experiment, self._make_client, client_id, fixed=fixed)
+        self.host = make_frozen_host(experiment, self._make_client, fixed, client_id)
 
     def close(self) -> None:
         """Closes what the agents share. Can be called twice."""

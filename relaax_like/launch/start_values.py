@@ -12,12 +12,12 @@ import numpy as np
 from relaax_like.config.models import Experiment
 from relaax_like.core.manifest import Follow, Manifest, Variable, find_follows, make_manifest
 from relaax_like.launch.previous import load_previous
+from relaax_like.parameter_server.applier import RECIPE
 from relaax_like.parameter_server.initial_values import (
     compute_initial_values,
     load_variables,
     save_variables,
 )
-from relaax_like.parameter_server.parameter_server import RECIPE
 from relaax_like.parameter_server.push_journal import holds_records
 from relaax_like.parameter_server.snapshot_format import unpack_layout, unpack_optimizers
 from relaax_like.parameter_server.snapshots import read_newest_manifest

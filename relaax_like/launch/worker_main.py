@@ -18,6 +18,7 @@ from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch.agents import (
     make_agent_host,
     make_beside_learner,
+    make_linked_host,
     make_remote_learners,
 )
 from relaax_like.launch.local import LocalAgents, open_slots
@@ -96,7 +97,10 @@ def play(
                     link, name, _SERVER_WAIT_SEC, shutdown, sampling.get_sec
                 )
                 beside = make_beside_learner(experiment, learner, metrics)
-            host = make_agent_host(experiment, make_client, client_id=name, beside=beside)
+            if beside is None:
+                host = make_agent_host(experiment, make_client, name)
+            else:
+                host = make_linked_host(experiment, make_client, beside, name)
             # A worker that replaces a dead one plays other episodes.
             purpose = f"{name} from step {link.status().global_t}"
             slots = ends.enter_context(open_slots(experiment, purpose))

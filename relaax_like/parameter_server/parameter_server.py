@@ -5,11 +5,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
 
 import numpy as np
 
@@ -19,47 +18,38 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import (
     ClientsReport,
     Counts,
-    Episode,
     Lease,
-    Outcome,
     Publication,
     Push,
-    Received,
     Reply,
     Status,
     TrainReturn,
 )
 from relaax_like.core.roles import ParameterServerBackend, Publisher
+from relaax_like.parameter_server.applier import Applier
 from relaax_like.parameter_server.apply_queue import ApplyQueue, ClosedError, FullError
-from relaax_like.parameter_server.combining import Combiner, Plan
-from relaax_like.parameter_server.dedup_table import CachedReply, DedupTable
+from relaax_like.parameter_server.combining import Combiner
 from relaax_like.parameter_server.mirror import Mirror
 from relaax_like.parameter_server.optimizer_curves import OptimizerCurves
 from relaax_like.parameter_server.published_state import PublishedState
-from relaax_like.parameter_server.push_journal import JOURNAL_INDEX
 from relaax_like.parameter_server.push_log import PushLog
 from relaax_like.parameter_server.push_validation import (
     Refused,
-    is_empty,
     validate_client_id,
     validate_counts,
     validate_push,
 )
-from relaax_like.parameter_server.records import Position, Record
 from relaax_like.parameter_server.saver import Saver
 from relaax_like.parameter_server.served_clients import ServedClients
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, EpisodeMeans, Statistics
 from relaax_like.parameter_server.stop_condition import StopCondition, Target
-from relaax_like.parameter_server.store import PreparedVersion, Store
-from relaax_like.wire import failpoints, tracing
+from relaax_like.parameter_server.store import Store
+from relaax_like.wire import tracing
 from relaax_like.wire.errors import (
     ConfigError,
-    InvalidInputError,
-    LeasedError,
     ServerUnavailableError,
-    SnapshotError,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -71,10 +61,6 @@ _PLAIN_CLIENT = "plain"
 _FULL_POLL_SEC = 0.01
 # At the end: for the newest snapshot to be copied.
 _MIRROR_SEC = 60.0
-# Keys of a snapshot's statistics.
-_DEDUP, _PUBLISHED, _RECEIVED, RECIPE = "replies", "published", "received", "recipe"
-_BEST_EVALUATION = "best_evaluation"
-FINISHED = "training has finished"
 # Records whose replay takes a tenth of a second.
 _LONG_REPLAY = 1_000
 
@@ -153,40 +139,36 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._epoch = snapshots.epoch if snapshots else time.time_ns() // 1_000_000
         self._statistics = Statistics(target.episodes if target else DEFAULT_WINDOW, clock)
         self._served = ServedClients(clock)
-        self._curves = OptimizerCurves(metrics, clock)
-        self._dedup = DedupTable()  # written under _record_lock
         self._combiner = Combiner(combine or CombineConfig(), store.manifest, clock)
-        self._combiner.begin(store.values, {})
         self._stop_condition = StopCondition(max_global_step, target, target_score, max_episodes)
-
-        self._queue: ApplyQueue[Push | Publication | Counts, Reply] = ApplyQueue(
-            self._apply_all, queue_size
-        )
-        self._leased = False
         self._publications = None if snapshots is None else PublishedState(snapshots.directory)
+        self._applier = Applier(
+            store,
+            self._journal,
+            self._combiner,
+            self._statistics,
+            self._stop_condition,
+            OptimizerCurves(metrics, clock),
+            self._publications,
+            self._epoch,
+            recipe,
+            self._note_steps,
+        )
+        self._queue: ApplyQueue[Push | Publication | Counts, Reply] = ApplyQueue(
+            self._applier.apply_all, queue_size
+        )
         self._next_score: float | None = None  # used by the learner's thread
-        # Best mean return of an evaluation; written under _record_lock.
-        self._best_evaluation: float | None = None
         self._scores_returns = scores_returns
-        self._recipe = recipe
-        # Number of the newest publication, and what it contains; written under _record_lock.
-        self._published = 0
-        self._received: Mapping[str, Received] = {}
         self._close_lock = threading.Lock()
         self._closed = False
-        # Held while a record takes effect, so that store and statistics are read as one.
-        self._record_lock = threading.Lock()
-        self._records = 0  # that took effect since the start
-        self._first_version = store.version  # that this start began with
         self.stop_requested = threading.Event()
 
-        self._check_finished()
         self._saver: Saver | None = None
         if snapshots is not None:
             self._saver = Saver(
                 snapshots,
-                self._export,
-                lambda: self._records,
+                self._applier.export,
+                lambda: self._applier.records,
                 self._compute_score,
                 journal=self._journal,
                 mirror=mirror,
@@ -245,8 +227,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
           ServerUnavailableError: too many pushes wait, or the server closes; nothing took effect.
           TimeoutError: it had not been taken in time, and was withdrawn; nothing took effect.
         """
-        if self._leased and _moves_values(push):
-            self._refuse_leased()
+        if self._applier.is_leased:
+            self._applier.refuse_leased(push)
         try:
             with tracing.span("check push"):
                 gradient = validate_push(push, self.manifest, self.global_t)
@@ -278,23 +260,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     def lease(self) -> Lease:
         """Makes the caller the run's only learner; see `Publisher`."""
-        if not self._leased and self._saver is not None:
+        if not self._applier.is_leased and self._saver is not None:
             self._saver.save_replayed()
-        with self._record_lock:
-            self._leased = True
-            state = self._store.export_state()
-            return Lease(
-                number=self._published,
-                manifest=state.manifest,
-                values=state.values,
-                slots=state.slots,
-                slot_names=state.slot_names,
-                steps=state.steps,
-                version=state.version,
-                global_t=state.global_t,
-                finished=self.finished,
-                received=self._received,
-            )
+        return self._applier.lease()
 
     def publish(self, publication: Publication) -> Reply:
         """Applies a state published by the learner, atomically; see `Publisher`."""
@@ -303,7 +271,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         reply = self._submit_own(publication)
         if score is not None and reply.outcome == "applied" and self._saver is not None:
             self._saver.try_to_save(score)
-            self._note_evaluation(score)
+            self._applier.note_evaluation(score)
         return reply
 
     def count(self, counts: Counts) -> Reply:
@@ -337,13 +305,6 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 time.sleep(_FULL_POLL_SEC)
             except ClosedError:
                 raise ServerUnavailableError("the parameter server is closing") from None
-
-    def _refuse_leased(self) -> NoReturn:
-        self._statistics.count_refused("leased")
-        raise LeasedError(
-            "this run learns in the server (learner.placement: server); send experience "
-            "instead of gradients and statistics"
-        )
 
     def count_refused(self, reason: str) -> None:
         """Counts a push that was refused before it came to `push`."""
@@ -491,41 +452,15 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
         self._saver.save_judged(note)
         for score in scores:
-            self._note_evaluation(score)
-
-    def _note_evaluation(self, score: float) -> None:
-        """Takes note of the mean return of an evaluation whose snapshot is kept."""
-        with self._record_lock:
-            best = self._best_evaluation
-            self._best_evaluation = score if best is None else max(best, score)
-            self._records += 1  # the newest snapshot does not have it
-        self._stop_condition.check_score(self._best_evaluation)
+            self._applier.note_evaluation(score)
 
     def export_state(self) -> State:
         """Returns values and optimizers of this moment, immutable."""
-        with self._record_lock:
-            return self._store.export_state()
+        return self._applier.export_state()
 
-    def _export(self) -> tuple[State, int]:
-        """Returns the state of this moment and how many records it has, as `Saver` wants it."""
-        with self._record_lock:
-            state = self._store.export_state()
-            statistics = self._export_statistics()
-            if (index := self._journal.begin_snapshot()) is not None:
-                statistics[JOURNAL_INDEX] = index
-            held = self._combiner.pending.items()
-            pending = {groups: (one.total, one.count) for groups, one in held}
-            return replace(state, statistics=statistics, pending=pending), self._records
-
-    def _export_statistics(self) -> dict[str, Any]:
-        return {
-            **self._statistics.to_dict(),
-            _DEDUP: self._dedup.to_dict(),
-            _PUBLISHED: self._published,
-            _RECEIVED: {client_id: list(one) for client_id, one in self._received.items()},
-            RECIPE: self._recipe,
-            _BEST_EVALUATION: self._best_evaluation,
-        }
+    def _note_steps(self, global_t: int) -> None:
+        if self._saver is not None:
+            self._saver.note_steps(global_t)
 
     def _compute_score(self) -> float | None:
         """Returns by what the best snapshots are chosen: the mean return over a whole window."""
@@ -548,19 +483,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
         with self._saver.hold():
             state = self._snapshots.restore_latest(self.manifest)
             if state is not None:
-                self._import(state)
-            restored = self._import_published(state) or state is not None
-            self._stop_condition.check_score(self._best_evaluation)
-            start = None
-            if state is not None:
-                index = int(state.statistics.get(JOURNAL_INDEX, 0))
-                start = Position(index, self.version, self.global_t)
-            replayed = self._replay(self._journal.replay(start))
-            if dropped := self._combiner.drop_unsupported_pending():
-                _LOG.warning(
-                    "dropping %d held-back gradients, because combine.method is no longer avg",
-                    dropped,
-                )
+                self._applier.import_snapshot(state)
+                self._saver.note_restored(state)
+            restored = self._applier.import_published(state) or state is not None
+            replayed = self._applier.replay(state)
         if changes := self._store.describe_changed_optimizers():
             _LOG.info(
                 "optimizer settings have changed: %s; the new ones apply from version %d on",
@@ -575,53 +501,6 @@ class ParameterServer(ParameterServerBackend, Publisher):
         if replayed >= _LONG_REPLAY:
             self._saver.request()  # else one more crash would have all of it replayed again
         return restored
-
-    def _import_published(self, snapshot: State | None) -> bool:
-        """Resumes from what a learner has published since the newest snapshot, if it has."""
-        assert self._publications is not None
-        published = self._publications.read(self._store.export_state())
-        if published is None or (snapshot is not None and _age(published) <= _age(snapshot)):
-            return False
-        with self._record_lock:
-            self._take_up(published)
-            self._records += 1  # what the newest snapshot does not have
-            self._check_finished()
-        _LOG.info("restored publication %d, step %d", self._published, self.global_t)
-        return True
-
-    def _take_up(self, state: State) -> None:
-        self._store.import_state(state)
-        self._first_version = state.version
-        self._statistics.restore(state.statistics)
-        self._dedup.restore(state.statistics.get(_DEDUP, {}))
-        self._published = int(state.statistics.get(_PUBLISHED, 0))
-        self._best_evaluation = state.statistics.get(_BEST_EVALUATION)
-        self._received = _read_received(state.statistics.get(_RECEIVED, {}))
-
-    def _import(self, state: State) -> None:
-        assert self._saver is not None
-        with self._record_lock:
-            self._take_up(state)
-            self._combiner.begin(self._store.values, state.pending)
-            self._saver.note_restored(state)
-            self._check_finished()
-
-    def _replay(self, records: Iterable[Record]) -> int:
-        """Applies the journal's records again; returns how many there are."""
-        count = 0
-        for record in records:
-            push = record.push
-            plan = self._combiner.replan(record.outcome, record.takes_pending, push, record.reason)
-            prepared = self._prepare(plan, push, record)
-            # Checked when the records were read.
-            assert (prepared.version, prepared.global_t) == (record.version, record.global_t)
-            self._commit(prepared, push, plan)
-            count += 1
-            failpoints.hit("ps.in_replay")
-        self._first_version = self.version
-        if count:
-            _LOG.info("replayed %d pushes of the journal", count)
-        return count
 
     def close(self, save: bool = True) -> None:
         """Applies queued pushes, saves, and releases the folder lock. Idempotent.
@@ -645,7 +524,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             rest.callback(self._journal.close)
             rest.callback(self._save_last, save)
             self._queue.close()
-            self._record_metrics(now=True)
+            self._applier.record_curves(now=True)
 
     def _save_last(self, save: bool) -> None:
         saver = self._saver
@@ -665,203 +544,6 @@ class ParameterServer(ParameterServerBackend, Publisher):
     ) -> None:
         self.close()
 
-    # In the thread that has the turn.
-
-    def _apply_all(
-        self, pushes: Sequence[Push | Publication | Counts]
-    ) -> Sequence[Reply | Exception]:
-        """Applies pushes one after another; none is answered before all can be."""
-        replies: list[Reply | Exception] = []
-        with tracing.span("apply"):
-            for push in pushes:
-                try:
-                    if isinstance(push, Publication):
-                        replies.append(self._apply_publish(push))
-                    elif isinstance(push, Counts):
-                        replies.append(self._apply_counts(push))
-                    else:
-                        replies.append(self._apply(push))
-                except (ServerUnavailableError, InvalidInputError, LeasedError) as error:
-                    replies.append(error)  # said by the journal, to the learner, or since a lease
-                except Exception as error:  # out of memory, ...: this push only
-                    _LOG.exception("a push failed")
-                    replies.append(error)
-            try:
-                self._journal.settle()
-            except ServerUnavailableError as error:
-                return [error] * len(pushes)
-            self._record_metrics()
-        return replies
-
-    def _apply(self, push: Push) -> Reply:
-        if (late := self._dedup.find_lateness(push)) is not None:
-            self._statistics.count_refused("late")
-            return self._drop(late)
-        if (known := self._dedup.find(push)) is not None:
-            self._journal.require_sound()
-            return self._make_reply(known)
-        if self.finished:
-            return self._apply_finished(push)
-        if push.gradient is not None and self._is_lost(push):
-            self._statistics.count_refused("lost version")
-            return self._drop(
-                f"version {push.gradient_version} of epoch {push.gradient_epoch or 'unknown'} "
-                f"was lost in a restart, which continued from version {self._first_version}; "
-                "pull first",
-            )
-        if is_empty(push):  # somebody asks for values
-            return self._answer_nothing()
-        plan = self._combiner.plan(push)
-        if plan.outcome == "dropped":
-            self._statistics.count_refused("stale")
-        return self._apply_planned(push, plan)
-
-    def _apply_finished(self, push: Push) -> Reply:
-        """Counts the steps of a push that comes after the training's end; drops the rest of it."""
-        reason = "" if push.gradient is None else FINISHED
-        if not push.env_steps:
-            return self._drop(reason) if reason else self._answer_nothing()
-        steps = replace(push, gradient=None, statistics={}, groups=(), episodes=())
-        outcome: Outcome = "dropped" if reason else "nothing"
-        return self._apply_planned(steps, Plan(outcome=outcome, reason=reason))
-
-    def _apply_planned(self, push: Push, plan: Plan) -> Reply:
-        staleness = self._store.version - push.gradient_version
-        with self._record_lock:
-            if self._leased and _moves_values(push):  # while it waited
-                self._refuse_leased()
-            # The steps that can fail come first.
-            prepared = self._prepare(plan, push)
-            failpoints.hit("ps.before_journal")
-            with tracing.span("journal"):
-                self._journal.append(
-                    Record(
-                        replace(push, gradient=plan.gradient),
-                        prepared.learning_rates,
-                        prepared.version,
-                        prepared.global_t,
-                        plan.outcome,
-                        plan.takes_pending,
-                        plan.reason,
-                        prepared.optimizers,
-                    )
-                )
-            failpoints.hit("ps.after_journal_before_apply")
-            answered = self._commit(prepared, push, plan)
-        if push.gradient is not None:
-            self._curves.add_gradient(staleness)
-            self._statistics.add_gradient(push.client_id, staleness)
-        if self._saver is not None:
-            self._saver.note_steps(self._store.global_t)
-        failpoints.hit("ps.after_apply_before_reply")
-        return self._make_reply(answered)
-
-    def _apply_publish(self, publish: Publication) -> Reply:
-        if publish.number <= self._published:
-            return self._answer_nothing()
-        if self.finished:
-            counts = Counts(env_steps=publish.env_steps, received=publish.received)
-            return self._apply_counts(counts)
-        with self._record_lock:
-            prepared = self._store.prepare_publish(publish)
-            self._store.commit(prepared)
-            self._published = publish.number
-            self._note_counted(publish.env_steps, publish.episodes, publish.received)
-        self._curves.add_publish()
-        failpoints.hit("ps.after_publish")
-        if self._saver is not None:
-            self._saver.note_steps(self._store.global_t)
-        return self._make_reply(CachedReply("applied", prepared.version, prepared.global_t))
-
-    def _apply_counts(self, counts: Counts) -> Reply:
-        episodes = () if self.finished else counts.episodes  # the mean return ended the training
-        if counts.env_steps or episodes:
-            with self._record_lock:
-                self._store.commit(self._store.prepare(None, counts.env_steps))
-                self._note_counted(counts.env_steps, episodes, counts.received)
-        return self._answer_nothing()
-
-    def _note_counted(
-        self, env_steps: int, episodes: Sequence[Episode], received: Mapping[str, Received]
-    ) -> None:
-        """Counts what the learner in this process has accepted; under the record lock."""
-        self._received = received
-        self._statistics.add(env_steps, episodes)
-        self._records += 1
-        self._check_finished()
-        if self._publications is not None:
-            state = self._store.export_state()
-            self._publications.write(replace(state, statistics=self._export_statistics()))
-
-    def _prepare(self, plan: Plan, push: Push, record: Record | None = None) -> PreparedVersion:
-        """Computes what a push leads to; with what its record says, where it is replayed."""
-        return self._store.prepare(
-            plan.effective,
-            push.env_steps,
-            push.statistics,
-            () if plan.effective is None else push.groups,
-            None if record is None else record.learning_rates,
-            None if record is None else record.optimizers,
-        )
-
-    def _commit(self, prepared: PreparedVersion, push: Push, plan: Plan) -> CachedReply:
-        """Applies a push; returns what it is answered with, now and when it is sent again."""
-        self._store.commit(prepared)
-        self._combiner.note(plan, push.groups, self._store.values)
-        self._statistics.add(push.env_steps, push.episodes)
-        answered = CachedReply(plan.outcome, prepared.version, prepared.global_t, plan.reason)
-        self._dedup.note(push, answered)
-        self._records += 1
-        self._check_finished()
-        return answered
-
-    def _is_lost(self, push: Push) -> bool:
-        """Returns whether the gradient belongs to values that a restart has taken back."""
-        if push.gradient_epoch not in (0, self._epoch):
-            return push.gradient_version > self._first_version
-        return push.gradient_version > self._store.version
-
-    def _drop(self, reason: str) -> Reply:
-        return self._make_reply(CachedReply("dropped", self.version, self.global_t, reason))
-
-    def _answer_nothing(self) -> Reply:
-        return self._make_reply(CachedReply("nothing", self.version, self.global_t))
-
-    def _make_reply(self, answered: CachedReply) -> Reply:
-        return Reply(
-            outcome=answered.outcome,
-            reason=answered.reason,
-            durability=self._journal.durability,
-            version=answered.version,
-            global_t=answered.global_t,
-            epoch=self._epoch,
-            finished=self.finished,
-        )
-
-    def _check_finished(self) -> None:
-        self._stop_condition.check(self.global_t, self._statistics)
-
-    def _record_metrics(self, now: bool = False) -> None:
-        counts = vars(self._combiner.counts)
-        self._curves.record(self.global_t, self._store.compute_learning_rates, counts, now)
-
-
-def _read_received(data: Mapping[str, Any]) -> dict[str, Received]:
-    """Reads what a snapshot, or a publication, contains of clients' experience.
-
-    Raises:
-      SnapshotError: it is something else.
-    """
-    try:
-        return {str(name): Received(*map(int, one)) for name, one in data.items()}
-    except (TypeError, ValueError, AttributeError) as error:
-        raise SnapshotError(f"its list of received experience cannot be read: {error}") from None
-
-
-def _age(state: State) -> tuple[int, int]:
-    """Returns what grows from state to state: steps can be counted without a new version."""
-    return state.version, state.global_t
-
 
 def _get_resident_bytes() -> int:
     """Returns the memory of this process, or 0 where the system does not tell."""
@@ -870,10 +552,6 @@ def _get_resident_bytes() -> int:
     except (OSError, ValueError, IndexError):
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _moves_values(push: Push) -> bool:
-    return push.gradient is not None or bool(push.statistics)
 
 
 def _validate_numbers(

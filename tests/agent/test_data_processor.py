@@ -105,7 +105,7 @@ def test_reports_that_wait_together_are_told_in_one_call():
         processor.start()
         assert done.wait(30)
         assert (server.version, server.global_t, server.status().episodes) == (1, 20, 5)
-        assert server._records == 2  # the reports, and the gradient
+        assert server._applier.records == 2  # the reports, and the gradient
         processor.stop()
 
 

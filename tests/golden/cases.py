@@ -278,7 +278,7 @@ def _add_memory(experiment: Experiment, rollout: Rollout) -> Rollout:
     """Gives the slots some memory, where the model has one."""
     import dataclasses
 
-    from relaax_like.launch.learners import load_model_module, make_model
+    from relaax_like.launch.algorithm_code import load_model_module, make_model
 
     if load_model_module(experiment) is None:
         return rollout
@@ -305,7 +305,7 @@ def _read_state(server: ParameterServer, folder: Path, prefix: str) -> Result:
 
 def _compute_gradients(experiment: Experiment, rollout: Rollout) -> Result:
     """Returns costs and gradients of one batch at the initial values; {} for plain agents."""
-    from relaax_like.launch.learners import load_model_module, make_model
+    from relaax_like.launch.algorithm_code import load_model_module, make_model
 
     if load_model_module(experiment) is None:
         return {}

@@ -15,7 +15,8 @@ from relaax_like.client.interactor import Interactor
 from relaax_like.config.loader import load_experiment
 from relaax_like.experience.rollout import Rollout
 from relaax_like.experience.trajectory_files import find_trajectories, read_trajectories
-from relaax_like.launch.local import make_local_agents, open_slots
+from relaax_like.launch.agents import make_serial_host
+from relaax_like.launch.local import LocalAgents, open_slots
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import read_latest
 
@@ -46,7 +47,8 @@ def test_an_interactor_takes_an_agent_and_hands_its_experience_to_the_learner(
     )
     experiment = load_experiment(file)
     with make_server(experiment) as server, open_slots(experiment, "train") as slots:
-        agents = make_local_agents(experiment, slots, lambda name: None, publisher=server)  # type: ignore[arg-type,return-value]
+        host = make_serial_host(experiment, lambda name: None, server, "local")  # type: ignore[arg-type,return-value]
+        agents = LocalAgents(slots, host)
         summary = Interactor(slots, agents, max_steps=48).run()
         agents.close()
         assert server.global_t == 48

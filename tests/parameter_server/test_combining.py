@@ -282,7 +282,7 @@ def get_state(server):
         state.global_t,
         state.values.tobytes(),
         state.slots["default"].tobytes(),
-        server._dedup.to_dict(),
+        server._applier._dedup.to_dict(),
         {
             groups: (one.total.tolist(), one.count)
             for groups, one in server._combiner.pending.items()

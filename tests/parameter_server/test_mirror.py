@@ -330,7 +330,8 @@ def test_refusing_mirror_is_told_once_and_gets_the_newest_when_it_is_back(
         wait_newest(mirror, 3)
         wait_until(lambda: mirror.status.error == "", "no more failure")
         mirror.close(60)
-    assert Store(s3_url).versions() in ([3], [2, 3])  # 2 might have been the one being tried
+    # One of the others might have been the one being tried when the line was mended.
+    assert Store(s3_url).versions() in ([3], [1, 3], [2, 3])
     told = messages(caplog)
     assert len(told) == 2
     assert "could not be copied" in told[0]

@@ -19,6 +19,7 @@ from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import Counts, Episode, Publication, Push, Received, Reply
+from relaax_like.parameter_server.applier import Applier
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.published_state import NAMES
 from relaax_like.parameter_server.push_journal import PushJournal
@@ -212,14 +213,14 @@ def test_a_publish_can_reach_the_target() -> None:
 def test_a_publish_waits_while_too_many_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
     entered, release = threading.Event(), threading.Event()
     with make_server(queue_size=1) as server:
-        real = ParameterServer._apply
+        real = Applier._apply
 
-        def apply(self: ParameterServer, push: Push) -> Reply:
+        def apply(self: Applier, push: Push) -> Reply:
             entered.set()
             assert release.wait(20)
             return real(self, push)
 
-        monkeypatch.setattr(ParameterServer, "_apply", apply)
+        monkeypatch.setattr(Applier, "_apply", apply)
         first = Caller(lambda: server.push(Push(client_id="a", env_steps=1)))
         assert entered.wait(20)
         second = Caller(lambda: server.push(Push(client_id="b", env_steps=1)))
@@ -274,14 +275,14 @@ def test_a_gradient_that_was_waiting_when_the_lease_came_is_refused(
 ) -> None:
     with make_server() as server:
         waits, goes_on = threading.Event(), threading.Event()
-        real = ParameterServer._apply
+        real = Applier._apply
 
-        def apply(self: ParameterServer, push: Push) -> Reply:
+        def apply(self: Applier, push: Push) -> Reply:
             waits.set()
             assert goes_on.wait(20)
             return real(self, push)
 
-        monkeypatch.setattr(ParameterServer, "_apply", apply)
+        monkeypatch.setattr(Applier, "_apply", apply)
         caller = Caller(lambda: server.push(make_push(server)))
         assert waits.wait(20)
         lease = server.lease()
@@ -352,7 +353,7 @@ def test_a_table_of_received_experience_that_cannot_be_read_is_named(
     tmp_path: Path, table: Any
 ) -> None:
     server = make_server(tmp_path)
-    server._export_statistics = lambda: {"received": table}  # type: ignore[method-assign]
+    server._applier._export_statistics = lambda: {"received": table}  # type: ignore[method-assign]
     server.lease()
     server.publish(make_publish(1))
     server.close()

@@ -221,9 +221,9 @@ def test_records_that_do_not_follow_each_other_are_refused(tmp_path):
     for sequence in range(1, 4):
         server.push(make_push(sequence))
     # As if the snapshot were of a state that the journal knows nothing of.
-    server._journal, journal = PushLog(), server._journal
+    server._applier._push_log, journal = PushLog(), server._applier._push_log
     server.push(make_push(4))
-    server._journal = journal
+    server._applier._push_log = journal
     server.push(make_push(5))
     left = crash(server, tmp_path / "run", tmp_path)
     with pytest.raises(
@@ -343,7 +343,7 @@ def test_a_close_that_cannot_sync_says_so_and_has_closed(tmp_path, monkeypatch):
 def test_what_was_promised_before_the_journal_was_given_up_is_synced(tmp_path):
     server = open_server(tmp_path / "run", strict=True, max_bytes_per_sec=100.0)
     push = make_push(1)
-    replies = server._apply_all([push, *(make_push(number) for number in range(2, 9))])
+    replies = server._applier.apply_all([push, *(make_push(number) for number in range(2, 9))])
     assert replies[0].durability == "journal"
     assert replies[-1].durability == "snapshot"
     assert server._journal.unsynced_records == 0

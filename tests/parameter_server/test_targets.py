@@ -197,7 +197,7 @@ def push(server, sequence):
 
 
 def read(server):
-    state, _ = server._export()
+    state, _ = server._applier.export()
     return {
         "values": state.values,
         "slots": dict(state.slots),

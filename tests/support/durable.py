@@ -94,5 +94,5 @@ def get_state(server: ParameterServer) -> tuple[Any, ...]:
         *(slots.tobytes() for slots in state.slots.values()),
         dict(state.steps),
         {k: v for k, v in server._statistics.to_dict().items() if k != "refused"},
-        server._dedup.to_dict(),
+        server._applier._dedup.to_dict(),
     )

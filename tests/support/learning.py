@@ -24,7 +24,7 @@ from relaax_like.core.records import Experience, Lease
 from relaax_like.core.roles import ExperienceSink
 from relaax_like.experience.collector import Collector, TrainingData
 from relaax_like.experience.rollout import Rollout
-from relaax_like.launch.learners import load_model_module
+from relaax_like.launch.algorithm_code import load_model_module
 from relaax_like.learn.base_learner import BaseLearner
 from relaax_like.learn.collected import Collected
 from relaax_like.learn.experience_service import ExperienceService

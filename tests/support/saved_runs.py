@@ -14,8 +14,9 @@ from relaax_like.client.values import SpaceValues
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.core.manifest import STATISTIC, Variable, make_manifest
+from relaax_like.launch.frozen_agents import make_frozen_host
 from relaax_like.launch.initial_values_main import make_initial_values
-from relaax_like.launch.local import make_local_agents
+from relaax_like.launch.local import LocalAgents
 from relaax_like.launch.saved_policy import open_server, read_snapshot
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.parameter_server.snapshots import Snapshots
@@ -116,13 +117,11 @@ def play_greedily(
     )
     state = read_snapshot(experiment)
     with open_server(experiment, state) as server:
-        agents = make_local_agents(
-            experiment,
-            slots,
-            lambda name: InProcessClient(server, name),
-            exploit=True,
-            fixed=FrozenPolicy(server.get_values(), server.version),
+        fixed = FrozenPolicy(server.get_values(), server.version)
+        host = make_frozen_host(
+            experiment, lambda name: InProcessClient(server, name), fixed, "local"
         )
+        agents = LocalAgents(slots, host, exploit=True)
         try:
             return play(agents.step, observations, ends)
         finally:

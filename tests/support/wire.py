@@ -20,12 +20,14 @@ import grpc
 import numpy as np
 
 from relaax_like.algorithm.model import get_variables
+from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.manifest import Variable
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.launch.agents import make_agent_host
-from relaax_like.launch.learners import make_model
+from relaax_like.launch.algorithm_code import make_model
+from relaax_like.launch.frozen_agents import make_frozen_host
 from relaax_like.launch.rlx_server import make_rlx_server
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.metrics.recorder import TensorBoardRecorder
@@ -114,9 +116,8 @@ def serve(name: str, folder: Path) -> Iterator[int]:
             host = make_agent_host(experiment, lambda client: InProcessClient(server, client))
         else:
             values = [stored[v.name] for v in get_variables(make_model(experiment))]
-            host = make_agent_host(
-                experiment, _refuse_to_learn, fixed=FrozenPolicy(values, _VERSION)
-            )
+            fixed = FrozenPolicy(values, _VERSION)
+            host = make_frozen_host(experiment, _refuse_to_learn, fixed, make_client_id("rlx"))
         stack.callback(host.close)
         rlx = make_rlx_server(experiment.rlx_server, host, NullMetrics(), security)
         yield stack.enter_context(ServerThread(rlx, "127.0.0.1", 0)).port

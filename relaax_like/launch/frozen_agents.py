@@ -1,0 +1,111 @@
+"""Hosts of agents that act by given values and learn nothing."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from relaax_like.agent.data_processor import ComputationDataProcessor
+from relaax_like.algorithm.model import get_variables
+from relaax_like.config.algorithm_folder import load_algorithm_module
+from relaax_like.config.models import Experiment
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.prediction import TASK
+from relaax_like.core.roles import ParameterServerClient
+from relaax_like.launch.algorithm_code import (
+    get_make_algorithms,
+    has_plain_agents,
+    is_batch_native,
+    load_agent_class,
+    load_model_module,
+    locate_errors,
+    make_actors,
+)
+from relaax_like.launch.process import without_native_stderr
+from relaax_like.learn.frozen_policy import FrozenPolicy
+from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
+from relaax_like.wire.errors import SnapshotError
+
+
+def make_frozen_host(
+    experiment: Experiment,
+    make_client: Callable[[str], ParameterServerClient],
+    fixed: FrozenPolicy,
+    client_id: str,
+) -> AgentHost:
+    """Makes the host of agents that act by fixed values.
+
+    Args:
+      experiment: names the algorithm's folder.
+      make_client: opens a view of a parameter server with these values from a client id: for plain
+        agents, which read them by themselves, and for those with several tasks.
+      fixed: the values that batch-native agents with one task act by, whenever it changes.
+      client_id: of the agents; the seed of what they draw depends on it.
+
+    Raises:
+      ConfigError: the algorithm folder cannot be loaded.
+      SnapshotError: the values are of another model.
+    """
+    agent_class = load_agent_class(experiment)
+    if not is_batch_native(agent_class):
+        return PlainHost(experiment.algorithm, agent_class, make_client)
+    actors = make_actors(experiment, client_id, agent_class)
+    if load_model_module(experiment) is not None:
+        validate_values(experiment, actors[TASK].model, fixed.values)
+        policies = {TASK: fixed}
+    else:
+        policies = _freeze_tasks(experiment, make_client, client_id)
+    processors = {
+        task: ComputationDataProcessor(actor, policies[task], NullMetrics(), client_id)
+        for task, actor in actors.items()
+    }
+    return BatchHost(experiment.algorithm, lambda: processors, agent_class)
+
+
+def can_play_fixed(experiment: Experiment) -> bool:
+    """Returns whether the algorithm's agents act by a `FrozenPolicy` alone."""
+    return not has_plain_agents(experiment) and load_model_module(experiment) is not None
+
+
+def validate_values(experiment: Experiment, model: Any, values: Sequence[np.ndarray]) -> None:
+    """Checks that a snapshot's values match the model that will act with them.
+
+    Raises:
+      SnapshotError: they are of another model.
+    """
+    wanted = [(variable.name, variable.value.shape) for variable in get_variables(model)]
+    found = [value.shape for value in values]
+    what = f"{len(found)} variables, but the model has {len(wanted)}"
+    if len(found) == len(wanted):
+        pairs = zip(wanted, found, strict=True)
+        what = next(
+            (
+                f"shape {list(shape)} for variable {name}, but the model has {list(own)}"
+                for (name, own), shape in pairs
+                if own != shape
+            ),
+            "",
+        )
+    if what:
+        raise SnapshotError(
+            f"{experiment.parameter_server.checkpoint_dir}: the snapshot has {what}; use the "
+            "settings and the algorithm's code of its run"
+        )
+
+
+def _freeze_tasks(
+    experiment: Experiment, make_client: Callable[[str], ParameterServerClient], client_id: str
+) -> dict[str, FrozenPolicy]:
+    """Returns the present values of each task's variables; tasks can share some."""
+    with without_native_stderr():
+        from relaax_like.learn.tasks import Tasks
+
+        module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
+    make_algorithms = get_make_algorithms(module)
+    with locate_errors(experiment.algorithm_folder):
+        tasks = Tasks(make_algorithms(experiment.algorithm, experiment.algorithm.seed))
+    policies = {}
+    for task in tasks.algorithms:
+        with tasks.make_client(task, make_client(f"{client_id}-{task}")) as client:
+            policies[task] = FrozenPolicy(client.get_values(), client.version, client.global_t)
+    return policies

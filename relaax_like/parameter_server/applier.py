@@ -1,0 +1,433 @@
+"""The applier: what pushes, publications and counts do to a run, one after another."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from relaax_like.core.records import (
+    Counts,
+    Episode,
+    Lease,
+    Outcome,
+    Publication,
+    Push,
+    Received,
+    Reply,
+)
+from relaax_like.parameter_server.combining import Combiner, Plan
+from relaax_like.parameter_server.dedup_table import CachedReply, DedupTable
+from relaax_like.parameter_server.optimizer_curves import OptimizerCurves
+from relaax_like.parameter_server.published_state import PublishedState
+from relaax_like.parameter_server.push_journal import JOURNAL_INDEX
+from relaax_like.parameter_server.push_log import PushLog
+from relaax_like.parameter_server.push_validation import is_empty
+from relaax_like.parameter_server.records import Position, Record
+from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.parameter_server.statistics import Statistics
+from relaax_like.parameter_server.stop_condition import StopCondition
+from relaax_like.parameter_server.store import PreparedVersion, Store
+from relaax_like.wire import failpoints, tracing
+from relaax_like.wire.errors import (
+    InvalidInputError,
+    LeasedError,
+    ServerUnavailableError,
+    SnapshotError,
+)
+
+_LOG = logging.getLogger(__name__)
+# Keys of a snapshot's statistics.
+_DEDUP, _PUBLISHED, _RECEIVED, RECIPE = "replies", "published", "received", "recipe"
+_BEST_EVALUATION = "best_evaluation"
+_FINISHED = "training has finished"
+
+
+class Applier:
+    """The state of a run, and what changes it.
+
+    Only the thread whose turn it is calls `apply_all`; everything else can be called by any thread.
+    A change holds the record lock until store, statistics and the table of replies have all taken
+    it, so that a snapshot has all of it or nothing.
+
+    Args:
+      store: values and optimizers.
+      push_log: where pushes go before they take effect.
+      combiner: what happens to gradients that come together.
+      statistics: of episodes, clients and refusals.
+      stop_condition: what ends the training.
+      curves: of the optimizers.
+      publications: where the newest publication is kept; None: nowhere.
+      epoch: of this start of the server.
+      recipe: what the initial values were made from; noted in snapshots, under `RECIPE`.
+      note_steps: called with `global_t` after each change.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        push_log: PushLog,
+        combiner: Combiner,
+        statistics: Statistics,
+        stop_condition: StopCondition,
+        curves: OptimizerCurves,
+        publications: PublishedState | None,
+        epoch: int,
+        recipe: str,
+        note_steps: Callable[[int], None],
+    ):
+        self._store = store
+        self._push_log = push_log
+        self._combiner = combiner
+        self._statistics = statistics
+        self._stop_condition = stop_condition
+        self._curves = curves
+        self._publications = publications
+        self._epoch = epoch
+        self._recipe = recipe
+        self._note_steps = note_steps
+        # Held while a record takes effect. It guards all that follows.
+        self._record_lock = threading.Lock()
+        self._dedup = DedupTable()
+        self._records = 0
+        self._first_version = store.version  # that this start began with
+        self._leased = False
+        self._published = 0  # number of the newest publication
+        self._received: Mapping[str, Received] = {}  # what it contains
+        self._best_evaluation: float | None = None
+        combiner.begin(store.values, {})
+        self._check_finished()
+
+    @property
+    def records(self) -> int:
+        """Changes that took effect since the start."""
+        return self._records
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether a learner in this process holds the lease."""
+        return self._leased
+
+    def lease(self) -> Lease:
+        """Makes the caller the run's only learner; see `Publisher`."""
+        with self._record_lock:
+            self._leased = True
+            state = self._store.export_state()
+            return Lease(
+                number=self._published,
+                manifest=state.manifest,
+                values=state.values,
+                slots=state.slots,
+                slot_names=state.slot_names,
+                steps=state.steps,
+                version=state.version,
+                global_t=state.global_t,
+                finished=self._stop_condition.reason,
+                received=self._received,
+            )
+
+    def apply_all(
+        self, pushes: Sequence[Push | Publication | Counts]
+    ) -> Sequence[Reply | Exception]:
+        """Applies pushes one after another; none is answered before all can be."""
+        replies: list[Reply | Exception] = []
+        with tracing.span("apply"):
+            for push in pushes:
+                try:
+                    if isinstance(push, Publication):
+                        replies.append(self._apply_publish(push))
+                    elif isinstance(push, Counts):
+                        replies.append(self._apply_counts(push))
+                    else:
+                        replies.append(self._apply(push))
+                except (ServerUnavailableError, InvalidInputError, LeasedError) as error:
+                    replies.append(error)  # said by the journal, to the learner, or since a lease
+                except Exception as error:  # out of memory, ...: this push only
+                    _LOG.exception("a push failed")
+                    replies.append(error)
+            try:
+                self._push_log.settle()
+            except ServerUnavailableError as error:
+                return [error] * len(pushes)
+            self.record_curves()
+        return replies
+
+    def _apply(self, push: Push) -> Reply:
+        if (late := self._dedup.find_lateness(push)) is not None:
+            self._statistics.count_refused("late")
+            return self._drop(late)
+        if (known := self._dedup.find(push)) is not None:
+            self._push_log.require_sound()
+            return self._make_reply(known)
+        if self._stop_condition.reason:
+            return self._apply_finished(push)
+        if push.gradient is not None and self._is_lost(push):
+            self._statistics.count_refused("lost version")
+            return self._drop(
+                f"version {push.gradient_version} of epoch {push.gradient_epoch or 'unknown'} "
+                f"was lost in a restart, which continued from version {self._first_version}; "
+                "pull first",
+            )
+        if is_empty(push):  # somebody asks for values
+            return self._answer_nothing()
+        plan = self._combiner.plan(push)
+        if plan.outcome == "dropped":
+            self._statistics.count_refused("stale")
+        return self._apply_planned(push, plan)
+
+    def _apply_finished(self, push: Push) -> Reply:
+        """Counts the steps of a push that comes after the training's end; drops the rest of it."""
+        reason = "" if push.gradient is None else _FINISHED
+        if not push.env_steps:
+            return self._drop(reason) if reason else self._answer_nothing()
+        steps = replace(push, gradient=None, statistics={}, groups=(), episodes=())
+        outcome: Outcome = "dropped" if reason else "nothing"
+        return self._apply_planned(steps, Plan(outcome=outcome, reason=reason))
+
+    def _apply_planned(self, push: Push, plan: Plan) -> Reply:
+        staleness = self._store.version - push.gradient_version
+        with self._record_lock:
+            if self._leased:  # while it waited
+                self.refuse_leased(push)
+            # The steps that can fail come first.
+            prepared = self._prepare(plan, push)
+            failpoints.hit("ps.before_journal")
+            with tracing.span("journal"):
+                self._push_log.append(
+                    Record(
+                        replace(push, gradient=plan.gradient),
+                        prepared.learning_rates,
+                        prepared.version,
+                        prepared.global_t,
+                        plan.outcome,
+                        plan.takes_pending,
+                        plan.reason,
+                        prepared.optimizers,
+                    )
+                )
+            failpoints.hit("ps.after_journal_before_apply")
+            answered = self._commit(prepared, push, plan)
+        if push.gradient is not None:
+            self._curves.add_gradient(staleness)
+            self._statistics.add_gradient(push.client_id, staleness)
+        self._note_steps(self._store.global_t)
+        failpoints.hit("ps.after_apply_before_reply")
+        return self._make_reply(answered)
+
+    def _apply_publish(self, publish: Publication) -> Reply:
+        if publish.number <= self._published:
+            return self._answer_nothing()
+        if self._stop_condition.reason:
+            counts = Counts(env_steps=publish.env_steps, received=publish.received)
+            return self._apply_counts(counts)
+        with self._record_lock:
+            prepared = self._store.prepare_publish(publish)
+            self._store.commit(prepared)
+            self._published = publish.number
+            self._note_counted(publish.env_steps, publish.episodes, publish.received)
+        self._curves.add_publish()
+        failpoints.hit("ps.after_publish")
+        self._note_steps(self._store.global_t)
+        return self._make_reply(CachedReply("applied", prepared.version, prepared.global_t))
+
+    def _apply_counts(self, counts: Counts) -> Reply:
+        # The mean return is what ended the training.
+        episodes = () if self._stop_condition.reason else counts.episodes
+        if counts.env_steps or episodes:
+            with self._record_lock:
+                self._store.commit(self._store.prepare(None, counts.env_steps))
+                self._note_counted(counts.env_steps, episodes, counts.received)
+        return self._answer_nothing()
+
+    def _note_counted(
+        self, env_steps: int, episodes: Sequence[Episode], received: Mapping[str, Received]
+    ) -> None:
+        """Counts what the learner in this process has accepted; under the record lock."""
+        self._received = received
+        self._statistics.add(env_steps, episodes)
+        self._records += 1
+        self._check_finished()
+        if self._publications is not None:
+            state = self._store.export_state()
+            self._publications.write(replace(state, statistics=self._export_statistics()))
+
+    def _prepare(self, plan: Plan, push: Push, record: Record | None = None) -> PreparedVersion:
+        """Computes what a push leads to; with what its record says, where it is replayed."""
+        return self._store.prepare(
+            plan.effective,
+            push.env_steps,
+            push.statistics,
+            () if plan.effective is None else push.groups,
+            None if record is None else record.learning_rates,
+            None if record is None else record.optimizers,
+        )
+
+    def _commit(self, prepared: PreparedVersion, push: Push, plan: Plan) -> CachedReply:
+        """Applies a push; returns what it is answered with, now and when it is sent again."""
+        self._store.commit(prepared)
+        self._combiner.note(plan, push.groups, self._store.values)
+        self._statistics.add(push.env_steps, push.episodes)
+        answered = CachedReply(plan.outcome, prepared.version, prepared.global_t, plan.reason)
+        self._dedup.note(push, answered)
+        self._records += 1
+        self._check_finished()
+        return answered
+
+    def _is_lost(self, push: Push) -> bool:
+        """Returns whether the gradient belongs to values that a restart has taken back."""
+        if push.gradient_epoch not in (0, self._epoch):
+            return push.gradient_version > self._first_version
+        return push.gradient_version > self._store.version
+
+    def _drop(self, reason: str) -> Reply:
+        return self._make_reply(
+            CachedReply("dropped", self._store.version, self._store.global_t, reason)
+        )
+
+    def _answer_nothing(self) -> Reply:
+        return self._make_reply(CachedReply("nothing", self._store.version, self._store.global_t))
+
+    def _make_reply(self, answered: CachedReply) -> Reply:
+        return Reply(
+            outcome=answered.outcome,
+            reason=answered.reason,
+            durability=self._push_log.durability,
+            version=answered.version,
+            global_t=answered.global_t,
+            epoch=self._epoch,
+            finished=self._stop_condition.reason,
+        )
+
+    def _check_finished(self) -> None:
+        self._stop_condition.check(self._store.global_t, self._statistics)
+
+    def record_curves(self, now: bool = False) -> None:
+        """Records a point of each curve, if it is time; called when nothing is applied."""
+        counts = vars(self._combiner.counts)
+        self._curves.record(self._store.global_t, self._store.compute_learning_rates, counts, now)
+
+    def import_published(self, snapshot: State | None) -> bool:
+        """Resumes from what a learner has published since the newest snapshot, if it has."""
+        if self._publications is None:
+            return False
+        published = self._publications.read(self._store.export_state())
+        if published is None or (snapshot is not None and _age(published) <= _age(snapshot)):
+            return False
+        with self._record_lock:
+            self._take_up(published)
+            self._records += 1  # what the newest snapshot does not have
+            self._check_finished()
+            self._stop_condition.check_score(self._best_evaluation)
+        _LOG.info("restored publication %d, step %d", self._published, self._store.global_t)
+        return True
+
+    def _take_up(self, state: State) -> None:
+        self._store.import_state(state)
+        self._first_version = state.version
+        self._statistics.restore(state.statistics)
+        self._dedup.restore(state.statistics.get(_DEDUP, {}))
+        self._published = int(state.statistics.get(_PUBLISHED, 0))
+        self._best_evaluation = state.statistics.get(_BEST_EVALUATION)
+        self._received = _read_received(state.statistics.get(_RECEIVED, {}))
+
+    def import_snapshot(self, state: State) -> None:
+        """Resumes from a snapshot."""
+        with self._record_lock:
+            self._take_up(state)
+            self._combiner.begin(self._store.values, state.pending)
+            self._check_finished()
+            self._stop_condition.check_score(self._best_evaluation)
+
+    def replay(self, snapshot: State | None) -> int:
+        """Applies again what the journal has since a snapshot; returns how many records.
+
+        Raises:
+          JournalError: records are damaged or missing; the server must not serve.
+        """
+        start = None
+        if snapshot is not None:
+            index = int(snapshot.statistics.get(JOURNAL_INDEX, 0))
+            start = Position(index, self._store.version, self._store.global_t)
+        count = 0
+        for record in self._push_log.replay(start):
+            push = record.push
+            plan = self._combiner.replan(record.outcome, record.takes_pending, push, record.reason)
+            prepared = self._prepare(plan, push, record)
+            # Checked when the records were read.
+            assert (prepared.version, prepared.global_t) == (record.version, record.global_t)
+            self._commit(prepared, push, plan)
+            count += 1
+            failpoints.hit("ps.in_replay")
+        self._first_version = self._store.version
+        if count:
+            _LOG.info("replayed %d pushes of the journal", count)
+        if dropped := self._combiner.drop_unsupported_pending():
+            _LOG.warning(
+                "dropping %d held-back gradients, because combine.method is no longer avg", dropped
+            )
+        return count
+
+    def export_state(self) -> State:
+        """Returns values and optimizers of this moment, immutable."""
+        with self._record_lock:
+            return self._store.export_state()
+
+    def note_evaluation(self, score: float) -> None:
+        """Takes note of the mean return of an evaluation whose snapshot is kept."""
+        with self._record_lock:
+            best = self._best_evaluation
+            self._best_evaluation = score if best is None else max(best, score)
+            self._records += 1  # the newest snapshot does not have it
+        self._stop_condition.check_score(self._best_evaluation)
+
+    def refuse_leased(self, push: Push) -> None:
+        """Refuses a push that would move the values of a run whose learner is in this process.
+
+        Raises:
+          LeasedError: it would.
+        """
+        if push.gradient is None and not push.statistics:
+            return
+        self._statistics.count_refused("leased")
+        raise LeasedError(
+            "this run learns in the server (learner.placement: server); send experience "
+            "instead of gradients and statistics"
+        )
+
+    def export(self) -> tuple[State, int]:
+        """Returns the state of this moment and how many records it has, as `Saver` wants it."""
+        with self._record_lock:
+            state = self._store.export_state()
+            statistics = self._export_statistics()
+            if (index := self._push_log.begin_snapshot()) is not None:
+                statistics[JOURNAL_INDEX] = index
+            held = self._combiner.pending.items()
+            pending = {groups: (one.total, one.count) for groups, one in held}
+            return replace(state, statistics=statistics, pending=pending), self._records
+
+    def _export_statistics(self) -> dict[str, Any]:
+        return {
+            **self._statistics.to_dict(),
+            _DEDUP: self._dedup.to_dict(),
+            _PUBLISHED: self._published,
+            _RECEIVED: {client_id: list(one) for client_id, one in self._received.items()},
+            RECIPE: self._recipe,
+            _BEST_EVALUATION: self._best_evaluation,
+        }
+
+
+def _read_received(data: Mapping[str, Any]) -> dict[str, Received]:
+    """Reads what a snapshot, or a publication, contains of clients' experience.
+
+    Raises:
+      SnapshotError: it is something else.
+    """
+    try:
+        return {str(name): Received(*map(int, one)) for name, one in data.items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise SnapshotError(f"its list of received experience cannot be read: {error}") from None
+
+
+def _age(state: State) -> tuple[int, int]:
+    """Returns what grows from state to state: steps can be counted without a new version."""
+    return state.version, state.global_t
