@@ -5,7 +5,7 @@ import sys
 # Extra of pyproject.toml -> modules that it brings.
 _MODULES = {
     "server": "grpc grpc_health honcho numba prometheus_client psutil pydantic yaml rich "
-    "tensorboard tensorflow typer uvloop",
+    "tensorboard tensorflow threadpoolctl typer uvloop",
     "envs": "ale_py gymnasium Box2D mujoco pygame",
     "mirror": "fsspec s3fs",
     "plot": "imageio imageio_ffmpeg matplotlib",

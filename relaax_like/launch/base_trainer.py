@@ -36,6 +36,7 @@ from relaax_like.launch.run_folder import (
 )
 from relaax_like.launch.version_copies import open_version_copies
 from relaax_like.nn.compiling import get_compile_seconds, use_compile_cache
+from relaax_like.nn.threads import limit_blas_threads
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire import tracing
 
@@ -93,6 +94,7 @@ class BaseTrainer(abc.ABC):
         experiment = self.experiment
         use_compile_cache(experiment.compile_cache)
         make_run_dir(experiment)
+        limit_blas_threads()
         with keeping_log(experiment.run_dir):
             return self._run(shutdown)
 

@@ -42,6 +42,7 @@ from relaax_like.launch.security import (
 from relaax_like.learn.child_learner import ChildLearner
 from relaax_like.learn.remote_learners import RemoteLearners
 from relaax_like.nn.compiling import use_compile_cache
+from relaax_like.nn.threads import limit_blas_threads
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.late_host import LateHost
@@ -181,6 +182,7 @@ def serve_until_stopped(
       shutdown: ends it.
       announce: called in a thread of its own once clients can connect.
     """
+    limit_blas_threads()
     loop = new_event_loop()
     try:
         loop.run_until_complete(_serve(server, settings, shutdown, announce))

@@ -32,6 +32,7 @@ from relaax_like.launch.process import (
 )
 from relaax_like.launch.security import make_client_security
 from relaax_like.nn.compiling import use_compile_cache
+from relaax_like.nn.threads import limit_blas_threads
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, InvalidInputError, ProtocolError
 from relaax_like.wire.reports import Event, Reporter
@@ -53,6 +54,7 @@ def main() -> int:
     name = f"worker-{number}"
     start_tracing(name, experiment, wanted=False)
     use_compile_cache(experiment.compile_cache)
+    limit_blas_threads()
     # On this machine, in the clear.
     security = ClientSecurity(token_file=make_client_security(experiment).token_file)
     with BridgeControl().connect(address, security) as link:

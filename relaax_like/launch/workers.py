@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -24,8 +23,6 @@ from relaax_like.wire.security import ServerSecurity
 logger = logging.getLogger(__name__)
 
 _WORKER = "relaax_like.launch.worker_main"
-# A worker computes a row or a few at a time: threads would only be in the others' way.
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _POLL_SEC = 0.05
 # After the end of the training, for the last steps of the environments.
 _LAST_STEPS_SEC = 5.0
@@ -88,7 +85,7 @@ def train_with_workers(
 
 def _make_topology(experiment: Experiment, address: str) -> Topology:
     config = str(experiment.run_dir / CONFIG_NAME)
-    env = {name: value for name, value in _ONE_THREAD.items() if name not in os.environ}
+    env = {}
     if tracing.active is not None:
         env[tracing.ENVIRONMENT_VARIABLE] = str(tracing.active.path.parent)
     nodes = [

@@ -1,10 +1,14 @@
-"""How many threads TensorFlow can use for one call, in this process."""
+"""How many threads TensorFlow and NumPy can use for one call, in this process."""
+
+import os
 
 _count = 1
+# Who sets one of these has decided.
+_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def set_threads(count: int) -> None:
-    """Sets the number; once TensorFlow has been loaded it stays as it is.
+    """Sets the number for TensorFlow; once TensorFlow has been loaded it stays as it is.
 
     Args:
       count: 1 or more.
@@ -14,5 +18,18 @@ def set_threads(count: int) -> None:
 
 
 def get_threads() -> int:
-    """Returns the number; 1 where nobody has set it."""
+    """Returns the number for TensorFlow; 1 where nobody has set it."""
     return _count
+
+
+def limit_blas_threads() -> None:
+    """Gives NumPy one thread for a matrix product, unless the environment sets a number.
+
+    By default it takes one for each core, which wait busily for the next product. Products of small
+    networks gain nothing by that, and the environments beside them lose the cores.
+    """
+    if any(name in os.environ for name in _VARIABLES):
+        return
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(1, user_api="blas")
