@@ -1,7 +1,9 @@
 """Conversion between the bridge's records and their protobuf messages."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -48,6 +50,7 @@ MAX_RANGES = 65_536
 _MAX_NAME_LENGTH, _MAX_TEXT_LENGTH = 200, 500
 # Memory of one episode, as a message and as a record.
 _EPISODE_BYTES = 256
+_Record = TypeVar("_Record", Status, ClientStatus, ServedClient)
 
 
 def push_to_messages(
@@ -394,14 +397,9 @@ def _fill(buffer: np.ndarray, header: pb.ReplyHeader, more: Iterator[frames.Repl
 
 def status_to_message(status: Status) -> pb.Status:
     """Converts the numbers for people to their message."""
-    fields = {name: value for name, value in vars(status).items() if value is not None}
+    fields = _get_fields(status)
     fields["durability"] = _DURABILITIES[status.durability]
-    fields["client_list"] = [
-        pb.ClientStatus(
-            **{name: value for name, value in vars(client).items() if value is not None}
-        )
-        for client in status.client_list
-    ]
+    fields["client_list"] = [pb.ClientStatus(**_get_fields(one)) for one in status.client_list]
     fields["served"] = [_served_to_message(client) for client in status.served]
     return pb.Status(**fields)
 
@@ -436,73 +434,37 @@ def message_to_report(message: pb.ClientsReport) -> ClientsReport:
         )
     return ClientsReport(
         server_id=message.server_id,
-        clients=tuple(_message_to_served(client) for client in message.clients),
+        clients=tuple(_read(ServedClient, client) for client in message.clients),
         num_clients=message.num_clients,
     )
 
 
 def _served_to_message(client: ServedClient) -> pb.ServedClient:
-    return pb.ServedClient(**{k: value for k, value in vars(client).items() if value is not None})
-
-
-def _message_to_served(message: pb.ServedClient) -> ServedClient:
-    return ServedClient(
-        name=message.name,
-        session=message.session,
-        slots=message.slots,
-        answers=message.answers,
-        p50_ms=message.p50_ms if message.HasField("p50_ms") else None,
-        p99_ms=message.p99_ms if message.HasField("p99_ms") else None,
-        max_wait_ms=message.max_wait_ms,
-        late=message.late,
-        discarded_steps=message.discarded_steps,
-        stall=message.stall,
-    )
+    return pb.ServedClient(**_get_fields(client))
 
 
 def message_to_status(message: pb.Status) -> Status:
     """Converts a received status."""
-    return Status(
-        global_t=message.global_t,
-        version=message.version,
-        epoch=message.epoch,
-        uptime_sec=message.uptime_sec,
-        env_steps_per_sec=message.env_steps_per_sec,
-        mean_return=message.mean_return if message.HasField("mean_return") else None,
-        return_episodes=message.return_episodes,
-        episodes=message.episodes,
-        clients=message.clients,
-        finished=message.finished,
-        snapshot_global_t=(
-            message.snapshot_global_t if message.HasField("snapshot_global_t") else None
-        ),
-        checkpoint_dir=message.checkpoint_dir,
+    return _read(
+        Status,
+        message,
         refused=dict(message.refused),
-        parameters=message.parameters,
         durability=_DURABILITY_NAMES.get(message.durability, "snapshot"),
-        unsynced_records=message.unsynced_records,
-        unsynced_bytes=message.unsynced_bytes,
-        journal_bytes=message.journal_bytes,
-        snapshot_age_sec=(
-            message.snapshot_age_sec if message.HasField("snapshot_age_sec") else None
-        ),
-        snapshot_failures=message.snapshot_failures,
-        client_list=tuple(
-            ClientStatus(
-                client_id=client.client_id,
-                gradients=client.gradients,
-                staleness=client.staleness if client.HasField("staleness") else None,
-                silent_sec=client.silent_sec,
-            )
-            for client in message.client_list
-        ),
-        held_back=message.held_back,
-        resident_bytes=message.resident_bytes,
-        mirrored_global_t=(
-            message.mirrored_global_t if message.HasField("mirrored_global_t") else None
-        ),
-        mirror_error=message.mirror_error,
-        journal_error=message.journal_error,
-        served=tuple(_message_to_served(client) for client in message.served),
-        served_clients=message.served_clients,
+        client_list=tuple(_read(ClientStatus, client) for client in message.client_list),
+        served=tuple(_read(ServedClient, client) for client in message.served),
     )
+
+
+def _read(record: type[_Record], message: Any, **converted: Any) -> _Record:
+    """Makes a record whose fields have the names of the message's; an absent one is None."""
+    for field in dataclasses.fields(record):
+        if field.name not in converted:
+            descriptor = message.DESCRIPTOR.fields_by_name[field.name]
+            is_there = not descriptor.has_presence or message.HasField(field.name)
+            converted[field.name] = getattr(message, field.name) if is_there else None
+    return record(**converted)
+
+
+def _get_fields(record: Any) -> dict[str, Any]:
+    """Returns a record's fields for the message whose fields have the same names."""
+    return {name: value for name, value in vars(record).items() if value is not None}

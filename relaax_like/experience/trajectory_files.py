@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 # Of a run's folder.
 TRAJECTORY_FOLDER = "trajectories"
+_KIND = "trajectories 1"
 _PREFIX = "iteration-"
 _PATTERN = f"{_PREFIX}*.npz"
 # Fields of a Rollout: arrays, and arrays by name.
@@ -111,7 +112,7 @@ class TrajectoryWriter:
             return
         try:
             # Not synced: an iteration takes milliseconds, and a disk as long.
-            write_arrays(path, arrays, sync=False)
+            write_arrays(path, arrays, _KIND, sync=False)
             self._bytes += path.stat().st_size
         except OSError as error:
             if not self._has_failed:
@@ -176,7 +177,7 @@ def read_trajectories(path: Path) -> Rollout:
     """
     try:
         with finding_damage():
-            arrays = read_arrays(path)
+            arrays = read_arrays(path, _KIND)
             fields: dict[str, Any] = {field: arrays[field] for field in _ARRAYS}
             for field in _NAMED:
                 prefix = f"{field}/"

@@ -28,7 +28,7 @@ from relaax_like.wire.ndarray import DTYPES
 logger = logging.getLogger(__name__)
 
 SERIAL_NAME = "serial.npz"
-_FORMAT = 4
+_KIND = "serial state 5"
 # Entry with all that is no array: JSON as a uint8 array.
 _DOCUMENT = "relaax_serial_state"
 # Stands in the JSON for an array: its entry and its dtype.
@@ -104,7 +104,6 @@ class SerialState:
             )
             return False
         document: dict[str, Any] = {
-            "format": _FORMAT,
             "settings": self._settings,
             "server": _identify(self._server),
             "state": {
@@ -117,7 +116,7 @@ class SerialState:
         text = json.dumps(_pack(document, "", arrays))
         arrays[_DOCUMENT] = np.frombuffer(text.encode(), np.uint8)
         try:
-            write_arrays(self._path, arrays)
+            write_arrays(self._path, arrays, _KIND)
         except OSError as error:
             logger.error(
                 "%s could not be written: %s; when this run is resumed, %s",
@@ -155,17 +154,15 @@ class SerialState:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Reads a complete file: `format`, `settings`, `server` and `state`, with its arrays in place.
+    """Reads a complete file: `settings`, `server` and `state`, with its arrays in place.
 
     Raises:
       InvalidInputError: there is no file, or it is damaged.
     """
     try:
         with finding_damage():
-            arrays = read_arrays(path)
+            arrays = read_arrays(path, _KIND)
             document = _unpack(json.loads(arrays[_DOCUMENT].tobytes()), arrays)
-            if document["format"] != _FORMAT:
-                raise DamagedError(f"format {document['format']}, expected {_FORMAT}")
     except FileNotFoundError:
         raise InvalidInputError("no such file; the run was killed, or had ended") from None
     except DamagedError as error:

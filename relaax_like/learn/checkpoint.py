@@ -16,7 +16,7 @@ from relaax_like.wire.array_file import finding_damage, read_arrays, write_array
 from relaax_like.wire.errors import DamagedError, InvalidInputError, SnapshotError
 from relaax_like.wire.ndarray import DTYPES
 
-_FORMAT = 1
+_KIND = "checkpoint 1"
 # Entry with all that is no array of the policy: JSON as a uint8 array.
 _METADATA = "relaax_learner_checkpoint"
 
@@ -58,13 +58,12 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """
     arrays = {name: _check_array(name, array) for name, array in checkpoint.policy.items()}
     metadata = {
-        "format": _FORMAT,
         "last_iter": checkpoint.last_iter,
         "last_step": checkpoint.last_step,
         "dtypes": {name: array.dtype.name for name, array in arrays.items()},
     }
     try:
-        write_arrays(path, {**arrays, _METADATA: _pack_metadata(metadata)})
+        write_arrays(path, {**arrays, _METADATA: _pack_metadata(metadata)}, _KIND)
     except OSError as error:
         raise SnapshotError(
             f"{path}: the checkpoint could not be written ({error.strerror or error})"
@@ -79,9 +78,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     try:
         with finding_damage():
-            arrays = read_arrays(path)
-            metadata = json.loads(arrays.pop(_METADATA).tobytes()) if _METADATA in arrays else None
-            if metadata is not None and metadata["format"] == _FORMAT:
+            arrays = read_arrays(path, _KIND)
+            if _METADATA in arrays:
+                metadata = json.loads(arrays.pop(_METADATA).tobytes())
                 return _make_checkpoint(arrays, metadata)
     except FileNotFoundError:
         raise SnapshotError(f"{path}: no such checkpoint") from None
@@ -89,12 +88,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise SnapshotError(
             f"{path}: damaged, or not a learner's checkpoint ({error}); use another one"
         ) from error
-    if metadata is None:
-        raise SnapshotError(f"{path}: not a learner's checkpoint, but another .npz file")
-    raise SnapshotError(
-        f"{path}: a checkpoint of format {metadata['format']}, expected {_FORMAT}; it was "
-        "written by another version of this program"
-    )
+    raise SnapshotError(f"{path}: not a learner's checkpoint, but another .npz file")
 
 
 def _check_array(name: str, array: Any) -> np.ndarray:

@@ -22,6 +22,7 @@ from relaax_like.wire.errors import ConfigError, DamagedError
 from relaax_like.wire.ndarray import is_finite
 
 FILE_NAME = "training_error.npz"
+_KIND = "training error 1"
 
 
 def find_not_finite(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
@@ -60,7 +61,7 @@ def save_training_error(run_dir: Path, arrays: Mapping[str, np.ndarray]) -> Path
     config = run_dir / "config.yaml"
     if config.is_file():
         arrays = {**arrays, "settings": np.array(config.read_text())}
-    write_arrays(path, arrays)
+    write_arrays(path, arrays, _KIND)
     return path
 
 
@@ -80,6 +81,6 @@ def load_training_error(path: Path) -> dict[str, np.ndarray]:
             "are not finite"
         )
     try:
-        return read_arrays(file)
+        return read_arrays(file, _KIND)
     except DamagedError as error:
         raise ConfigError(f"{file}: damaged, or not a training error file: {error}") from None

@@ -17,12 +17,13 @@ from typing import IO, Any
 import numpy as np
 
 from relaax_like.core.manifest import TRAINABLE, Follow, Variable, make_manifest
-from relaax_like.wire.array_file import finding_damage, read_arrays, read_comment, write_arrays
+from relaax_like.wire.array_file import finding_damage, read_arrays, read_kind, write_arrays
 from relaax_like.wire.errors import ConfigError, DamagedError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
 
 # Entry with the metadata: a JSON list of {name, dtype, group, kind} as a uint8 array.
 _METADATA = "relaax_variables"
+_KIND = "initial values 1"
 _STDERR_LINES = 15
 _STDERR_BYTES = 16 * 1024
 
@@ -52,7 +53,7 @@ def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) 
     arrays[_METADATA] = np.frombuffer(json.dumps(metadata).encode(), np.uint8)
     try:
         # The archive's directory has no checksum of its own: a damaged one might hide entries.
-        write_arrays(Path(path), arrays, comment=_METADATA)
+        write_arrays(Path(path), arrays, _KIND)
     except OSError as error:
         raise ConfigError(
             f"{path}: the initial values cannot be written: {error}; make room, or use another "
@@ -71,7 +72,7 @@ def load_variables(path: str | os.PathLike[str]) -> list[Variable]:
     """
     try:
         with finding_damage():
-            arrays, is_ours = read_arrays(Path(path)), read_comment(Path(path)) == _METADATA
+            arrays, is_ours = read_arrays(Path(path), _KIND), read_kind(Path(path)) == _KIND
             metadata = arrays.pop(_METADATA, None)
             if metadata is None and is_ours:
                 raise DamagedError("its list of variables is missing")

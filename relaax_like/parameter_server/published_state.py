@@ -4,8 +4,9 @@
 
 A publication overwrites the older of the two: a process that is killed in the middle of it leaves
 the other intact. What was handed to the system survives `kill -9`; nothing is synced, as after a
-power cut the newest snapshot is there. A file is, little-endian: 8 bytes `RLXPUB02`, CRC-32 of all
-that follows, length of the header; the header, JSON; values; the slots of each group.
+power cut the newest snapshot is there. A file is, little-endian: 8 bytes `RLXPUB03`; CRC-32 of these
+and of all that follows the length; length of the header; the header, JSON; values; the slots of
+each group.
 """
 
 import json
@@ -25,9 +26,10 @@ from relaax_like.parameter_server.snapshot_format import (
     pack_optimizers,
     unpack_optimizers,
 )
+from relaax_like.wire.errors import SnapshotError
 
 _LOG = logging.getLogger(__name__)
-_MAGIC = b"RLXPUB02"
+_NAME, _VERSION = b"RLXPUB", b"03"
 _PREFIX = struct.Struct("<8sII")
 NAMES = ("published-0.state", "published-1.state")
 
@@ -67,10 +69,10 @@ class PublishedState:
             return False
         arrays = [state.values, *(slots for slots in state.slots.values() if slots.size)]
         pieces = [memoryview(_pack_header(state)), *(array.data.cast("B") for array in arrays)]
-        crc = 0
+        crc = zlib.crc32(_NAME + _VERSION)
         for piece in pieces:
             crc = zlib.crc32(piece, crc)
-        prefix = _PREFIX.pack(_MAGIC, crc, len(pieces[0]))
+        prefix = _PREFIX.pack(_NAME + _VERSION, crc, len(pieces[0]))
         length = len(prefix) + sum(piece.nbytes for piece in pieces)
         try:
             file = self._open(self._turn)
@@ -99,12 +101,15 @@ class PublishedState:
 
         Args:
           like: of the run, for the layout of values and slots.
+
+        Raises:
+          SnapshotError: a file has another version of the format.
         """
         found: list[tuple[int, int, int, State]] = []
         for turn, name in enumerate(NAMES):
             path = self._directory / name
             try:
-                state = _unpack(path.read_bytes(), like)
+                state = _unpack(path, path.read_bytes(), like)
             except FileNotFoundError:
                 continue
             except (
@@ -151,12 +156,19 @@ def _pack_header(state: State) -> bytes:
     return json.dumps(header, allow_nan=False).encode()
 
 
-def _unpack(data: bytes, like: State) -> State:
+def _unpack(path: Path, data: bytes, like: State) -> State:
     """Reads a state; raises ValueError or similar if the data is not a valid one."""
     magic, crc, header_length = _PREFIX.unpack_from(data)
     body = memoryview(data)[_PREFIX.size :]
-    if magic != _MAGIC or zlib.crc32(body) != crc:
+    name, version = magic[: len(_NAME)], magic[len(_NAME) :]
+    if name != _NAME or not version.isdigit() or zlib.crc32(body, zlib.crc32(magic)) != crc:
         raise ValueError("it is incomplete")
+    if version != _VERSION:
+        raise SnapshotError(
+            f"{path}: format {int(version)}, this version reads format {int(_VERSION)}; use the "
+            "version of relaax_like that wrote it, or remove the file to resume from the newest "
+            "snapshot"
+        )
     header = json.loads(bytes(body[:header_length]))
     if header["fingerprint"] != like.manifest.fingerprint:
         raise ValueError("it belongs to a different model")

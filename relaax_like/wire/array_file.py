@@ -1,4 +1,8 @@
-"""Files of named arrays, `.npz` as NumPy reads it, that are written atomically."""
+"""Files of named arrays, `.npz` as NumPy reads it, that are written atomically.
+
+Each says in its archive's comment what it holds, and in which version of that format, such as
+"trajectories 1".
+"""
 
 import contextlib
 import io
@@ -14,6 +18,7 @@ from relaax_like.wire.errors import DamagedError
 from relaax_like.wire.syncing import sync_path
 
 _SUFFIX = ".npy"
+_OURS = "relaax_like "
 # What zipfile, NumPy and json raise for a file that is something else.
 _DAMAGE = (
     zipfile.BadZipFile,
@@ -47,14 +52,14 @@ def finding_damage() -> Iterator[None]:
 
 
 def write_arrays(
-    path: Path, arrays: Mapping[str, np.ndarray], sync: bool = True, comment: str = ""
+    path: Path, arrays: Mapping[str, np.ndarray], kind: str, sync: bool = True
 ) -> None:
     """Writes a file; replaces one of that name.
 
     Args:
       path: of the file.
       arrays: by name.
-      comment: that `read_comment` returns.
+      kind: what the file holds, and the version of that format; `read_arrays` compares it.
       sync: return when the disk has it. False: a power failure can damage it, nothing else can.
 
     Raises:
@@ -67,7 +72,7 @@ def write_arrays(
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
                 for name, array in arrays.items():
                     _write_entry(archive, name, array)
-                archive.comment = comment.encode()
+                archive.comment = f"{_OURS}{kind}".encode()
             file.flush()
             if sync:
                 os.fsync(file.fileno())
@@ -78,30 +83,45 @@ def write_arrays(
         _remove(temporary)
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
     """Reads a complete file, and verifies checksums.
 
     Arrays keep their memory order; those of bfloat16 are returned as nameless bytes.
 
+    Args:
+      path: of the file.
+      kind: as of `write_arrays`. A file of another program, which says nothing, is read as well.
+
     Raises:
       FileNotFoundError: there is no such file.
-      DamagedError: it is something else.
+      DamagedError: it is something else, of another kind, or of another version.
     """
     with finding_damage(), zipfile.ZipFile(path) as archive:
+        found = _get_kind(archive)
+        if found not in ("", kind):
+            raise DamagedError(
+                f"it has the format {found!r}, expected {kind!r}; use the version of relaax_like "
+                "that wrote it"
+            )
         return {
             name.removesuffix(_SUFFIX): _read_entry(archive, name) for name in archive.namelist()
         }
 
 
-def read_comment(path: Path) -> str:
-    """Returns what was given to `write_arrays`; "" for a file of another program.
+def read_kind(path: Path) -> str:
+    """Returns the kind that was given to `write_arrays`; "" for a file of another program.
 
     Raises:
       FileNotFoundError: there is no such file.
       DamagedError: it is something else.
     """
     with finding_damage(), zipfile.ZipFile(path) as archive:
-        return archive.comment.decode()
+        return _get_kind(archive)
+
+
+def _get_kind(archive: zipfile.ZipFile) -> str:
+    comment = archive.comment.decode()
+    return comment.removeprefix(_OURS) if comment.startswith(_OURS) else ""
 
 
 def _write_entry(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> None:

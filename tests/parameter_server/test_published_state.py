@@ -6,6 +6,7 @@ covers R24
 import errno
 import logging
 import os
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.parameter_server.published_state import NAMES, PublishedState
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.store import Store
+from relaax_like.wire.errors import SnapshotError
 
 
 def make_like(size: int = 3, optimizer: str = "adam") -> State:
@@ -205,7 +207,7 @@ def test_every_byte_of_the_first_fields_counts(tmp_path: Path, written: dict[str
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"RLXPUB01", bytes(10_000), b"RLXPUB02" + bytes(100), os.urandom(5000)],
+    [b"", b"RLXPUB01", bytes(10_000), b"RLXPUB03" + bytes(100), os.urandom(5000)],
     ids=["nothing", "magic alone", "zeros", "another version", "noise"],
 )
 def test_what_is_none_of_ours_is_not_used(
@@ -253,6 +255,18 @@ def test_a_file_that_cannot_be_read_is_named_and_skipped(
     (folder.path / NAMES[1]).mkdir()
     assert_is(folder.read(), 1)
     assert f"{folder.path / NAMES[1]} is not used" in caplog.text
+
+
+def test_another_version_of_the_format_is_refused(folder: Folder) -> None:
+    folder.published.write(make_state(1))
+    path = folder.path / NAMES[0]
+    content = path.read_bytes()
+    assert content[:8] == b"RLXPUB03"
+    other, length, body = b"RLXPUB04", content[12:16], content[16:]
+    crc = zlib.crc32(body, zlib.crc32(other)).to_bytes(4, "little")
+    path.write_bytes(other + crc + length + body)
+    with pytest.raises(SnapshotError, match=f"{path}: format 4, this version reads format 3; use"):
+        folder.read()
 
 
 # Disks that are full.
