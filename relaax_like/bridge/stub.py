@@ -22,6 +22,7 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import ClientsReport, Push, Reply, Status
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
+from relaax_like.wire.backoff import draw_pause_sec
 from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -289,7 +290,7 @@ def wait_for_manifest(
     stub = pb_grpc.ParameterServerStub(channel)
     start = time.monotonic()
     next_note = 2.0
-    delay = 0.1
+    attempt = 0
     while True:
         try:
             with _translate_errors(address):
@@ -302,5 +303,5 @@ def wait_for_manifest(
         if waited >= next_note:
             on_wait(waited)
             next_note = waited + 5.0
-        time.sleep(delay * random.uniform(0.5, 1.0))
-        delay = min(delay * 1.5, 1.0)
+        time.sleep(draw_pause_sec(attempt, 0.1, 1.0))
+        attempt += 1

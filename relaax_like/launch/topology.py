@@ -1,12 +1,12 @@
 """Topology: the processes of a run, which of them connect to which, and how each is kept alive."""
 
 import dataclasses
-import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from relaax_like.wire.backoff import draw_pause_sec
 from relaax_like.wire.errors import ConfigError
 
 Role = Literal["parameter server", "rlx server", "metrics server", "environment", "worker"]
@@ -69,7 +69,8 @@ class RestartPolicy:
     """How a dead process is brought back.
 
     Attributes:
-      first_delay_sec: before the first restart; doubled each time, with jitter.
+      first_delay_sec: longest wait before the first restart; doubled each time; see
+        `draw_pause_sec`.
       max_delay_sec: longest delay.
       max_restarts: restarts in a row after which one more death of a server ends the run.
       healthy_sec: a server that ran for so long resets its count, as any process does that has done
@@ -88,8 +89,7 @@ class RestartPolicy:
 
     def delay_sec(self, deaths: int) -> float:
         """Returns how long to wait after the n-th death in a row, `deaths >= 1`."""
-        delay = min(self.first_delay_sec * 2 ** (deaths - 1), self.max_delay_sec)
-        return delay * random.uniform(0.75, 1.25)
+        return draw_pause_sec(deaths - 1, self.first_delay_sec, self.max_delay_sec)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 import itertools
 import logging
 import queue
-import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -18,6 +17,7 @@ from relaax_like.core.records import MAX_EPISODES, Experience, LearnerUpdate, Le
 from relaax_like.core.roles import Learner, OnUpdate
 from relaax_like.learn.rollout_messages import rollout_to_bytes
 from relaax_like.wire import tracing
+from relaax_like.wire.backoff import draw_pause_sec
 from relaax_like.wire.errors import (
     ConfigError,
     InvalidInputError,
@@ -218,12 +218,12 @@ class RemoteLearner(Learner):
         first, longest = _MIN_PAUSE_SEC, _MAX_PAUSE_SEC
         if self._is_child:
             first, longest = _MIN_RESTART_SEC, _MAX_RESTART_SEC
-        pause = first
+        failures = 0  # in a row
         while not self._stopping.is_set():
             try:
                 for advance in self._open():
                     if self._take(advance):
-                        pause = first
+                        failures = 0
             except (ConfigError, LeasedError, NotAllowedError) as error:
                 self._close_stream()
                 self._let_act_on()
@@ -240,9 +240,9 @@ class RemoteLearner(Learner):
             self._close_stream()
             self._let_act_on()
             if self._newest is not None and self._newest.finished:
-                pause = _FINISHED_PAUSE_SEC  # the servers are about to end, too
-            if not self._stopping.wait(random.uniform(pause / 2, pause)):
-                pause = min(2 * pause, longest)
+                first = longest = _FINISHED_PAUSE_SEC  # the servers are about to end, too
+            self._stopping.wait(draw_pause_sec(failures, first, longest))
+            failures += 1
 
     def _open(self) -> CollectStream:
         stream = self._open_stream()

@@ -12,7 +12,6 @@ its library looks for them (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ...), never in 
 
 import logging
 import os
-import random
 import shutil
 import threading
 import time
@@ -36,6 +35,7 @@ from relaax_like.parameter_server.snapshots import (
     list_names,
     select_kept,
 )
+from relaax_like.wire.backoff import draw_pause_sec
 from relaax_like.wire.errors import DamagedError, SnapshotError
 from relaax_like.wire.syncing import sync_file, sync_path
 
@@ -160,7 +160,7 @@ class Mirror:
             )
 
     def _run(self) -> None:
-        pause_sec = _FIRST_PAUSE_SEC
+        failures = 0  # in a row
         while (snapshot := self._take()) is not None:
             try:
                 self._copy(snapshot)
@@ -170,12 +170,12 @@ class Mirror:
             except Exception as error:  # a file system of fsspec can raise anything
                 self._note_failure(snapshot.name, error)
                 self._put_back(snapshot)
-                self._pause(pause_sec)
-                pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
+                self._pause(draw_pause_sec(failures, _FIRST_PAUSE_SEC, _LONGEST_PAUSE_SEC))
+                failures += 1
             else:
                 snapshot.close()
                 self._note_success(snapshot.name)
-                pause_sec = _FIRST_PAUSE_SEC
+                failures = 0
 
     def _take(self) -> OpenSnapshot | None:
         with self._condition:
@@ -197,7 +197,7 @@ class Mirror:
             was_closing = self._closing
             self._condition.wait_for(
                 lambda: self._remote.stopped or self._closing != was_closing,
-                random.uniform(0.5, 1.0) * pause_sec,
+                pause_sec,
             )
 
     def _copy(self, snapshot: OpenSnapshot) -> None:

@@ -4,9 +4,10 @@
 
 A publication overwrites the older of the two: a process that is killed in the middle of it leaves
 the other intact. What was handed to the system survives `kill -9`; nothing is synced, as after a
-power cut the newest snapshot is there. A file is, little-endian: 8 bytes `RLXPUB03`; CRC-32 of these
-and of all that follows the length; length of the header; the header, JSON; values; the slots of
-each group.
+power cut the newest snapshot is there.
+
+A file is, little-endian: 8 bytes `RLXPUB03`; CRC-32 of these and of all that follows the length;
+length of the header; the header, JSON; values; the slots of each group.
 """
 
 import json
