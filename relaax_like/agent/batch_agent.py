@@ -99,7 +99,7 @@ class BatchAgent(abc.ABC):
 
     @property
     def waiting(self) -> bool:
-        """True while a task has so much to learn from that the agent should not act on."""
+        """Whether a task has so much experience to learn from that the agent should pause."""
         for helper in self._storing:  # noqa: SIM110 - asked for each step: quicker than `any`
             if helper.waiting:
                 return True
@@ -443,7 +443,10 @@ class SimpleRLAgent(BatchAgent):
 def _repeat(
     env: Environment, action: Any, times: int
 ) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
-    """Takes an action up to so often; returns what `step` does, the rewards added up."""
+    """Repeats an action up to `times` times, or until the episode ends.
+
+    Returns what `step` returns, with the rewards summed.
+    """
     reward = 0.0
     for _ in range(times):
         observation, part, terminated, truncated, info = env.step(action)

@@ -200,8 +200,9 @@ class _Stream:
             self._first.incarnation,
         ):
             raise InvalidInputError(
-                f"experience: from client {header.client_id[:60]!r} on the stream of "
-                f"{self._first.client_id[:60]!r}; a stream belongs to one client",
+                f"experience: client {header.client_id[:60]!r}, incarnation {header.incarnation}; "
+                f"expected {self._first.client_id[:60]!r}, incarnation {self._first.incarnation}, "
+                "as in the stream's first message; open a new stream",
                 "client_id",
             )
         return header

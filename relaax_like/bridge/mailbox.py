@@ -1,7 +1,7 @@
-"""Messages through memory that two processes share, each waking the other by a futex.
+"""Messages through shared memory between two processes, which wake each other by a futex.
 
-A small message over gRPC wakes four threads, each from an idle core: the sender's and the
-receiver's of gRPC, and the thread that waits behind each. This wakes one.
+A small gRPC message wakes four threads, each on an idle core: gRPC's own thread and the caller's,
+on either side. A mailbox wakes one.
 """
 
 import ctypes

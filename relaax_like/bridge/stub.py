@@ -205,7 +205,7 @@ class ParameterServerStub(BufferingClient):
 
 
 def get_status(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) -> Status:
-    """Asks a parameter server for its numbers.
+    """Requests a parameter server's status.
 
     Raises:
       ServerUnavailableError: no answer in time.

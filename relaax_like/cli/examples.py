@@ -20,7 +20,7 @@ _NOT_COPIED = shutil.ignore_patterns("__pycache__")
 
 
 def list_examples() -> int:
-    """Prints what there is."""
+    """Prints the shipped experiments, and the names of the algorithms and environments."""
     experiments = Table(title="experiments: relaax train NAME", title_justify="left")
     for column in ("name", "file", "description"):
         experiments.add_column(column)
@@ -32,18 +32,20 @@ def list_examples() -> int:
         folder = get_shipped_folder(kind)
         names = sorted(readme.parent.name for readme in folder.glob("*/README.md"))
         print(f"{kind}: {', '.join(names)}\n    in {folder}")
-    print("`relaax examples --copy DIR` copies all of it, so that you can read and change it.")
+    print("`relaax examples --copy DIR` copies all of them, so that you can read and change them.")
     return 0
 
 
 def copy_examples(target: Path) -> int:
-    """Copies all of it into a folder, or nothing.
+    """Copies all shipped algorithms and environments into a folder.
+
+    Overwrites nothing; if writing fails, a partial copy can remain.
 
     Args:
-      target: the folder; it is made where it is missing.
+      target: the folder; created if it does not exist.
 
     Raises:
-      ConfigError: something of that name is there already, or it cannot be written.
+      ConfigError: a folder to be copied already exists there, or cannot be written.
     """
     copies = {get_shipped_folder(kind): target / kind for kind in (ALGORITHMS, ENVIRONMENTS)}
     for copy in copies.values():

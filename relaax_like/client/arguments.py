@@ -1,4 +1,4 @@
-"""Flags that every environment's program has: how it shows who it is."""
+"""Command-line flags that every environment program has: its token and TLS."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ def add_security_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file with the token that the server requires; only its owner must have access to it",
     )
-    # The variable is read later: a default would be shown by what prints all arguments.
+    # The variable is read later: a default would appear wherever all arguments are printed.
     add(
         "--token",
         metavar="TOKEN",
@@ -36,7 +36,7 @@ def add_security_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_security(args: argparse.Namespace) -> ClientSecurity:
-    """Returns what the flags, and $RELAAX_TOKEN, say.
+    """Returns the settings from the flags and from $RELAAX_TOKEN.
 
     Raises:
       ConfigError: they contradict each other.

@@ -55,8 +55,8 @@ class OutOfOrderError(RelaaxError, RuntimeError):
 class LateAnswerError(RelaaxError, TimeoutError):
     """The server has not answered within `answer_timeout_sec`.
 
-    The session continues: do what is safe, and pass it as `executed` to the next step. The answer
-    is dropped when it comes.
+    The session continues: do what is safe, and pass it as `executed` to the next step. The late
+    answer is dropped.
     """
 
 
@@ -170,9 +170,10 @@ class RlxClient:
         without asking the server.
       slots: environments that are stepped together, k.
       name: shown in the server's log and score lines.
-      session: the server's name of this session.
+      session: the server's name for this session.
       features: optional parts of the protocol that are on in this session.
-      late_answers: answers that were dropped, as they came after `answer_timeout_sec`.
+      late_answers: number of answers that were dropped because they arrived after
+        `answer_timeout_sec`.
     """
 
     def __init__(
@@ -202,9 +203,9 @@ class RlxClient:
           action_space: the same for actions.
           slots: environments that are stepped together, k.
           name: 1 to 100 printable characters; default: host name and process id.
-          exploit: best actions with the newest weights, nothing is learned.
-          token: secret that the server might require; short for `ClientSecurity(token=...)`.
-          security: token and certificates; None: no token, in the clear. Files are read again at
+          exploit: choose the best actions with the newest weights; learn nothing.
+          token: secret, if the server requires one; short for `ClientSecurity(token=...)`.
+          security: token and certificates; None: no token and no TLS. Files are read again for
             each connection.
           timeout_sec: longest wait for an answer, or for a sign that the server is still alive.
           connect_timeout_sec: longest wait for the TCP connection.
@@ -213,11 +214,13 @@ class RlxClient:
           answer_timeout_sec: longest wait of a verb for its answer, after which it raises
             LateAnswerError; needs `max_wait_ms`. None: `timeout_sec`, after which the session ends.
           retry: how `reconnect` waits. When given, the first connection is retried the same way.
-          report: takes the lines about waiting and reconnecting; default: print to stdout.
+          report: called with each line about waiting and reconnecting; default: prints it to
+            stdout.
 
         Raises:
           ConfigError: an argument is wrong, or a file that `security` names cannot be used.
-          ServerUnavailableError: no server there (only without `retry`, or after its last attempt).
+          ServerUnavailableError: no server answers there (only without `retry`, or after its last
+            attempt).
           NotAllowedError: the server does not accept the token, or a certificate is not accepted.
           ProtocolError: the server refused the hello.
         """
@@ -324,10 +327,10 @@ class RlxClient:
     # Connecting.
 
     def connect(self) -> None:
-        """Connects, without a retry. Drops an open connection; the next step begins an episode.
+        """Connects, without retrying. Drops an open connection; the next step begins an episode.
 
         Raises:
-          ServerUnavailableError: no server there, or it is full.
+          ServerUnavailableError: no server answers there, or it is full.
           NotAllowedError: client or server does not trust the other.
           ProtocolError: the server refused the hello.
         """
@@ -362,12 +365,12 @@ class RlxClient:
         self._quiet_until = 0.0
 
     def ping(self) -> None:
-        """Tells the server that the environment is alive, although its next step takes long.
+        """Tells the server that the environment is alive while its next step takes a long time.
 
         The server disconnects a client that sends nothing for `idle_timeout_sec` (600 by default).
         Thread-safe: a simulator whose step takes longer calls this from another thread. Does
-        nothing while a verb is talking to the server, while there is no connection, and with a
-        server that does not know the feature. A loss shows at the next step.
+        nothing while a verb is talking to the server, while there is no connection, or if the
+        server does not support pings. A lost connection is reported by the next step.
         """
         if not self._talking.acquire(blocking=False):
             return
@@ -379,17 +382,17 @@ class RlxClient:
             self._talking.release()
 
     def connect_with_retry(self, stop: threading.Event | None = None) -> bool:
-        """Connects; while there is no server, sleeps a random time and tries again.
+        """Connects; while the server is unavailable, sleeps for a random time and retries.
 
         Args:
-          stop: when set, gives up within a moment.
+          stop: when it is set, the client soon gives up.
 
         Returns:
           Whether it is connected; False only after `stop`.
 
         Raises:
           ServerUnavailableError: after the last of `retry.max_attempts`.
-          NotAllowedError: one of the two does not trust the other.
+          NotAllowedError: client or server does not trust the other.
           ProtocolError: the server refused the hello; another attempt would not help.
         """
         attempt = 1
@@ -409,16 +412,16 @@ class RlxClient:
     def reconnect(
         self, error: Exception | None = None, stop: threading.Event | None = None
     ) -> bool:
-        """Connects again after a loss: sleeps a random time, tries, and so on.
+        """Connects again after the connection was lost: sleeps for a random time, then retries.
 
         The unfinished episodes are lost: reset all environments and begin with `act`, or with a
         `step` of observations only.
 
         Args:
           error: what happened, for the progress line.
-          stop: when set, gives up within a moment.
+          stop: when it is set, the client soon gives up.
 
-        Returns and raises as `connect_with_retry`.
+        Returns and raises the same as `connect_with_retry`.
         """
         self._drop_connection()
         if not self._sleep_before_retry(error, stop):
@@ -456,17 +459,17 @@ class RlxClient:
         """Asks for the first action of an episode.
 
         Args:
-          state: observation without a slot axis (a dict of leaves when the space is one).
+          state: observation without a slot axis (a dict of leaves if the space is a dict).
 
         Returns:
           The action without a slot axis: an int for Discrete, otherwise an array (or a dict of
-          them). None when training has finished.
+          leaves). None when training has finished.
 
         Raises:
           OutOfOrderError: the last action's reward is due.
           InvalidInputError: the state does not fit its space. Nothing was sent.
-          ServerUnavailableError: lost; `reconnect()` and begin a new episode.
-          ProtocolError: the server refused.
+          ServerUnavailableError: the server was lost; call `reconnect()` and begin a new episode.
+          ProtocolError: the server refused the message.
         """
         mark = self._mark_call()
         self._validate_single_slot("act")
@@ -486,7 +489,7 @@ class RlxClient:
         """Reports the last action's reward and asks for the next action.
 
         Args:
-          reward: a number, or `[r]` where the server's model takes several.
+          reward: a number, or `[r]` if the server's model takes several rewards.
           state: the observation after the last action.
           executed: what was carried out, if something other than the policy decided, such as a
             human or a safety controller; None: the last action.
@@ -494,7 +497,7 @@ class RlxClient:
         Returns:
           As `act`: the action, or None when training has finished.
 
-        Raises as `act`; OutOfOrderError when no action is open.
+        Raises the same as `act`; OutOfOrderError if no action precedes the reward.
         """
         mark = self._mark_call()
         outcome = self._validate_reward("reward_and_act", reward, False, False)
@@ -516,8 +519,8 @@ class RlxClient:
 
         Args:
           reward: a number, or `[r]`.
-          state: the final observation. Needed when truncated: the value of what would have
-            followed is estimated from it.
+          state: the final observation. Required if truncated: the return that would have followed
+            is estimated from it.
           truncated: True when the episode was cut off (a time limit), False when it terminated.
           success: whether the task was solved, if the environment reports it.
           executed: as in `reward_and_act`.
@@ -525,7 +528,7 @@ class RlxClient:
         Returns:
           The episode's score, or None when training has finished.
 
-        Raises as `act`; ValueError when truncated without a state.
+        Raises the same as `act`; InvalidInputError also if truncated without a state.
         """
         mark = self._mark_call()
         if truncated and state is None and not self.finished:
@@ -589,7 +592,7 @@ class RlxClient:
         executed: Any = None,
         overridden: Any = None,
     ) -> StepResult:
-        """Reports what happened in all slots since the last answer; asks for the next actions.
+        """Reports what happened in all slots since the last answer; requests the next actions.
 
         Arrays have the slot axis first; observations are bare arrays for a bare space, otherwise
         dicts. The first step after connecting, or after a step without observations, has
@@ -599,22 +602,24 @@ class RlxClient:
           observations: `[k, ...]`. Where a slot's episode has just ended, this is the next
             episode's first. None: every slot has ended and no new episode has begun yet.
           rewards: `[k]` or `[k, r]`, finite.
-          terminated: `[k]` bool: ended in a terminal state. Default: nowhere.
-          truncated: `[k]` bool: cut off, never together with terminated. Default: nowhere.
+          terminated: `[k]` bool: ended in a terminal state. Default: none.
+          truncated: `[k]` bool: cut off, never together with terminated. Default: none.
           final_observations: `[k, ...]`: last observations of the slots that ended; other rows are
-            ignored. Needed where a slot was truncated.
+            ignored. Required if a slot was truncated.
           success: `[k]` int8: 1 solved, 0 not solved, -1 unknown.
           present: `[k]` bool: slots that take part in this step. In the others, observations and
             actions are meaningless, and the next reward counts for their last action. Default: all.
-          executed: `[k, ...]`, what was carried out instead of the last actions. Default: those.
+          executed: `[k, ...]`, what was carried out instead of the last actions. Default: the
+            last actions.
           overridden: `[k]` bool: slots where something other than the policy decided. Default:
             where `executed` differs from the last actions.
 
         Raises:
-          OutOfOrderError: rewards in the first step, or none in a later one.
+          OutOfOrderError: the first step has rewards, or a later one has none.
           InvalidInputError: an array does not fit. Nothing was sent.
-          ServerUnavailableError: lost; `reconnect()` and reset all environments.
-          ProtocolError: the server refused.
+          ServerUnavailableError: the server was lost; call `reconnect()` and reset all
+            environments.
+          ProtocolError: the server refused the message.
         """
         if self.finished:
             return StepResult(actions=None, finished=self.finished)
@@ -642,6 +647,10 @@ class RlxClient:
         if observations is not None:
             leaves = self._observations.to_leaves(observations, self.slots, "observations")
             pack_arrays(leaves, message.observations)
+        elif rewards is None:
+            raise InvalidInputError(
+                "observations: None; pass the first observations of all slots", "observations"
+            )
         elif goes_on:
             raise InvalidInputError(
                 "observations: None, but not all slots have ended; pass the next observations "
@@ -698,7 +707,7 @@ class RlxClient:
     def _read_rest(
         self, present: Any, executed: Any, overridden: Any
     ) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
-        """Returns flags and leaves of what was carried out; those that were given."""
+        """Returns the flags that were given, and the leaves of what was carried out."""
         if present is None and executed is None and overridden is None:  # as in nearly all steps
             return EMPTY, EMPTY
         flags, taken = {}, {}
@@ -732,7 +741,7 @@ class RlxClient:
         if self._connection is not None and feature not in self.features:
             raise OutOfOrderError(
                 f"{name}: the agents of the server at {self._address} cannot use it "
-                f"(RlxClient.features lacks {feature})"
+                f"(RlxClient.features lacks {feature}); do not pass it"
             )
 
     def _pack_rest(
@@ -754,7 +763,7 @@ class RlxClient:
         self._is_unanswered = False
 
     def _number_step(self) -> int:
-        """Returns the next step's number; 0: steps of this session have none."""
+        """Returns the next step's number; 0 if the steps of this session have no numbers."""
         if self._max_wait_ms is not None:
             self._step_id += 1
         return self._step_id
@@ -769,7 +778,7 @@ class RlxClient:
 
         Args:
           step: the serialised message.
-          asks: whether it has observations, for which actions are wanted.
+          asks: whether it has observations, for which the server returns actions.
           mark: when encoding it began.
         """
         with self._talking:
@@ -833,7 +842,7 @@ class RlxClient:
         return self._connection
 
     def _read_answer(self, connection: Connection, body: bytes, asked: bool) -> StepResult | None:
-        """Returns the answer to the newest step; None: it is that to an earlier one."""
+        """Returns the answer to the newest step; None: it answers an earlier step."""
         try:
             leaves = self._reader.read(body) if asked else None
         except InvalidInputError as error:
@@ -855,7 +864,10 @@ class RlxClient:
             self._drop_connection()
             raise
         if answer.WhichOneof("body") != "actions":
-            raise self._fail("received a message other than Actions in reply to a step")
+            raise self._fail(
+                "received a message other than Actions in reply to a step; update the client or "
+                "the server"
+            )
         message = answer.actions
         if not message.finished and self._step_id and self._is_late(message.step_id):
             self._late_episodes += _read_episodes(message)
@@ -866,10 +878,10 @@ class RlxClient:
         return result
 
     def _is_late(self, step_id: int) -> bool:
-        """Whether an answer is that to an earlier step.
+        """Whether this is the answer to an earlier step.
 
         Raises:
-          ProtocolError: it is the answer to no step.
+          ProtocolError: it answers a step that has not been sent.
         """
         if not 0 < step_id <= self._step_id:
             raise self._fail(f"answered step {step_id}, but the newest is {self._step_id}")
@@ -937,7 +949,7 @@ class RlxClient:
             self._flush_scalars(connection)
 
     def _flush_scalars(self, connection: Connection, force: bool = False) -> None:
-        """Sends what is due. A loss surfaces in the next step, which can say how to recover."""
+        """Sends what is due. A lost connection is reported by the next step, with the cure."""
         if force and (mean := self._latency.take()) is not None:
             self._scalars.append("client latency", mean, None)
         with self._talking, contextlib.suppress(ServerUnavailableError):

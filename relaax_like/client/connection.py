@@ -34,11 +34,11 @@ def parse_address(address: str) -> tuple[str, int]:
     """Splits "host:port" or "[ipv6]:port".
 
     Raises:
-      ConfigError: when it is no such address.
+      ConfigError: it is not such an address.
     """
     expected = f"expected HOST:PORT with a port of 1 to 65535, for example localhost:{DEFAULT_PORT}"
     host, colon, port = address.rpartition(":")
-    # The colons of an IPv6 address are its own.
+    # An IPv6 address contains colons, so it must be in brackets.
     if not (colon and port) or port.endswith("]") or (":" in host and not host.startswith("[")):
         raise ConfigError(f"address {address!r}: port missing; {expected}")
     if host.startswith("[") and host.endswith("]"):
@@ -51,7 +51,8 @@ def parse_address(address: str) -> tuple[str, int]:
 class Connection:
     """Sends `ClientMessage`s and receives `ServerMessage`s; each call blocks until it is done.
 
-    Not thread-safe. Any error closes the connection, as the position in the stream is then unknown.
+    Not thread-safe. Any error closes the connection, because the position in the stream is then
+    unknown.
 
         with Connection("localhost:7001") as connection:
             connection.send(rlx_pb2.ClientMessage(hello=hello))
@@ -75,13 +76,13 @@ class Connection:
           timeout_sec: longest wait for a complete message, in each direction.
           max_message_bytes: longest message that is accepted or sent. Lower it with
             `max_send_bytes` once the server has reported its own bound.
-          tls: certificates; None: in the clear.
+          tls: certificates; None: no TLS.
 
         Raises:
           ConfigError: bad address, a time that is not positive, or a file of `tls` that cannot be
             used.
-          ServerUnavailableError: nobody listens there, or no answer in time.
-          NotAllowedError: the server's certificate is not accepted, or it speaks no TLS.
+          ServerUnavailableError: nothing listens there, or there was no answer in time.
+          NotAllowedError: the server's certificate is not accepted, or it does not use TLS.
         """
         self.address = address
         self.max_send_bytes = max_message_bytes
@@ -157,14 +158,14 @@ class Connection:
         """Sends one message.
 
         Raises:
-          InvalidInputError: longer than the peer reads. Nothing was sent.
+          InvalidInputError: the message is longer than the server accepts. Nothing was sent.
           ServerUnavailableError: the connection is lost.
-          ProtocolError: the server had closed it after an Error, which is this one.
+          ProtocolError: the server had closed the connection after an Error, which this reports.
         """
         self.send_bytes(message.SerializeToString())
 
     def send_bytes(self, body: bytes) -> None:
-        """Sends one serialised message; raises as `send`."""
+        """Sends one serialised message; raises the same as `send`."""
         if len(body) > self.max_send_bytes:
             raise InvalidInputError(
                 f"a message of {len(body)} bytes, but {self.address} accepts at most "
@@ -174,7 +175,7 @@ class Connection:
         try:
             connected.sendall(pack_frame(body))
         except OSError as error:
-            # The server says why before it closes; that is worth more than "broken pipe".
+            # The server says why before it closes; that is more useful than "broken pipe".
             if not isinstance(error, TimeoutError):
                 with contextlib.suppress(ServerUnavailableError):
                     self.receive()
@@ -187,16 +188,16 @@ class Connection:
         """Waits for one message.
 
         Raises:
-          ServerUnavailableError: lost, no message in time, or an Error of the server that is worth
-            a retry.
+          ServerUnavailableError: the connection is lost, no message arrived in time, or the
+            server sent an Error after which a retry can succeed.
           ProtocolError: any other Error, or bytes that are not a valid message.
         """
         return self.parse(self.receive_bytes())
 
     def receive_bytes(self) -> bytes:
-        """Waits for one message, to be looked at or given to `parse`; raises as `receive`.
+        """Waits for one message, to be read or passed to `parse`; raises the same as `receive`.
 
-        A server that says that it is still alive is waited for longer.
+        Waits longer while the server reports that it is still alive.
         """
         try:
             body = self._receive(self._timeout_sec)
@@ -206,14 +207,14 @@ class Connection:
         except OSError as error:
             raise self._lost(error) from None
         except BaseException:
-            # Also Ctrl-C: half of a message might have been read.
+            # Also Ctrl-C: part of a message might have been read.
             self.close()
             raise
 
     def receive_within(self, seconds: float) -> bytes | None:
         """Waits at most `seconds` for one message; None: it is incomplete and can still arrive.
 
-        Raises as `receive`.
+        Raises the same as `receive`.
         """
         end = time.monotonic() + seconds
         connected = self._open_socket()
@@ -235,7 +236,7 @@ class Connection:
             raise
 
     def parse(self, body: bytes) -> rlx_pb2.ServerMessage:
-        """Returns what a received message says; raises as `receive`."""
+        """Parses a received message; raises the same as `receive`."""
         try:
             message = rlx_pb2.ServerMessage.FromString(body)
         except DecodeError:
@@ -261,7 +262,7 @@ class Connection:
         return body
 
     def _fill(self, size: int, deadline: float) -> None:
-        """Reads until the buffer holds `size` bytes. Only what has arrived takes memory."""
+        """Reads until the buffer holds `size` bytes. Memory is used only for what has arrived."""
         connected = self._open_socket()
         while len(self._buffer) < size:
             chunk = connected.recv(max(_CHUNK_BYTES, min(size - len(self._buffer), 1 << 22)))

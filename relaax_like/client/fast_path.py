@@ -1,6 +1,7 @@
-"""Ordinary steps and answers: those in the middle of episodes, which differ in their data alone.
+"""Ordinary steps and answers: those in the middle of episodes, which differ only in their data.
 
-They are written and read by their layout, which costs a fraction of building and parsing messages.
+They are written and read by their layout, at a fraction of the cost of building and parsing
+messages.
 """
 
 import functools
@@ -36,16 +37,18 @@ def pack_step(
     flags: Mapping[str, np.ndarray] = EMPTY,
     executed: Mapping[str, np.ndarray] = EMPTY,
 ) -> bytes:
-    """Returns the message of a step without final observations and success; all was checked.
+    """Returns the message of a step without final observations and success.
+
+    The arguments have been checked.
 
     Args:
       observations: leaf -> `[k, ...]`.
       rewards: `[k]` or `[k, r]`, float32 or float64.
       terminated: `[k]` bool.
       truncated: `[k]` bool.
-      step_id: number of the step; 0: it has none.
-      flags: `present` and `overridden`, `[k]` bool, or some of them.
-      executed: leaf -> `[k, ...]`, what was carried out; empty: the actions that were given.
+      step_id: number of the step; 0: it has no number.
+      flags: `present` and `overridden`, `[k]` bool; both, one or neither.
+      executed: leaf -> `[k, ...]`, what was carried out; empty: the server's actions.
     """
     arrays = {"rewards": rewards, "terminated": terminated, "truncated": truncated, **flags}
     layout = _make_step_layout(_sign(observations), _sign(arrays), _sign(executed), step_id > 0)
@@ -83,14 +86,14 @@ def _make_step_layout(
 
 
 class ActionsReader:
-    """Reads answers that are like the last one, of the same version, without parsing them.
+    """Reads answers with the layout and version of the last one, without parsing them.
 
     Args:
       spaces: action leaves.
       slots: k.
 
     Attributes:
-      version: of the weights that chose the actions which were read last.
+      version: of the weights that chose the newest actions.
       numbers: other numbers of that answer, by name: `step_id`, and the fields of `Timings`.
     """
 
@@ -104,7 +107,7 @@ class ActionsReader:
         self._number_spans: list[Span] = []
 
     def remember(self, body: bytes, version: int) -> None:
-        """Takes an answer with nothing but actions, which was parsed and found good."""
+        """Stores the layout of an answer that was parsed, is valid and has only actions."""
         try:
             layout = Layout(body, rlx_pb2.ServerMessage.DESCRIPTOR, numbers=_NUMBERS)
         except ValueError:

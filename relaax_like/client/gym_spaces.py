@@ -1,4 +1,4 @@
-"""Gymnasium spaces as named leaves, and their values there and back."""
+"""Converts Gymnasium spaces to named leaves, and their values in both directions."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ class Leaf:
       path: keys (Dict) and indices (Tuple) that lead to it; empty for a plain space.
       space: on the wire.
       gym_space: what it was made from.
-      offset: added to wire values to get gymnasium's (MultiDiscrete with a start).
+      offset: added to values on the wire to get Gymnasium's (MultiDiscrete with a start).
     """
 
     name: str
@@ -61,7 +61,7 @@ class SpaceCodec:
         )
 
     def empty(self, slots: int) -> Values:
-        """Makes arrays `[slots, ...]` whose content means nothing yet."""
+        """Makes arrays `[slots, ...]` whose content is undefined."""
         arrays = {
             leaf.name: np.empty((slots, *leaf.space.shape), DTYPES[leaf.space.dtype])
             for leaf in self.leaves
@@ -77,7 +77,7 @@ class SpaceCodec:
         for leaf in self.leaves:
             rows = into if isinstance(into, np.ndarray) else into[leaf.name]
             array = _read_leaf(value, leaf)
-            # Axes of length 1 are no mistake; a number for a vector is.
+            # Axes of length 1 are accepted; a number instead of a vector is a mistake.
             if array.size != rows[slot].size or array.dtype.kind not in "biuf":
                 raise _make_misfit(leaf, array, f" (slot {slot})")
             try:
@@ -89,7 +89,7 @@ class SpaceCodec:
         """Converts a vector environment's nested batch `[k, ...]`; copies it.
 
         Raises:
-          InvalidInputError: a leaf is missing, or has no numbers.
+          InvalidInputError: a leaf is missing, or is not an array of numbers.
         """
         arrays = {leaf.name: self._pack_leaf(leaf, _read_leaf(batch, leaf)) for leaf in self.leaves}
         return next(iter(arrays.values())) if self._bare else arrays
@@ -182,7 +182,7 @@ def _get_first(space: gym.Space, batch: Any) -> Any:
 
 
 def to_array(value: Any) -> np.ndarray:
-    """Returns an array; of objects, where the value cannot be one of numbers."""
+    """Returns an array; of objects, if the value cannot be converted to numbers."""
     try:
         return np.asarray(value)
     except ValueError:  # lists of different lengths
@@ -204,7 +204,11 @@ def _read_leaf(value: Any, leaf: Leaf) -> np.ndarray:
         return to_array(_get(value, leaf.path))
     except (KeyError, IndexError, TypeError):
         name = f"observation {leaf.name}"
-        raise InvalidInputError(f"{name}: missing", name) from None
+        raise InvalidInputError(
+            f"{name}: missing, expected {leaf.space.dtype} {list(leaf.space.shape)} as declared "
+            "by the space",
+            name,
+        ) from None
 
 
 def _get(value: Any, path: tuple[str | int, ...]) -> Any:
@@ -223,7 +227,7 @@ def _nest(space: gym.Space, flat: Iterator[np.ndarray]) -> Any:
 
 
 def _clip(leaf: Leaf, array: np.ndarray) -> np.ndarray:
-    """Casts to gymnasium's dtype and clips: a policy's Gaussian can leave a box slightly."""
+    """Casts to Gymnasium's dtype and clips: samples of a Gaussian can lie outside the box."""
     if leaf.offset is not None:
         array = array + leaf.offset
     space = leaf.gym_space
@@ -254,7 +258,7 @@ def _collect(space: gym.Space, path: tuple[str | int, ...], leaves: list[Leaf]) 
 
 
 def _unique_name(path: tuple[str | int, ...], taken: set[str]) -> str:
-    """Joins the path with "/"; letters that the wire does not take become "_"."""
+    """Joins the path with "/"; characters that are not allowed on the wire become "_"."""
     name = "/".join(_NOT_IN_NAMES.sub("_", str(key)) for key in path)[:190] or "_"
     unique, count = name, 1
     while unique in taken:

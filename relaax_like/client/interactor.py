@@ -16,7 +16,7 @@ from relaax_like.wire.spaces import ACTION
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transition:
-    """What one step of all slots gave.
+    """The result of one step of all slots.
 
     Attributes:
       observations: `[k, ...]`, or a dict of them. Where a slot's episode ended this is the next
@@ -24,8 +24,8 @@ class Transition:
       rewards: `[k]` float.
       terminated: `[k]` bool: ended in a terminal state.
       truncated: `[k]` bool: cut off; never together with terminated.
-      final_observations: `[k, ...]`: last observations of the slots that ended, other rows mean
-        nothing; None when no slot ended.
+      final_observations: `[k, ...]`: last observations of the slots that ended, other rows are
+        undefined; None if no slot ended.
       success: `[k]` int8: 1 solved, 0 not solved, -1 unknown; None: unknown for all.
     """
 
@@ -65,7 +65,7 @@ class EnvironmentSlots(Protocol):
           mask: `[k]` bool, the slots to reset; None: all.
 
         Returns:
-          `[k, ...]` observations of all slots; those not in `mask` as they were.
+          `[k, ...]` observations of all slots; unchanged for those not in `mask`.
         """
 
     def step(self, actions: Any) -> Transition:
@@ -97,11 +97,11 @@ class SlotEpisode:
     """An episode that ended, as the loop counted it.
 
     Attributes:
-      slot: where.
+      slot: in which it ran.
       score: undiscounted sum of rewards.
       length: steps that the agent chose.
       truncated: whether it was cut off.
-      success: 1 solved, 0 not, -1 not said.
+      success: 1 solved, 0 not solved, -1 unknown.
     """
 
     slot: int
@@ -116,10 +116,10 @@ class RunSummary:
     """What a run did.
 
     Attributes:
-      episodes: that ended; those lost with a server are not counted.
-      steps: that the agent chose, of all slots together.
+      episodes: number that ended; those that were lost with a server are not counted.
+      steps: number that the agent chose, in all slots together.
       finished: not empty when training has ended: what ended it.
-      losses: how often the server was lost.
+      losses: how many times the server was lost.
       environment_sec: time spent in the environments.
       agent_sec: time spent waiting for actions.
     """
@@ -138,8 +138,9 @@ class Interactor:
         with RlxClient(address, slots.observation_space, slots.action_space, slots=8) as client:
             summary = Interactor(slots, client, limit=800).run()
 
-    It ends when the agent says that training has finished, after `max_episodes` or `max_steps`, or
-    when `stop` is set. When the server is lost it reconnects and resets all environments.
+    The run ends when the agent reports that training has finished, after `max_episodes` or
+    `max_steps`, or when `stop` is set. If the server is lost, the agent reconnects and all
+    environments are reset.
 
     Attributes:
       episodes: ended so far.
@@ -160,15 +161,16 @@ class Interactor:
         on_step: Callable[[], None] | None = None,
         seed: int | None = None,
     ) -> None:
-        """Takes the two sides.
+        """Connects the environments to the agent.
 
         Args:
           env_slots: the environments.
           agent: what acts in them.
-          rnd: random actions after each reset, before the agent takes over; unseen by the agent and
-            counted nowhere. When one of them ends the episode, the rest is done in the next one.
+          rnd: number of random actions after each reset, before the agent takes over; the agent
+            does not see them, and they are not counted. If one of them ends the episode, the rest
+            follow in the next one.
           limit: steps of the agent after which an episode is truncated; None: never.
-          max_episodes: ends the run after this many.
+          max_episodes: ends the run after this many episodes.
           max_steps: ends the run after at least this many steps of all slots together.
           stop: ends the run after the step during which it was set.
           on_episode: called for each episode that ended.
@@ -238,7 +240,10 @@ class Interactor:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Makes the next `run` resume from here, without a reset: slots and agent are restored."""
+        """Makes the next `run` resume from here, without a reset.
+
+        The caller has restored slots and agent.
+        """
         self.episodes, self.steps = int(state["episodes"]), int(state["steps"])
         self._scores[:] = state["scores"]
         self._lengths[:] = state["lengths"]
@@ -269,7 +274,7 @@ class Interactor:
         )
 
     def _run_session(self) -> None:
-        """Runs from a reset of all slots to the end, or to the loss of the server."""
+        """Runs from a reset of all slots until the end, or until the server is lost."""
         if self._goes_on:
             self._goes_on = False
             actions = self._take(self._agent.go_on())  # type: ignore[attr-defined]  # optional
@@ -301,7 +306,7 @@ class Interactor:
         return result.actions
 
     def _advance(self, actions: Any) -> Transition:
-        """Steps all slots and applies the step limit and the random beginnings."""
+        """Steps all slots and applies the step limit and the random first actions."""
         start, mark = time.perf_counter(), tracing.begin()
         transition = self._env_slots.step(actions)
         self._lengths += 1

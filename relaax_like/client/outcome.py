@@ -17,8 +17,8 @@ def validate_outcome(
     Args:
       slots: k.
       rewards: `[k]` or `[k, r]`.
-      terminated: `[k]` bool, or None: nowhere.
-      truncated: `[k]` bool, or None: nowhere.
+      terminated: `[k]` bool; None: all False.
+      truncated: `[k]` bool; None: all False.
 
     Returns:
       rewards as float32 or float64, and terminated and truncated, `[k]` bool.
@@ -41,17 +41,17 @@ def validate_outcome(
 def pack_outcome(
     message: rlx_pb2.Step, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
 ) -> None:
-    """Writes what `validate_outcome` returned into a message that has none of it yet."""
+    """Writes what `validate_outcome` returned into a message that has no outcome yet."""
     write_ndarray(rewards, message.rewards)
     write_ndarray(terminated, message.terminated)
     write_ndarray(truncated, message.truncated)
 
 
 def pack_success(message: rlx_pb2.Step, slots: int, success: Any) -> None:
-    """Checks and writes success, `[k]` of 1 (solved), 0 (not) and -1 (not said).
+    """Checks and writes success, `[k]` of 1 (solved), 0 (not solved) and -1 (unknown).
 
     Raises:
-      InvalidInputError: another shape or value.
+      InvalidInputError: wrong shape or value.
     """
     array = np.asarray(success)
     if array.shape != (slots,) or not np.isin(array, (-1, 0, 1)).all():
@@ -70,7 +70,7 @@ def _validate_rewards(rewards: np.ndarray, slots: int) -> np.ndarray:
             f"{rewards.tolist()!s:.100}",
             "rewards",
         )
-    # Always floats: sums of integers would be cut off on the way.
+    # Always floats: the server does not accept integers.
     if rewards.dtype != np.float32:
         rewards = rewards.astype(np.float64)
     if rewards.ndim not in (1, 2) or len(rewards) != slots:
@@ -80,7 +80,9 @@ def _validate_rewards(rewards: np.ndarray, slots: int) -> np.ndarray:
     if not np.isfinite(rewards).all():
         bad = np.unique(np.argwhere(~np.isfinite(rewards))[:, 0]).tolist()
         where = ", ".join(map(str, bad[:8]))
-        raise InvalidInputError(f"rewards: NaN or infinity in slot {where}", "rewards")
+        raise InvalidInputError(
+            f"rewards: NaN or infinity in slot {where}, expected finite numbers", "rewards"
+        )
     return rewards
 
 

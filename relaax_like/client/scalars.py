@@ -15,10 +15,10 @@ _MAX_NAME_LENGTH = 200
 
 
 class ScalarBuffer:
-    """Points that wait to be sent: due every `interval_sec`, or when 1000 have come together.
+    """Points that wait to be sent: due every `interval_sec`, or when 1000 have accumulated.
 
     Attributes:
-      dropped: points that were lost because too many waited.
+      dropped: number of points that were dropped because too many were waiting.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class ScalarBuffer:
 
         Args:
           interval_sec: shortest time between two sends.
-          clock: seconds, growing.
+          clock: returns monotonic seconds.
         """
         self.dropped = 0
         self._interval_sec = interval_sec
@@ -55,7 +55,7 @@ class ScalarBuffer:
         """Adds a point.
 
         Raises:
-          InvalidInputError: the recorder would refuse it.
+          InvalidInputError: a bad name, or a number that is not finite.
         """
         if not 1 <= len(name) <= _MAX_NAME_LENGTH:
             raise InvalidInputError(
@@ -67,7 +67,7 @@ class ScalarBuffer:
         self._points.append(metrics_pb2.Scalar(name=name, y=y, x=x))
 
     def take(self) -> Iterator[metrics_pb2.StoreScalarsRequest]:
-        """Empties the buffer, message by message; a point leaves it just before its message."""
+        """Yields the points as messages; removes each one just before its message is yielded."""
         self._sent_at = self._clock()
         while self._points:
             count = min(len(self._points), _POINTS_PER_MESSAGE)
@@ -77,7 +77,7 @@ class ScalarBuffer:
 
 
 class LatencyMeter:
-    """Mean over an interval, so that measuring does not cost a message for each step."""
+    """Averages over an interval, so that measuring does not require a message for each step."""
 
     def __init__(
         self, interval_sec: float = 1.0, clock: Callable[[], float] = time.monotonic

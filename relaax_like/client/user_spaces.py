@@ -1,4 +1,4 @@
-"""What users say as the space of their observations or actions."""
+"""Spaces of observations and actions, as users specify them."""
 
 import sys
 from typing import Any
@@ -7,7 +7,7 @@ from relaax_like.client.values import SpaceValues
 
 
 def make_space_values(space: Any, name: str) -> SpaceValues:
-    """Returns the `SpaceValues` of what a user has: a `UserSpace`, or a Gymnasium space.
+    """Returns the `SpaceValues` of a user's space: a `UserSpace`, or a Gymnasium space.
 
     Args:
       space: a leaf, a dict of leaves, or a Gymnasium space, whose values are nested as it is.
@@ -16,7 +16,7 @@ def make_space_values(space: Any, name: str) -> SpaceValues:
     Raises:
       ConfigError: it is none of these, or cannot be sent.
     """
-    # Who has such a space has imported Gymnasium, which the base install does not bring.
+    # A caller with such a space has imported Gymnasium; the base install does not include it.
     gymnasium: Any = sys.modules.get("gymnasium")
     if gymnasium is not None and isinstance(space, gymnasium.Space):
         from relaax_like.client.gym_spaces import GymValues

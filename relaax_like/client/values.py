@@ -51,7 +51,7 @@ class SpaceValues:
     def to_leaves(self, values: Any, slots: int, field: str) -> dict[str, np.ndarray]:
         """Checks `[slots, ...]` values and casts them to their spaces' dtypes.
 
-        float64 becomes float32 where the space says so; integers must keep their value.
+        float64 becomes float32 if the space declares that; integers must keep their value.
 
         Raises:
           InvalidInputError: wrong structure, shape, dtype or range; names the leaf.
@@ -71,7 +71,11 @@ class SpaceValues:
         }
 
     def row_to_leaves(self, values: Any, field: str) -> dict[str, np.ndarray]:
-        """Does the same for one slot's values, which have no slot axis."""
+        """Checks and casts one slot's values, which have no slot axis; returns `[1, ...]` leaves.
+
+        Raises:
+          InvalidInputError: as `to_leaves`.
+        """
         if self.bare or not isinstance(values, Mapping):
             return self.to_leaves(np.asarray(values)[None] if self.bare else values, 1, field)
         return self.to_leaves({name: np.asarray(v)[None] for name, v in values.items()}, 1, field)
@@ -79,7 +83,8 @@ class SpaceValues:
     def count_slots(self, values: Any, field: str) -> int | None:
         """Returns k of values `[k, ...]`; None: they have no slot axis.
 
-        The axes of the first leaf decide. What does not fit the space at all has none.
+        The axes of the first leaf decide. Values that do not fit the space at all count as having
+        no slot axis.
         """
         name, space = next(iter(self.spaces.items()))
         if not self.bare:
@@ -114,7 +119,7 @@ def _first(space: Space, leaf: np.ndarray) -> Any:
 
 
 def _cast(array: np.ndarray, dtype: np.dtype, field: str) -> np.ndarray:
-    """Casts where no meaning is lost; what cannot be is left to the space's own check."""
+    """Casts if no value changes; what cannot be cast is left to the space's own check."""
     if array.dtype == dtype or array.dtype.kind not in "biuf":
         return array
     with np.errstate(over="ignore", invalid="ignore"):
@@ -122,7 +127,7 @@ def _cast(array: np.ndarray, dtype: np.dtype, field: str) -> np.ndarray:
     if not np.can_cast(array.dtype, dtype, "same_kind") and (cast != array).any():
         raise InvalidInputError(
             f"{field}: converting {array.dtype} to {dtype}, which the space declares, would "
-            "change values",
+            f"change values; pass values that {dtype} can represent",
             field,
         )
     return cast
@@ -141,7 +146,7 @@ def _sample_box(space: Space, slots: int, rng: np.random.Generator) -> np.ndarra
     low_f = -np.inf if space.low is None else space.low.astype(np.float64)
     high_f = np.inf if space.high is None else space.high.astype(np.float64)
     noise = rng.standard_normal(shape)
-    # Open on one side: that far from the bound. Both: uniform between them.
+    # With one bound: normal, folded to its side. With two: uniform between them.
     below = np.where(np.isfinite(high_f), high_f - np.abs(noise), noise)
     open_ended = np.where(np.isfinite(low_f), low_f + np.abs(noise), below)
     both = np.isfinite(low_f) & np.isfinite(high_f)

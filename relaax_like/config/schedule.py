@@ -57,7 +57,7 @@ class Schedule:
         return self.interpolate(min(global_t / self.steps, 1.0))
 
     def interpolate(self, done: Any) -> Any:
-        """Computes the value at a share of the way, 0 at the start to 1: a number or a tensor."""
+        """Computes the value at a fraction of the way, from 0 to 1: a number or a tensor."""
         if self.kind == "exponential":
             return self.start * (self.end / self.start) ** done
         return self.start + done * (self.end - self.start)
@@ -72,17 +72,29 @@ class Schedule:
 
 
 def Linear(start: float, end: float, *, steps: int) -> Schedule:
-    """Goes from `start` to `end` in a straight line."""
+    """Returns a schedule that changes linearly from `start` to `end`, then stays at `end`.
+
+    Args:
+      start: value at the start.
+      end: value after `steps`.
+      steps: environment steps of the change.
+    """
     return Schedule("linear", start, end, steps)
 
 
 def Exponential(start: float, end: float, *, steps: int) -> Schedule:
-    """Goes from `start` to `end` by the same factor in each step."""
+    """Returns a schedule that changes by the same factor in each step, then stays at `end`.
+
+    Args:
+      start: value at the start.
+      end: value after `steps`; of the same sign as `start`.
+      steps: environment steps of the change.
+    """
     return Schedule("exponential", start, end, steps)
 
 
 def Constant(value: float) -> Schedule:
-    """Stays as it is."""
+    """Returns a schedule whose value never changes."""
     return Schedule("linear", value, value, 1)
 
 

@@ -111,9 +111,9 @@ def validate_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
         )
     if unread := sorted(spaces.keys() - leaves.keys()):
         raise InvalidInputError(
-            f"{field}: leaf {_join_names(unread)} is not listed in algorithm.observations, "
-            f"which has {_join_names(sorted(leaves))}; list all leaves there, or wrap the "
-            "environment to remove it",
+            f"{field}: the environment has {_join_names(unread)}, not listed in "
+            f"algorithm.observations, which only has {_join_names(sorted(leaves))}; list all "
+            "leaves there, or wrap the environment to remove the others",
             field,
         )
     for leaf, want in leaves.items():
@@ -244,8 +244,9 @@ def validate_action_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
         )
     if unread := sorted(spaces.keys() - leaves.keys()):
         raise InvalidInputError(
-            f"{field}: leaf {_join_names(unread)} is not listed in algorithm.actions, which has "
-            f"{_join_names(sorted(leaves))}; list all leaves there",
+            f"{field}: the environment has {_join_names(unread)}, not listed in "
+            f"algorithm.actions, which only has {_join_names(sorted(leaves))}; list all leaves "
+            "there",
             field,
         )
     for leaf, want in leaves.items():

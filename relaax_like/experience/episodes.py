@@ -294,8 +294,8 @@ def _validate(rollout: Rollout) -> Layout:
     layout = find_layout(rollout, len(rollout.next_alive))
     if rollout.starts is None:
         raise InvalidInputError(
-            "starts: missing, but the plan is Episodes, which tells episodes by them; send them "
-            "with each rollout",
+            "starts: missing; the plan Episodes needs them to separate episodes; send them with "
+            "each rollout",
             "starts",
         )
     return layout

@@ -178,8 +178,8 @@ def make_linked_host(
     Args:
       experiment: names the folder.
       make_client: opens a view of the parameter server, for plain agents.
-      beside: where batch-native agents learn; a child of this process is started. They act on
-        meanwhile.
+      beside: where batch-native agents learn; a child of this process is started. The agents keep
+        acting meanwhile.
       client_id: of the agents; by default one that no other has.
 
     Raises:

@@ -180,7 +180,7 @@ def _run_onnx(file: Path, policy: "GreedyPolicy", inputs: Arrays) -> dict[str, n
     """Computes the outputs of an ONNX file.
 
     Raises:
-      ConfigError: it has operations that ONNX lacks.
+      ConfigError: ONNX Runtime cannot load the file.
     """
     import onnxruntime
 
@@ -190,8 +190,8 @@ def _run_onnx(file: Path, policy: "GreedyPolicy", inputs: Arrays) -> dict[str, n
         session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # they have no common type
         raise ConfigError(
-            "export: ONNX Runtime cannot load the policy, which uses an operation that ONNX does "
-            f"not have: {str(error).splitlines()[0]}"
+            f"ONNX Runtime cannot load the exported policy: {str(error).splitlines()[0]}. The "
+            "model probably uses an operation that ONNX Runtime does not support; replace it"
         ) from error
     known = {one.name for one in session.get_inputs()}
     keys = policy.keys

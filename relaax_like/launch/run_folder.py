@@ -203,21 +203,25 @@ def _move_aside(experiment: Experiment) -> None:
             f"mirror_url: {settings.mirror_url} contains the older run's snapshots, from which "
             "the new run would continue; choose another mirror_url to use --force"
         )
-    places = [experiment.run_dir.absolute()]
+    places = {experiment.run_dir.absolute(): "run_dir"}
     metrics = experiment.metrics_server
-    for place in (
-        settings.checkpoint_dir,
-        settings.metrics_dir,
-        *([] if metrics is None else [metrics.metrics_dir]),
+    for key, place in (
+        ("checkpoint_dir", settings.checkpoint_dir),
+        ("metrics_dir", settings.metrics_dir),
+        *([] if metrics is None else [("metrics_dir", metrics.metrics_dir)]),
     ):
         if not any(place.absolute().is_relative_to(other) for other in places):
-            places.append(place.absolute())
-    places = [place for place in places if place.exists()]
-    for place in places:
-        for kept in (Path.cwd(), experiment.file.absolute()):
+            places[place.absolute()] = key
+    places = {place: key for place, key in places.items() if place.exists()}
+    for place, key in places.items():
+        for what, kept in (
+            ("current directory", Path.cwd()),
+            ("experiment file", experiment.file.absolute()),
+        ):
             if kept.is_relative_to(place):
                 raise ConfigError(
-                    f"--force would move {place}, and {kept} with it; choose another run_dir"
+                    f"--force cannot move {place}: it contains the {what} {kept}; set {key} to "
+                    "another folder"
                 )
     for place in places:
         try:

@@ -71,9 +71,9 @@ def validate_exposure(address: Address, settings: SecurityConfig) -> None:
     if not settings.insecure:
         raise ConfigError(
             f"{address} can be reached from other machines, but has no "
-            f"{' and no '.join(missing)}. Set them up in the section security of the YAML file "
-            "(docs/security.md), or bind to localhost; on a fully trusted network, pass "
-            "--insecure"
+            f"{' and no '.join(missing)}. Configure {' and '.join(missing)} in the `security` "
+            "section of the YAML file (docs/security.md), or bind to localhost; on a fully "
+            "trusted network, pass --insecure"
         )
     logger.warning(
         "%s can be reached from other machines, without %s; use this on a fully trusted "

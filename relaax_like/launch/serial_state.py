@@ -72,7 +72,7 @@ class SerialState:
         self._interactor = interactor
 
     def restore(self) -> bool:
-        """Restores the loop to where it was saved; False: it begins with new episodes."""
+        """Restores the loop's saved state; returns False if it starts with new episodes instead."""
         if not self._path.exists() and not self._server.version:
             return False  # a new run
         try:

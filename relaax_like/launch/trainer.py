@@ -19,7 +19,10 @@ class Trainer(BaseTrainer):
     """
 
     def train(self, server: ParameterServer, stop: threading.Event) -> None:
-        """Plays until the end; see `BaseTrainer`. A run that was stopped resumes where it was."""
+        """Trains until the run ends; see `BaseTrainer`.
+
+        Without workers, a stopped run resumes where it left off if its state was saved.
+        """
         experiment = self.experiment
         if experiment.learner.workers:
             train_with_workers(experiment, server, stop, on_ready=self.note_ready)

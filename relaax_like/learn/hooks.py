@@ -91,7 +91,7 @@ class LearnerHook(Hook):
 
     @abc.abstractmethod
     def __call__(self, engine: "BaseLearner") -> Any:
-        """Does it; runs in the thread that trains, which waits for it."""
+        """Runs the hook in the training thread; training continues when it returns."""
 
 
 # Position -> hooks in the order in which they run; has all positions.

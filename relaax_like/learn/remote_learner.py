@@ -66,7 +66,7 @@ class _UnderWay:
     """One work that was sent.
 
     Attributes:
-      number: of the work; None: its agent has been told to act on.
+      number: of the work; None: its agent has been notified that it can keep acting.
       experience: to send again; None: it was received.
       rollouts: 1, or 0 for counts alone.
     """

@@ -13,7 +13,14 @@ _FORGET_SEC = 2 * _MAX_SILENCE_SEC
 
 @dataclass
 class _Agent:
-    """One agent: slots of its rollouts, when it was heard, how long it played, rollouts held."""
+    """One agent.
+
+    Attributes:
+      columns: slots per rollout.
+      heard: when a rollout was last received from it, or it was last released.
+      took_sec: how long its newest rollout took.
+      held: rollouts held.
+    """
 
     columns: int
     heard: float
@@ -30,7 +37,7 @@ class RolloutBarrier:
     """Decides whether the agents behind an incomplete iteration wait for it.
 
         holding.add("client-1/agent-3", ticket, columns=8)
-        for ticket in holding.find_released(missing_columns): ...   # these agents act on
+        for ticket in holding.find_released(missing_columns): ...   # these agents keep acting
         holding.release(tickets_that_were_learned_from)
 
     On-policy learning needs agents to wait until an iteration has been learned from. But if those
@@ -39,7 +46,7 @@ class RolloutBarrier:
 
     Args:
       waits: False: nobody waits for an incomplete iteration.
-      clock: seconds, never going back.
+      clock: returns monotonic seconds.
     """
 
     def __init__(self, waits: bool = True, clock: Callable[[], float] = time.monotonic):
@@ -67,7 +74,7 @@ class RolloutBarrier:
         return not self._agents
 
     def release(self, tickets: Iterable[int]) -> None:
-        """Notes that agents act on."""
+        """Notes that agents continue to act."""
         now = self._clock()
         for ticket in tickets:
             agent = self._agents.get(self._held.pop(ticket, ""))

@@ -10,9 +10,9 @@ from relaax_like.learn.learner_loop import LearnerLoop
 
 
 class SerialLearner(Learner):
-    """Learns in the thread of the agents, from each iteration as soon as it is whole.
+    """Learns in the agents' thread, from each iteration as soon as it is complete.
 
-    The agents act on when that is over. So two runs of a seed are the same.
+    The agents continue to act afterwards, so two runs with the same seed are identical.
 
     Args:
       loop: used by this thread alone.

@@ -225,15 +225,15 @@ def _validate_box(space: Box, bounded: bool) -> None:
     if space.low is None or space.high is None:
         raise InvalidInputError(
             f"action space: Box of shape {shape} without bounds cannot be squashed; give the "
-            "space low and high, or use an unbounded Gaussian",
+            "space low and high, or pass bounded=False",
             "low",
         )
     with np.errstate(over="ignore"):
         width = space.high.astype(np.float32) - space.low.astype(np.float32)
     if not (np.isfinite(width) & (width > 0)).all():
         raise InvalidInputError(
-            f"action space: Box of shape {shape} cannot be squashed, because low "
-            f"{space.low.ravel()[:8].tolist()} and high {space.high.ravel()[:8].tolist()} must "
-            "be finite and different in every component; use an unbounded Gaussian",
+            f"action space: Box of shape {shape} with low {space.low.ravel()[:8].tolist()} and "
+            f"high {space.high.ravel()[:8].tolist()}: expected low < high in every component, "
+            "and a finite difference; correct the bounds, or pass bounded=False",
             "low",
         )

@@ -1,7 +1,7 @@
-"""Functions that XLA compiles: how long that takes, and a cache of them on disk between processes.
+"""XLA-compiled functions: compile times, and an on-disk cache shared by processes.
 
-The cache is an opt-in, by flags of TensorFlow's own. TensorFlow reads `TF_XLA_FLAGS` once, when it
-is loaded, so the flags are set before. The processes that this one starts inherit them.
+The cache is opt-in and uses TensorFlow's own flags. TensorFlow reads `TF_XLA_FLAGS` once, when it
+is loaded, so they must be set before that. Child processes inherit them.
 """
 
 from __future__ import annotations

@@ -70,13 +70,14 @@ class Conv2D(Layer):
 class ResidualSection(Module):
     """One of the three sections of the deep network of Espeholt et al. 2018, figure 3.
 
-    A 3x3 convolution, a 3x3 max-pooling by 2, and twice: x + conv(relu(conv(relu(x)))). Height and
-    width are halved, rounded up.
+    A 3x3 convolution, 3x3 max-pooling with stride 2, then two residual blocks,
+    x + conv(relu(conv(relu(x)))). Height and width are halved, rounded up.
 
     Args:
-      name: of the section; its variables are `NAME.in`, `NAME.0.0`, `NAME.0.1`, ... `.W` and `.b`.
+      name: of the section; its convolutions are `NAME.in` and `NAME.0.0` to `NAME.1.1`, each with
+        variables `.W` and `.b`.
       channels: length of the last axis of x.
-      filters: of all convolutions.
+      filters: number of filters in each convolution.
       seeds: of the initial values; five are taken.
     """
 

@@ -245,9 +245,9 @@ class GRU(Recurrent):
         n = tanh(x W + r (h U) + b)
         h' = z h + (1 - z) n
 
-    Cho et al. 2014, https://arxiv.org/abs/1406.1078, but with r behind the product h U instead of
+    Cho et al. 2014, https://arxiv.org/abs/1406.1078, but r is applied after the product h U, not
     before it, so that one product serves all gates. W, U and b hold the gates in the order z, r, n;
-    b begins at zero.
+    b is initialized to zero.
 
     Args:
       name: of the layer; its variables are `NAME.W`, `NAME.U` and `NAME.b`.

@@ -134,7 +134,9 @@ def _run(argv: Sequence[str], timeout_sec: float, stderr: IO[bytes]) -> None:
         status = process.wait(timeout_sec)
     except subprocess.TimeoutExpired:
         raise ConfigError(
-            f"initial values: {_describe(argv)} took longer than {timeout_sec:g} s{_tail(stderr)}"
+            f"initial values: {_describe(argv)} did not finish within {timeout_sec:g} s and was "
+            "killed; make it faster, or set initial_values to an .npz file"
+            f"{_tail(stderr)}"
         ) from None
     finally:
         if process.poll() is None:

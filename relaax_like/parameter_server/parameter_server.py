@@ -119,7 +119,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
           scores_returns: snapshots are scored by the mean return of the training; False: only by
             `save_next_publication`, `save_checkpoint` and `save_judged`.
           recipe: what the initial values were made from; noted in snapshots, under `RECIPE`.
-          clock: seconds, never going back.
+          clock: returns monotonic seconds.
           queue_size: pushes that can wait; one more is refused as busy.
 
         Raises:

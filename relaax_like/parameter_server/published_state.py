@@ -46,7 +46,7 @@ class PublishedState:
       directory: of the run's checkpoints.
       max_bytes_per_sec: a state that comes sooner than that is left out: it is lost with the
         process, as everything after the newest one that was written.
-      clock: seconds, never going back.
+      clock: returns monotonic seconds.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class PushJournal(PushLog):
       enabled: False only reads what is there.
       strict: whether `settle` syncs.
       max_bytes_per_sec: over five seconds; above it, the journal is given up.
-      clock: seconds, never going back.
+      clock: returns monotonic seconds.
 
     Attributes:
       durability: currently in force.

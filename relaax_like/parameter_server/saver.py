@@ -48,7 +48,7 @@ class Saver:
       mirror: where snapshots are copied to; None: nowhere.
       every_sec: seconds between two snapshots; None: not by time.
       every_env_steps: environment steps between two; None: not by steps.
-      clock: seconds, never going back.
+      clock: returns monotonic seconds.
 
     Attributes:
       saved: the newest snapshot; None: there is none.

@@ -14,7 +14,7 @@ class ServedClients:
     """Keeps the newest report of each rlx server for ten seconds. Thread-safe.
 
     Args:
-      clock: seconds, never going back.
+      clock: returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):

@@ -56,7 +56,7 @@ class Statistics:
 
         Args:
           window: newest episodes in the mean return; 1 or more.
-          clock: seconds, never going back.
+          clock: returns monotonic seconds.
         """
         if window < 1:
             raise ValueError(f"window: {window} episodes, expected 1 or more")

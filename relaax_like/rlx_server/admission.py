@@ -1,4 +1,4 @@
-"""Admission: a new client is turned away before it can hurt those that are served."""
+"""Admission: a new client is refused before it can harm those that are already served."""
 
 import threading
 from collections import Counter
@@ -10,7 +10,7 @@ from relaax_like.wire.errors import ProtocolError
 
 # Connections whose hello has not been accepted yet; no token is needed to be one of them.
 MAX_UNKNOWN = 256
-# Most bytes of it that they can have sent, each and together.
+# Most bytes of a hello that they can have sent: each one, and all together.
 MAX_HELLO_BYTES = 16 << 20
 MAX_HELLO_BYTES_TOGETHER = 64 << 20
 
@@ -33,18 +33,18 @@ class Admission:
 
     Connections are *unknown* until their hello has been accepted and *clients* from then on. They
     are counted separately, so that a peer without a token cannot take a client's place. When there
-    is no room for another unknown one, the address that has most of them loses its oldest.
+    are too many, the oldest unknown connection of the address with the most is closed.
 
         admission.arrive(connection)
-        admission.reserve(connection, 4096)   # as its hello comes
+        admission.reserve(connection, 4096)   # as its hello arrives
         admission.admit(connection)           # from any thread; everything else from one
         admission.leave(connection)
 
     Args:
-      max_clients: most clients at a time.
-      min_free_memory_mb: least memory that must be available before a client is let in.
-      max_unknown: most unknown connections at a time.
-      hello_bytes: most bytes that unknown connections hold together.
+      max_clients: maximum number of clients.
+      min_free_memory_mb: minimum available memory for another client to be admitted.
+      max_unknown: maximum number of unknown connections.
+      hello_bytes: maximum number of bytes that unknown connections hold together.
     """
 
     def __init__(
@@ -59,29 +59,29 @@ class Admission:
         self._min_free_memory_mb = min_free_memory_mb
         self._max_unknown = max_unknown
         self._hello_bytes = hello_bytes
-        self._lock = threading.Lock()  # guards the two below
-        # Connection -> bytes that it holds, in the order of their arrival.
+        self._lock = threading.Lock()  # guards the next two attributes
+        # Connection -> bytes that it holds, in the order of arrival.
         self._unknown: dict[Newcomer, int] = {}
         self._clients: set[Newcomer] = set()
 
     @property
     def clients(self) -> int:
-        """Clients at this moment."""
+        """Current number of clients."""
         return len(self._clients)
 
     @property
     def unknown(self) -> int:
-        """Connections whose hello has not been accepted yet."""
+        """Number of connections whose hello has not been accepted yet."""
         return len(self._unknown)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that unknown connections hold together."""
+        """Number of bytes that all unknown connections hold together."""
         with self._lock:
             return sum(self._unknown.values())
 
     def arrive(self, connection: Newcomer) -> None:
-        """Adds an unknown connection; turns an older one away if there are too many."""
+        """Adds an unknown connection; closes an older one if there are too many."""
         victim = None
         with self._lock:
             self._unknown[connection] = 0
@@ -93,7 +93,7 @@ class Admission:
             victim.turn_away(
                 ProtocolError(
                     f"{self._max_unknown} connections have not sent a hello yet, and this is "
-                    "the oldest one from the address with most of them; send the hello "
+                    "the oldest one from the address with the most; send the hello "
                     "immediately, or retry later",
                     "OVERLOADED",
                 )
@@ -102,8 +102,8 @@ class Admission:
     def reserve(self, connection: Newcomer, size: int) -> None:
         """Counts `size` more bytes that an unknown connection holds; ignores a client.
 
-        If all together hold too much, the address that holds most loses its largest connection,
-        which can be this one.
+        If all together hold too much, the largest connection of the address that holds the most
+        is closed, which can be this one.
         """
         victims = []
         with self._lock:
@@ -123,7 +123,7 @@ class Admission:
             victim.turn_away(
                 ProtocolError(
                     f"incomplete hellos hold more than {self._hello_bytes} bytes together, and "
-                    "this is the largest one from the address that holds most; retry later",
+                    "this is the largest one from the address that holds the most; retry later",
                     "OVERLOADED",
                 )
             )
@@ -137,7 +137,7 @@ class Admission:
         free_mb = psutil.virtual_memory().available / 2**20
         if free_mb < self._min_free_memory_mb:
             raise ProtocolError(
-                f"only {free_mb:.0f} MB of memory are free, below the minimum of "
+                f"only {free_mb:.0f} MB of memory is available, below the minimum of "
                 f"{self._min_free_memory_mb:.0f} MB (min_free_memory_mb); retry later, or use "
                 "another rlx server",
                 "OVERLOADED",

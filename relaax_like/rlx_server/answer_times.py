@@ -7,7 +7,7 @@ import numpy as np
 from relaax_like.core.metrics import Metrics
 
 _INTERVAL_SEC = 1.0
-# Percentiles are those of the newest one or two windows.
+# Percentiles cover the newest one or two windows.
 _WINDOW_SEC = 10.0
 # Bins of equal width in the logarithm: 8 in each octave, so a percentile is 9 % too large at most.
 _BINS_PER_OCTAVE = 8
@@ -15,7 +15,7 @@ _NUM_BINS = 27 * _BINS_PER_OCTAVE  # 1 us to 134 s
 
 
 class AnswerTimes:
-    """Counts the answers to one client by the time that they took. Used by one thread.
+    """Counts the answers to one client by how long they took. Used by one thread.
 
         times = AnswerTimes(metrics, limit_sec=0.02, now=time.monotonic())
         times.add(seconds, now)
@@ -39,7 +39,7 @@ class AnswerTimes:
         self.late = 0
         self._metrics = metrics
         self._counted = 0
-        # Not in a bin yet: all of them together are sorted in a fraction of the time.
+        # Not in a bin yet: sorting them into bins together takes a fraction of the time.
         self._newest: list[float] = []
         self._bins = np.zeros(_NUM_BINS, np.int64)
         self._bins_before = self._bins
@@ -49,14 +49,14 @@ class AnswerTimes:
 
     @property
     def answers(self) -> int:
-        """Their number."""
+        """Number of answers so far."""
         return self._counted + len(self._newest)
 
     def add(self, seconds: float, now: float) -> None:
         """Adds an answer.
 
         Args:
-          seconds: that it took.
+          seconds: how long it took.
           now: monotonic seconds.
         """
         self._newest.append(seconds)
@@ -66,9 +66,9 @@ class AnswerTimes:
             self._record(now)
 
     def find_percentiles(self, *shares: float) -> list[float] | None:
-        """Returns the seconds within which these shares of the answers came; None: there are none.
+        """Returns the seconds within which these shares of the answers came; None: no answers yet.
 
-        Of the newest 10 to 20 seconds, each at most 9 % too large.
+        They cover the newest 10 to 20 seconds; each is at most 9 % too large.
         """
         bins = self._bins + _count(self._newest)
         if self._bins_before is not self._bins:
@@ -95,7 +95,7 @@ class AnswerTimes:
 
 
 def _count(seconds: Sequence[float]) -> np.ndarray:
-    """Returns how many times are in each bin."""
+    """Returns the number of times in each bin."""
     us = np.maximum(np.array(seconds) * 1e6, 1.0)
     places = np.minimum((_BINS_PER_OCTAVE * np.log2(us)).astype(np.int64), _NUM_BINS - 1)
     return np.bincount(places, minlength=_NUM_BINS)

@@ -35,11 +35,11 @@ class BatchSlots(BatchAgents):
       processor: of the agent; knows when the training has finished.
       action_spaces: of the hello.
       shapes: leaf -> shape of one observation as the model's inputs have it, where it differs.
-      starts: leaf -> what its integers begin at, where the model's begin at 0.
-      cuts_traces: whether the plan can learn from steps with holes between them.
-      history: joins the newest observations; None: the model sees one.
+      starts: leaf -> the client's smallest integer, if it is not 0 as in the model.
+      cuts_traces: whether the plan can learn from steps with gaps between them.
+      history: joins the newest observations; None: the model sees one at a time.
       on_ready: called, from any thread, when `ready` has become True.
-      exploit: the training's end does not affect the client.
+      exploit: the end of training does not affect the client.
     """
 
     def __init__(
@@ -91,21 +91,22 @@ class BatchSlots(BatchAgents):
 
     @property
     def discarded_steps(self) -> int:  # type: ignore[override]
-        """Environment steps that were not learned from, as no learner was ready."""
+        """Environment steps that were not learned from because no learner was ready."""
         return self._agent.discarded_steps
 
     def observe(self, transition: Transition) -> None:
-        """Hands what happened to the agent."""
+        """Passes a transition to the agent."""
         self._goes_on = transition.observations is not None
         if transition.rewards is None:
             self._all_begin = True
         elif transition.rewards.shape[1] != self._rewards and not self._exploit:
             raise InvalidInputError(
                 f"rewards: {transition.rewards.shape[1]} per slot, but the model has "
-                f"{self._rewards} ({', '.join(self._processor.reward_columns)})",
+                f"{self._rewards} ({', '.join(self._processor.reward_columns)}); send these in "
+                "this order",
                 "rewards",
             )
-        # First, as the next episodes' observations drive out what came before these.
+        # First, because the next episodes' observations replace the history before these.
         finals = self._shape(transition.final_observations)
         if self._history is not None and finals is not None:
             finals = self._history.join_finals(finals)
@@ -127,13 +128,13 @@ class BatchSlots(BatchAgents):
         )
 
     def request(self) -> Request | None:
-        """Returns the rows that need actions; None when every slot has ended, or at the end."""
+        """Returns the rows that need actions; None if every slot or the training has ended."""
         if not self._goes_on or self._finished():
             return None
         return self._agent.request()
 
     def decide(self, prediction: Prediction | None) -> Decision | None:
-        """Turns the prediction into the answer; None when there is another request first."""
+        """Converts the prediction to the answer; None if there is another request first."""
         if prediction is None:
             return Decision(actions=None, finished=self._finished(), version=0)
         actions = self._agent.take(prediction)
@@ -165,7 +166,7 @@ class BatchSlots(BatchAgents):
             )
 
     def _shape(self, observations: Arrays | None) -> Arrays | None:
-        """Brings every client's rows into the model's shape, so that they can be packed."""
+        """Reshapes every client's rows to the model's shape, so that they can be packed."""
         if observations is None or not self._shapes:
             return observations
         if self._starts:
@@ -192,7 +193,7 @@ class BatchSlots(BatchAgents):
         return self._history.add(observations, ended)
 
     def _find_executed(self, executed: Arrays, overridden: np.ndarray | None) -> Executed | None:
-        """Returns what was carried out, where it was not what the policy decided."""
+        """Returns what was carried out in the slots where the policy's action was not."""
         if overridden is None:
             overridden = np.zeros(len(next(iter(executed.values()))), np.bool_)
             for name, array in executed.items():
@@ -211,6 +212,6 @@ class BatchSlots(BatchAgents):
         if space is None:
             raise AgentFailure(
                 f"the model's action {name!r} is not one of the client's "
-                f"{sorted(self._action_spaces)}"
+                f"{sorted(self._action_spaces)}; give the model's actions the client's names"
             )
         return actions_to_wire(space, array)

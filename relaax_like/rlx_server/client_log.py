@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 MAX_LINE_LENGTH = 1000
-# Of a stack trace of an agent's code.
+# Maximum length of a stack trace of an agent's code.
 MAX_TRACE_LENGTH = 8000
 LINES_PER_SECOND = 10
 
@@ -21,7 +21,7 @@ class LogBudget:
 
     Args:
       lines_per_second: for each address.
-      clock: seconds, growing.
+      clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -44,7 +44,10 @@ class LogBudget:
         return lines < self._lines_per_second
 
     def take_suppressed(self) -> dict[str, int]:
-        """Ends the seconds that are over; returns address -> lines that did not pass in them."""
+        """Closes the one-second windows that have elapsed.
+
+        Returns address -> number of suppressed lines.
+        """
         now = self._clock()
         suppressed = {}
         with self._lock:
@@ -61,7 +64,7 @@ class ClientLog:
     """Writes lines about one client, as its address's budget allows.
 
     Args:
-      logger: where they go.
+      logger: receives the lines.
       budget: of all addresses; None: there is no limit.
       address: of the client.
     """
@@ -77,11 +80,11 @@ class ClientLog:
         """Writes one line.
 
         Args:
-          level: as of `logging`.
+          level: a level of `logging`.
           message: with the placeholders of `logging`.
-          arguments: for them.
-          trace: a stack trace to follow it.
-          budget: what has one of its own beside the address's.
+          arguments: for the placeholders.
+          trace: a stack trace that follows the line.
+          budget: key of an additional budget; "": only the address's budget applies.
         """
         if not self._logger.isEnabledFor(level):
             return

@@ -27,11 +27,11 @@ logger = logging.getLogger(__name__)
 
 Body = bytes | memoryview
 
-# The protocol is a dialogue: a client that sends ahead so far is not following it.
+# The protocol is a dialogue: a client that sends this many messages ahead does not follow it.
 _MAX_QUEUED = 100
-# A client whose points are dropped rests so many times as long as its message took, and so long at
-# least, as the message had to be read, too: its part of the loop's time is small, however fast it
-# sends.
+# A client whose points are dropped pauses for this multiple of the time that its message took, and
+# for at least this long, because the message also had to be read. So its share of the loop's time
+# stays small, however fast it sends.
 _REST_FACTOR = 10.0
 _MIN_REST_SEC = 0.1
 _PING = pack_frame(rlx_pb2.ServerMessage(ping=rlx_pb2.Ping()).SerializeToString())
@@ -41,7 +41,7 @@ _PINGS = re.compile(b"(?:" + re.escape(pack_frame(_CLIENT_PING)) + b")+")
 # A peer that vanished silently is noticed after 30 + 3 * 10 s.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 _LINGER_SEC = 2.0
-# Room for a message of most clients; larger ones make room for themselves.
+# Sufficient for a message of most clients; the buffer grows for larger ones.
 _INPUT_BYTES = 1 << 15
 _ABORT_SEC = 10.0
 # A longer silence is reported.
@@ -62,13 +62,13 @@ class Connection(asyncio.BufferedProtocol):
     Attributes:
       address: of the peer, without the port.
       last_heard: monotonic time of the newest complete message, or of the newest answer, which
-        restarts the client's time.
-      unread_since: monotonic time since when the client leaves answers unread; None: it reads.
+        restarts the client's timeout.
+      unread_since: monotonic time since when the client has not read answers; None: it reads.
 
     Args:
-      server: that it belongs to.
-      session: that it feeds.
-      handshake: the TLS handshake that it replaces; None: there was none.
+      server: to which it belongs.
+      session: which it feeds.
+      handshake: the TLS handshake that it replaces; None: no TLS.
     """
 
     def __init__(self, server: "RlxServer", session: Session, handshake: Newcomer | None = None):
@@ -79,11 +79,11 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self._handshake = handshake
         self._transport: asyncio.Transport | None = None
-        # The socket is read into it: bytes [_start, _end) have come and were not looked at yet.
+        # The socket is read into it: bytes [_start, _end) have arrived but are not processed yet.
         self._input = bytearray(_INPUT_BYTES)
         self._start = self._end = 0
         self._unwanted = 0
-        # Complete messages in _input that wait for their turn, and when they came.
+        # Complete messages in _input that wait for their turn, and when they arrived.
         self._queue: deque[tuple[Body, float]] = deque()
         self._turn_due = False
         self._reading = True
@@ -100,7 +100,7 @@ class Connection(asyncio.BufferedProtocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Takes the connection; it is unknown until its hello has been accepted."""
+        """Registers the connection; it is unknown until its hello has been accepted."""
         # uvloop's transports have the methods, but not the base class.
         self._transport = cast(asyncio.Transport, transport)
         self.address = _get_address(self._transport)
@@ -127,16 +127,16 @@ class Connection(asyncio.BufferedProtocol):
         return memoryview(self._input)[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Takes bytes as they come."""
+        """Processes the bytes that have arrived."""
         self._end += nbytes
         if self._closing:
             self._start = self._end = 0
-            # What it had under way is read, so that it can read our last word; no more than that.
+            # What was in transit is read, so that the client can read our last message; no more.
             self._unwanted += nbytes
             if self._unwanted > _MAX_UNWANTED:
                 self.abort()
             return
-        if self._resting:  # uvloop begins to read whatever was said when the connection was made
+        if self._resting:  # uvloop starts to read although reading was paused at the start
             self._set_reading()
             return
         mark = tracing.begin()
@@ -156,12 +156,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._start != self._end and not self._closing:
             self._warn("disconnected in the middle of a message")
         self._client_done = True
-        # Keeps our half open while an answer is on its way; TLS has no halves.
+        # Keeps our direction open while an answer is in transit; TLS cannot be half-closed.
         under_way = self._busy or self._turn_due or self._resting or bool(self._queue)
         return under_way and not self._closing and not self._encrypted
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Closes the session; other sessions do not notice."""
+        """Closes the session; other sessions are not affected."""
         self._closing = True
         self._queue.clear()
         self._server.connections.discard(self)
@@ -169,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         self._close_session()
 
     def pause_writing(self) -> None:
-        """Reads no more from a client that does not read its answers: nothing piles up for it."""
+        """Stops reading from a client that does not read its answers, so that none pile up."""
         self.unread_since = time.monotonic()
         self._set_reading()
 
@@ -181,13 +181,13 @@ class Connection(asyncio.BufferedProtocol):
     # What the server calls.
 
     def abort(self) -> None:
-        """Aborts the connection without a message, as the client reads none."""
+        """Aborts the connection without a message, because the client does not read."""
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
 
     def describe_stall(self, now: float) -> str:
-        """Says which side has been silent for long, and its last message; "": neither has.
+        """Returns which side has been silent for a long time, and its last message; "": neither.
 
         Args:
           now: monotonic seconds.
@@ -204,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
         return f"the client has been silent for {silent:.0f} s; its last message: {last}"
 
     def log_stall(self, now: float) -> None:
-        """Logs which side is silent, once for each silence.
+        """Logs which side is silent, once per silence.
 
         Args:
           now: monotonic seconds.
@@ -243,9 +243,9 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def ping(self) -> None:
-        """Tells a client that waits for its agents that the server is alive, if it supports pings.
+        """Pings a client that waits for its agents and supports pings: the server is alive.
 
-        Not where agents can block: an agent that hangs must be noticed.
+        Does nothing if agents can block: an agent that hangs must be noticed.
         """
         now = time.monotonic()
         if (
@@ -293,9 +293,9 @@ class Connection(asyncio.BufferedProtocol):
         self.session.log.write(logging.WARNING, "%s: %s", self.session.client_name, what)
 
     def _make_room(self) -> None:
-        """Moves an unfinished message to the front of a buffer twice as large as what has come.
+        """Moves an unfinished message to the front of a buffer twice as large as what has arrived.
 
-        So memory grows with what was sent, never with what was announced, nor beyond it.
+        So memory grows with what was sent, not with what was announced, and never beyond that.
         """
         begun = self._input[self._start : self._end]
         room = max(_INPUT_BYTES, len(begun))
@@ -304,7 +304,7 @@ class Connection(asyncio.BufferedProtocol):
             room = min(room, max(HEADER.size + length - len(begun), _INPUT_BYTES))
         if not self.session.greeted and begun:
             self._server.admission.reserve(self, room)
-            if self._closing:  # it was turned away for that, and its input dropped
+            if self._closing:  # it was turned away because of that, and its input was dropped
                 return
         self._input = begun + bytearray(room)
         self._start, self._end = 0, len(begun)
@@ -320,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.session.greeted and data[self._start : self._start + 2] == HANDSHAKE:
             raise ProtocolError(
                 "received a TLS handshake, but this server does not use TLS; connect without "
-                "tls_ca, or set up TLS in the server's section security"
+                "tls_ca, or configure TLS in the `security` section of the server's YAML file"
             )
         while self._end - self._start >= HEADER.size:
             body = self._start + HEADER.size
@@ -341,7 +341,7 @@ class Connection(asyncio.BufferedProtocol):
             )
 
     def _skip_pings(self) -> bool:
-        """Passes over pings at the front: they need no turn, however many a client sends ahead."""
+        """Skips pings at the front: they need no turn, however many a client sends ahead."""
         if not (self._greeted and self.session.has_feature(PING)):
             return False
         found = _PINGS.match(self._input, self._start, self._end)
@@ -357,9 +357,9 @@ class Connection(asyncio.BufferedProtocol):
         self._start = self._end = 0
 
     def _set_reading(self) -> None:
-        """Reads while nothing waits: neither messages for their turn, nor answers for the client.
+        """Reads while neither messages wait for their turn nor answers for the client.
 
-        After the last word, everything is read that the client had under way.
+        After the last message, reads everything that the client still had in transit.
         """
         waits = self._resting or self._queue or self.unread_since is not None
         wanted = self._closing or not waits
@@ -374,12 +374,12 @@ class Connection(asyncio.BufferedProtocol):
         self._resting = False
         if self._transport is None or self._closing:
             return
-        self.buffer_updated(0)  # what has come meanwhile
+        self.buffer_updated(0)  # processes what has arrived meanwhile
         if self._client_done and not (self._queue or self._busy or self._closing):
             self._close_soon()
 
     def _next(self) -> None:
-        """Handles one message, and leaves what follows it to the loop's next turn."""
+        """Handles one message, and leaves the following ones to the loop's next turn."""
         if self._queue and not (self._busy or self._closing or self._turn_due):
             self._handle(*self._queue.popleft())
         if not self._queue and self._start == self._end:
@@ -430,7 +430,7 @@ class Connection(asyncio.BufferedProtocol):
         return max(took_sec * _REST_FACTOR, _MIN_REST_SEC)
 
     def _go_on(self, rest_sec: float = 0.0) -> None:
-        """Schedules the next message for the loop's next turn, or for after a rest."""
+        """Schedules the next message for the loop's next turn, or for the end of a pause."""
         self._busy = False
         if self._closing:
             return
@@ -471,7 +471,7 @@ class Connection(asyncio.BufferedProtocol):
             loop.call_soon_threadsafe(self._go_on, rest_sec)
 
     def _close_session(self) -> None:
-        """Closes the agents, in their own thread if they have one: it might be busy with them."""
+        """Closes the agents, in their own thread if they have one, which might be using them."""
         if self._thread is None:
             _close_quietly(self.session)
             return
@@ -486,12 +486,12 @@ class Connection(asyncio.BufferedProtocol):
         self._thread.submit(function, *arguments)
 
     def _close_soon(self) -> None:
-        """Lets the client read the last answer: closing with unread input would reset it away."""
+        """Lets the client read the last answer: closing with unread input would discard it."""
         self._closing = True
         self._drop_input()
         self._set_reading()
         assert self._transport is not None
-        # `close` waits until all is written, which a client that reads nothing prevents.
+        # `close` waits until everything is written, which a client that does not read prevents.
         self._server.loop.call_later(_ABORT_SEC, self._transport.abort)
         if self._client_done:
             self._transport.close()
@@ -525,5 +525,5 @@ def _keep_alive(transport: asyncio.Transport) -> None:
         return
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE:
-        if hasattr(socket, name):  # not on each system
+        if hasattr(socket, name):  # not on every system
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class SlotEpisode:
-    """An episode that ended: the slot, its undiscounted sum of rewards, its environment steps."""
+    """An episode that ended: its slot, undiscounted sum of rewards and environment steps."""
 
     slot: int
     episode_return: float
@@ -26,7 +26,7 @@ class EpisodeMeter:
 
     @property
     def unfinished(self) -> tuple[int, int]:
-        """Number of episodes that have begun and not ended, and their steps together."""
+        """Number of episodes that have begun but not ended, and their total steps."""
         lengths = self._steps - self._began
         return int((lengths > 0).sum()), int(lengths.sum())
 
@@ -46,7 +46,7 @@ class EpisodeMeter:
 
         Args:
           rewards: `[k, r]`.
-          ended: `[k]` bool; None: nowhere.
+          ended: `[k]` bool; None: all False.
           absent: `[k]` bool, slots that did not act in this step; None: all did.
         """
         self._returns += rewards[:, 0] if rewards.shape[1] == 1 else rewards.sum(axis=1)

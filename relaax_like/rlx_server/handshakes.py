@@ -1,4 +1,4 @@
-"""TLS handshakes: counted like all who are unknown, and ended when they are too many."""
+"""TLS handshakes: counted as unknown connections, and ended when there are too many."""
 
 import asyncio
 import contextlib
@@ -13,16 +13,17 @@ if TYPE_CHECKING:
 
 
 class Handshake(asyncio.Protocol):
-    """Does the handshake of one accepted connection, and leaves it to a `Connection` then.
+    """Does the handshake of one accepted connection, then hands it over to a `Connection`.
 
-    An event loop that does them by itself lets any number be under way, and tells nobody.
+    An event loop that does handshakes by itself neither limits nor reports how many are in
+    progress.
 
     Attributes:
       address: of the peer, without the port.
 
     Args:
-      server: for which it is done.
-      options: of the event loop's TLS.
+      server: that accepted the connection.
+      options: TLS options of the event loop.
     """
 
     def __init__(self, server: "RlxServer", options: dict[str, Any]):
@@ -36,7 +37,7 @@ class Handshake(asyncio.Protocol):
         # uvloop's transports have the methods, but not the base class.
         plain = cast(asyncio.Transport, transport)
         plain.pause_reading()
-        with contextlib.suppress(OSError):  # gone already, or no descriptor is left
+        with contextlib.suppress(OSError):  # the peer is gone, or no descriptor is left
             accepted = plain.get_extra_info("socket")
             self._socket = socket.socket(fileno=os.dup(accepted.fileno()))
             self.address = str(self._socket.getpeername()[0])
@@ -63,6 +64,6 @@ class Handshake(asyncio.Protocol):
                 lambda: server.make_connection(self), self._socket, **self._options
             )
         except OSError:
-            self._socket.close()  # what a peer does wrong here is its own affair
+            self._socket.close()  # a peer's mistakes are not reported
         finally:
             server.admission.leave(self)

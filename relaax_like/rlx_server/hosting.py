@@ -77,33 +77,33 @@ class AgentHost(abc.ABC):
           action_spaces: leaf -> space.
           slots: k.
           client_id: of the agents.
-          exploit: best actions, nothing learned.
+          exploit: choose the best actions; learn nothing.
           max_wait_sec: longest time from a step to its answer; None: no limit.
 
         Raises:
           ProtocolError: SPACE_MISMATCH, when the algorithm cannot use the spaces.
-          InvalidInputError: agents that can block have a limit.
+          InvalidInputError: `max_wait_sec` is set, but the agents can block.
           ServerUnavailableError: the parameter server cannot be reached.
         """
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
-        """Answers the requests of batch-native agents; plain ones have none."""
+        """Answers the requests of batch-native agents; plain agents make no requests."""
         raise NotImplementedError("plain agents do not request predictions")
 
     def close(self) -> None:  # noqa: B027 - optional
-        """Lets go of what the agents share."""
+        """Releases what the agents share."""
 
 
 class BatchHost(AgentHost):
     """Makes batch-native agents, which share one model and one processor for each task.
 
     Args:
-      config: the algorithm's `Config`; names `rollout_steps`, a number, or one for each task.
-      make_processors: opens the shared processors, task -> processor, on the first client; not
-        started yet.
+      config: the algorithm's `Config`; its `rollout_steps` is a number, or one for each task.
+      make_processors: opens the shared processors, task -> processor, for the first client;
+        returns them without starting them.
       agent_class: of the agents.
       rollouts_ahead: see `OnlineHelper`.
-      max_segment_sec: see `OnlineHelper`; for plans that can learn from steps with holes.
+      max_segment_sec: see `OnlineHelper`; for plans that can learn from steps with gaps.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class BatchHost(AgentHost):
             _validate_privileged(processors.values(), observation_spaces)
         length = self._config.observation_history
         history = ObservationHistory(length, slots) if length > 1 else None
-        # Inputs that are none of the client's are made by the agent.
+        # Inputs that the client does not send are made by the agent.
         shapes = {
             name: (*shape[:-1], shape[-1] // length) if history else shape
             for processor in processors.values()
@@ -171,13 +171,13 @@ class BatchHost(AgentHost):
         client: str = "",
         max_wait_sec: float | None = None,
     ) -> BatchAgent:
-        """Builds an agent by itself; for scripts, which call its `run`.
+        """Builds an agent without a session; for scripts, which call its `run`.
 
         Args:
           slots: k.
           learning: see `BatchAgent`.
           on_learned: see `OnlineHelper`.
-          client: as of `OnlineHelper`.
+          client: see `OnlineHelper`.
           max_wait_sec: longest time from a step to its answer; None: no limit.
 
         Raises:
@@ -205,7 +205,7 @@ class BatchHost(AgentHost):
         return self._predict(requests)
 
     def take_state(self) -> dict[str, Any]:
-        """Returns what the shared processors hold, by task; while nothing is under way."""
+        """Returns the state of the shared processors, by task; call while nothing is in progress."""
         return {task: processor.take_state() for task, processor in self._processors.items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -217,7 +217,7 @@ class BatchHost(AgentHost):
         """Stops learning, after the gradients in progress.
 
         Raises:
-          Exception: what the first learner raised that failed to stop.
+          Exception: raised by the first learner that failed to stop.
         """
         # All at once: each might have to wait for the parameter server.
         with futures.ThreadPoolExecutor(max(1, len(self._processors))) as executor:
@@ -246,7 +246,7 @@ class BatchHost(AgentHost):
         return self._agent_class.main_task or next(iter(self._processors))
 
     def _get_processors(self) -> Mapping[str, ComputationDataProcessor]:
-        # Hellos must not queue up behind each other while the parameter server is away.
+        # Hellos must not wait for each other while the parameter server is unavailable.
         if not self._lock.acquire(timeout=_START_WAIT_SEC):
             raise ServerUnavailableError("the parameter server is not ready; retry later")
         try:
@@ -284,12 +284,12 @@ class BatchHost(AgentHost):
 
 
 class PlainHost(AgentHost):
-    """Makes plain agents, an instance and a view of the parameter server for each slot.
+    """Makes plain agents: one instance and one view of the parameter server per slot.
 
     Args:
       config: the algorithm's `Config`.
       agent_class: the algorithm folder's `Agent(config, parameter_server)`.
-      make_client: opens one more agent's view of the parameter server from its client id.
+      make_client: opens another agent's view of the parameter server, given its client id.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ class PlainHost(AgentHost):
         if max_wait_sec is not None:
             raise InvalidInputError(
                 "max_wait_ms: the agents of this algorithm run their own code (agent.py), which "
-                "can block; connect without max_wait, or derive Agent from BatchAgent",
+                "can block; connect without max_wait_ms, or derive Agent from BatchAgent",
                 "max_wait_ms",
             )
         _validate_spaces(self._config, observation_spaces, action_spaces)
@@ -344,7 +344,7 @@ def _validate_spaces(config: Any, observation_spaces: Spaces, action_spaces: Spa
 
 
 def _find_starts(config: Any, observation_spaces: Spaces) -> dict[str, int]:
-    """Returns leaf -> first value, of the integers that the settings describe as such."""
+    """Returns leaf -> smallest value, for the leaves that the settings describe as integers."""
     starts = {}
     for leaf, space in config.observation_spaces.items():
         if isinstance(space, Discrete | MultiDiscrete) and leaf in observation_spaces:
@@ -360,7 +360,8 @@ def _validate_privileged(
         if name not in observation_spaces:
             raise ProtocolError(
                 f"the observation space lacks {name!r}, which the model learns from "
-                "(get_privileged_specs); send it, or connect with EXPLOIT mode to act alone",
+                "(get_privileged_specs); send it, or connect in EXPLOIT mode to act without "
+                "learning",
                 "SPACE_MISMATCH",
                 "observation_spaces",
             )

@@ -16,7 +16,7 @@ from relaax_like.wire.errors import (
 )
 from relaax_like.wire.spaces import RunSpaces, Spaces
 
-# Longest time that a hello is held while parameter server and learner start: clients wait 60 s.
+# Longest time that a hello waits for parameter server and learner to start; clients wait 60 s.
 _HOLD_SEC = 45.0
 _POLL_SEC = 0.2
 
@@ -28,8 +28,8 @@ class LateHost(AgentHost):
       propose: proposes a client's spaces to the parameter server, or requests those of the run;
         see `Link.propose_spaces`.
       make_host: creates the host for the run's spaces.
-      wait_loaded: waits up to that many seconds for parameter server and learner; returns whether
-        they are ready.
+      wait_loaded: waits up to the given number of seconds for parameter server and learner;
+        returns whether they are ready.
     """
 
     def __init__(
@@ -61,7 +61,8 @@ class LateHost(AgentHost):
 
         Raises:
           ProtocolError: SPACE_MISMATCH: the algorithm cannot use the spaces, or the run has others.
-          ServerUnavailableError: they are not ready in time, or an exploiting client came first.
+          ServerUnavailableError: the parameter server or the learner is not ready in time, or the
+            client exploits and the spaces are not known yet.
         """
         end = time.monotonic() + _HOLD_SEC
         proposal = None if exploit else RunSpaces(observation_spaces, action_spaces)
@@ -83,7 +84,7 @@ class LateHost(AgentHost):
         return self._host.predict(requests)
 
     def close(self) -> None:
-        """Lets go of what the agents share."""
+        """Releases what the agents share."""
         if self._host is not None:
             self._host.close()
 

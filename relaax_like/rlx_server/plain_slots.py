@@ -17,14 +17,14 @@ from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
 
 
 class PlainSlots(PlainAgents):
-    """k plain agents as one.
+    """Combines k plain agents.
 
     Args:
       make_agent: builds the agent of one slot from its view of the parameter server.
       parameter_servers: one per slot.
       observation_spaces: of the hello.
       action_spaces: of the hello.
-      learning: numbers that nothing can be learned from are refused.
+      learning: refuse numbers that are too large to learn from.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class PlainSlots(PlainAgents):
         Raises:
           AgentFailure: an agent raised or answered with something that is not an action.
           InvalidInputError: a reward or an observation is too large to learn from. Plain agents
-            form rollouts of their own, so that the step is refused, and not a rollout.
+            build their own rollouts, so the step is refused instead of a rollout.
         """
         if self._learning:
             _validate_magnitudes(transition)
-        # First, so that they travel with the push that an agent makes at an episode's end.
+        # First, so that they are sent with the push that an agent makes at an episode's end.
         for episode in transition.episodes:
             client = self._parameter_servers[episode.slot]
             client.add_episode(episode.episode_return, episode.length)
@@ -79,7 +79,7 @@ class PlainSlots(PlainAgents):
 
     def close(self) -> None:
         """Closes the agents and their views of the parameter server."""
-        with contextlib.ExitStack() as all_others:  # whatever becomes of one
+        with contextlib.ExitStack() as all_others:  # even if closing one fails
             for agent, client in zip(self._agents, self._parameter_servers, strict=True):
                 all_others.callback(client.close)
                 if hasattr(agent, "close"):
@@ -125,13 +125,15 @@ class PlainSlots(PlainAgents):
                 )
             except (InvalidInputError, ValueError, TypeError, KeyError, IndexError) as error:
                 raise AgentFailure(
-                    f"the agent's action does not fit the space {name}: {error}"
+                    f"action {name!r}: {type(error).__name__}: {error}; expected a "
+                    f"{type(space).__name__} of {space.dtype}, shape {list(space.shape)}; return "
+                    "it from the agent"
                 ) from error
         return packed
 
 
 def _reset_keywords(agent: Any) -> list[str]:
-    # The tutorial's form takes the reward alone.
+    # The method as in the tutorial has only the reward.
     parameters = inspect.signature(agent.reward_and_reset).parameters
     anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     return [name for name in ("state", "truncated", "success") if anything or name in parameters]

@@ -1,4 +1,4 @@
-"""Points of curves that clients send: how many are taken, and their way to the recorder."""
+"""Curve points that clients send: how many are accepted, and how they reach the recorder."""
 
 import logging
 import threading
@@ -10,11 +10,11 @@ from relaax_like.metrics.buffered import select_valid
 from relaax_like.rlx_server.client_log import ClientLog
 from relaax_like.v1 import metrics_pb2
 
-# A client sends one point per second by itself, and a few per episode.
+# A client sends one point per second on its own, and a few per episode.
 POINTS_PER_SECOND = 2_000
 POINTS_AT_ONCE = 10_000
 POINTS_PER_SECOND_TOGETHER = 20_000
-# Most points of one message; how many of them reach the recorder in one turn of the event loop.
+# Maximum number of points of one message; number of points stored in one turn of the event loop.
 MAX_POINTS = 10_000
 POINTS_PER_TURN = 500
 
@@ -23,9 +23,9 @@ class PointBudget:
     """A token bucket. Thread-safe.
 
     Args:
-      per_second: points that it gains.
-      at_once: most that it holds, and has at first.
-      clock: seconds, growing.
+      per_second: number of points added per second.
+      at_once: maximum number of points that it holds; it starts full.
+      clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class PointBudget:
         self._counted_at = clock()
 
     def take(self, points: int) -> int:
-        """Takes as many points as there are, at most `points`; returns how many."""
+        """Takes as many points as are available, at most `points`; returns how many."""
         with self._lock:
             now = self._clock()
             gained = (now - self._counted_at) * self._per_second
@@ -54,7 +54,7 @@ class PointBudget:
 
 
 def make_shared_budget() -> PointBudget:
-    """Makes the bucket of all clients together."""
+    """Makes the bucket that all clients share."""
     return PointBudget(POINTS_PER_SECOND_TOGETHER, POINTS_PER_SECOND_TOGETHER)
 
 
@@ -75,7 +75,7 @@ class SumMetric:
             self.flush()
 
     def flush(self) -> None:
-        """Sends the sum, unless it is 0, and begins again."""
+        """Sends the sum, unless it is 0, and resets it."""
         if self._sum:
             self._metrics.scalar(self._name, self._sum)
         self._sum = 0.0
@@ -83,15 +83,15 @@ class SumMetric:
 
 
 class ClientPoints:
-    """Hands the points of one client to the recorder, as many as the budgets allow.
+    """Passes the points of one client to the recorder, as many as the budgets allow.
 
         points.take(message.scalars.scalars, "walker")
         while points.store():
             ...                     # others have their turn
 
     Attributes:
-      shared: the budget of all clients together; None: there is none.
-      dropped: points that were above the budgets, in the newest message.
+      shared: the budget of all clients together; None: no such limit.
+      dropped: number of points of the newest message that exceeded the budgets.
 
     Args:
       metrics: the recorder.
@@ -106,16 +106,16 @@ class ClientPoints:
         self._client_name = ""
         self._log = ClientLog(logging.getLogger(__name__))
         self._scalars: Sequence[metrics_pb2.Scalar] = ()
-        # Of these: how many are to be stored, have been looked at, and were right.
+        # Number of them that are to be stored, that have been read, and that were valid.
         self._taken = self._done = self._stored = 0
         self._mistake: Exception | None = None
 
     def ignore(self, scalars: Sequence[metrics_pb2.Scalar]) -> None:
-        """Takes a message of which nothing is stored, but which costs as much to read."""
+        """Counts a message that is not stored, but costs as much to read."""
         self.dropped = len(scalars) - self._budget.take(min(len(scalars), MAX_POINTS))
 
     def take(self, scalars: Sequence[metrics_pb2.Scalar], client_name: str, log: ClientLog) -> None:
-        """Takes a message, of which `store` then stores what the budgets allow.
+        """Accepts a message; `store` then stores as many of its points as the budgets allow.
 
         Args:
           scalars: the points.
@@ -132,7 +132,7 @@ class ClientPoints:
     def store(self) -> bool:
         """Stores some points of the newest message; returns whether some are left.
 
-        What is wrong with one costs that one.
+        Drops a point that is invalid, and no others.
         """
         if not self._scalars:
             return False
@@ -154,7 +154,7 @@ class ClientPoints:
         return False
 
     def close(self) -> None:
-        """Stores what is left, and records how many points were dropped."""
+        """Stores the remaining points, and records how many were dropped."""
         while self.store():
             pass
         self._drops.flush()

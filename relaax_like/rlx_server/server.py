@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 
 # A client that leaves answers unread for this long is disconnected.
 _UNREAD_SEC = 30.0
-# A client whose session failed in the last seconds waits so long for the answer to its hello.
+# A client whose session failed within _FAILURE_SEC waits this long for the answer to its hello.
 _FAILURE_SEC = 10.0
 _GREETING_DELAY_SEC = 0.5
-# So many connections of an address failed, those of each second before counted half: its next ones
-# wait that long before they are read.
+# If this many connections of an address have failed, with the count halved every second, its next
+# connections wait before they are read.
 _MANY_FAILURES = 50
-# Longest wait for sessions to close; the runner kills 5 s after it asked.
+# Longest wait for sessions to close; the runner kills the process 5 s after it asked it to stop.
 _STOP_SEC = 3.0
 
 # The shortest delay of an event loop, and the shortest limit of a client.
@@ -54,19 +54,19 @@ class RlxServer:
 
     Args:
       make_session: builds the session of a new connection from its name.
-      admission: lets clients in or turns them away.
+      admission: admits clients or turns them away.
       max_message_bytes: longest message that is read.
-      hello_timeout_sec: a connection that has sent no hello by then is closed.
+      hello_timeout_sec: a connection that has not sent a hello within this time is closed.
       idle_timeout_sec: a client that sends nothing for this long is disconnected.
       predict: answers the requests of batch-native agents; None when all agents are plain.
-      tls: certificate of the server, read again when it changes; None: it serves in the clear.
+      tls: certificate of the server, read again when it changes; None: no TLS.
 
     Attributes:
       loop: the event loop, once started.
       connections: those that are open.
       closing: sessions of plain agents that are being closed in their threads.
-      log_budget: how many log lines clients can cause.
-      points: how many points of curves are accepted from all clients together.
+      log_budget: limits the log lines that clients cause.
+      points: limits the curve points of all clients together.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class RlxServer:
         self._refresh_tls: Callable[[], None] = lambda: None
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
-        # The sweeper, and handshakes.
+        # Tasks: the periodic sweep, and handshakes.
         self._tasks: set[asyncio.Task[None]] = set()
         self._pending: list[Connection] = []
         self._waiting: set[Connection] = set()
@@ -106,15 +106,15 @@ class RlxServer:
 
     @property
     def clients(self) -> int:
-        """Connections whose hello was accepted, at this moment."""
+        """Current number of connections whose hello was accepted."""
         return self.admission.clients
 
     def note_failure(self, client_name: str | None, address: str) -> None:
         """Remembers a connection that failed, for the next ones.
 
         Args:
-          client_name: of its hello, if that had been accepted.
-          address: where it came from.
+          client_name: from its hello, if that had been accepted.
+          address: of the peer, without the port.
         """
         self._failures_of[address] += 1
         if client_name is not None:
@@ -125,14 +125,14 @@ class RlxServer:
         return _GREETING_DELAY_SEC if self._failures_of[address] > _MANY_FAILURES else 0.0
 
     def get_greeting_delay(self, client_name: str, address: str) -> float:
-        """Returns how many seconds such a client waits for the answer to its hello."""
+        """Returns how many seconds this client waits for the answer to its hello."""
         failed = self._failures.get((client_name, address), float("-inf"))
         return _GREETING_DELAY_SEC if time.monotonic() - failed < _FAILURE_SEC else 0.0
 
     def describe_clients(self) -> tuple[list[ServedClient], int]:
-        """Returns the numbers of at most 100 clients, and how many there are; from any thread.
+        """Returns the status of at most 100 clients, and the number of all; call from any thread.
 
-        Those that are silent, or have the most late answers, come first.
+        Clients that are silent, or have the most late answers, come first.
         """
         now = time.monotonic()
         served = [c for c in list(self.connections) if c.open and c.session.greeted]
@@ -142,7 +142,7 @@ class RlxServer:
         return [c.session.describe(stalls.get(c, "")) for c in chosen], len(served)
 
     async def start(self, host: str, port: int) -> int:
-        """Binds and begins to serve; returns the real port.
+        """Binds and starts to serve; returns the actual port.
 
         Raises:
           RelaaxError: the port is taken; names the process that holds it.
@@ -160,10 +160,10 @@ class RlxServer:
         return int(self._server.sockets[0].getsockname()[1])
 
     def make_connection(self, handshake: Newcomer | None = None) -> Connection:
-        """Makes what serves a new connection.
+        """Makes the protocol object that serves a new connection.
 
         Args:
-          handshake: that it comes out of.
+          handshake: the TLS handshake that it replaces; None: no TLS.
         """
         session = self._make_session(f"session-{next(self._numbers)}")
         return Connection(self, session, handshake)
@@ -187,13 +187,13 @@ class RlxServer:
         options = {
             "ssl": context,
             "ssl_handshake_timeout": self._hello_timeout_sec,
-            # Of the farewell: a client that has gone does not say it.
+            # No waiting for the peer's close message: a client that has left does not send it.
             "ssl_shutdown_timeout": _STOP_SEC,
         }
         return lambda: Handshake(self, options)
 
     async def stop(self) -> None:
-        """Takes no new clients, tells the others, and closes their sessions."""
+        """Accepts no more clients, notifies the others, and closes their sessions."""
         if self._server is not None:
             self._server.close()
         for task in list(self._tasks):
@@ -207,7 +207,7 @@ class RlxServer:
 
     @property
     def is_closing(self) -> bool:
-        """Whether sessions are still being closed; their agents send what is pending."""
+        """Whether sessions are still being closed; their agents are sending what is pending."""
         self.closing = {future for future in self.closing if not future.done()}
         return bool(self.connections or self.closing)
 
@@ -216,7 +216,7 @@ class RlxServer:
         if not connection.session.ready:
             self._waiting.add(connection)
             limit = connection.session.max_wait_sec
-            if limit is not None:  # its agent waits for a part of it
+            if limit is not None:  # its agent waits for only a part of this time
                 self.loop.call_later(limit * AGENT_SHARE, self._wake_one, connection)
             return
         self._pending.append(connection)
@@ -226,7 +226,7 @@ class RlxServer:
             self.loop.call_soon(self._flush)
 
     def wake(self) -> None:
-        """Looks again at sessions that were not ready; safe from any thread."""
+        """Re-checks sessions that were not ready. Thread-safe."""
         with contextlib.suppress(RuntimeError):  # the loop has been closed: nothing waits
             self.loop.call_soon_threadsafe(self._wake)
 
@@ -276,7 +276,7 @@ class RlxServer:
             ended = time.monotonic()
             mark = tracing.end("predict", mark)
         except Exception as error:
-            if len(asking) > 1:  # one by one, so that only the guilty session fails
+            if len(asking) > 1:  # one by one, so that only the session that caused it fails
                 for connection, request in zip(asking, requests, strict=True):
                     self._answer([connection], [request])
                 return
@@ -298,7 +298,7 @@ class RlxServer:
         tracing.count("sessions per prediction", len(asking))
 
     def _note_prediction(self, asking: list[Connection], seconds: float) -> None:
-        """Warns, once, if predicting takes longer than the limit of a client."""
+        """Warns once if predictions take longer than the limit of a client."""
         limits = [limit for c in asking if (limit := c.session.max_wait_sec) is not None]
         if limits and seconds > min(limits):
             self._has_slow_predictions = True
@@ -324,7 +324,7 @@ class RlxServer:
             self.predict_soon(connection)
 
     async def _sweep(self) -> None:
-        """Sends clients away that say nothing."""
+        """Disconnects clients that are silent for too long."""
         interval = min(self._hello_timeout_sec, self._idle_timeout_sec) / 4
         while True:
             await asyncio.sleep(min(max(interval, 0.02), 1.0))
@@ -366,7 +366,7 @@ class RlxServer:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Returns uvloop's event loop, or asyncio's own where uvloop is missing."""
+    """Returns uvloop's event loop, or asyncio's own if uvloop is not installed."""
     try:
         import uvloop
     except ImportError:

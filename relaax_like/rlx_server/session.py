@@ -1,4 +1,4 @@
-"""One client's conversation, without any knowledge of the transport that carries it."""
+"""One client's conversation, independent of the transport that carries it."""
 
 import enum
 import functools
@@ -61,16 +61,17 @@ _TIMINGS = ("queue_us", "prediction_us", "total_us")
 # Numbers of an answer that differ from one to the next.
 _NUMBERS = frozenset({("actions", "step_id"), *(("actions", "timings", name) for name in _TIMINGS)})
 _MAX_FIXED32 = (1 << 32) - 1
-# A message has one body, and perhaps something that a newer client adds.
+# A message has one body, and perhaps fields that a newer client adds.
 _MAX_PARTS = 4
-# Fields of a hello or a step beside its leaves.
+# Fields of a hello or a step other than its leaves.
 _OTHER_FIELDS = _MAX_FEATURES + 16
-# Of MAX_POINTS points with the longest names.
+# Size of MAX_POINTS points with the longest names.
 _MAX_SCALARS_BYTES = MAX_POINTS * 225
-# The first byte of each point and of its name: fewer of them are no more points than that.
+# The first byte of each point and of its name, so its count is an upper bound of the points.
 _POINT_BYTE = b"\x0a"
-# A longer hello or step is checked at all depths: besides array data, each of its fields can weigh
-# this much (a leaf with bounds and a long name 1.2 KB), and all numbers n this much more.
+# A longer hello or step is checked at all depths: besides array data, each of its fields can have
+# _FIELD_WEIGHT bytes (a leaf with bounds and a long name has 1.2 KB), and all numbers n together
+# _MORE_WEIGHT bytes more.
 _LONG_MESSAGE_BYTES = 1 << 18
 _FIELD_WEIGHT = 3 << 9
 _MORE_WEIGHT = 1 << 19
@@ -82,12 +83,12 @@ class Greeting:
     """A checked hello.
 
     Attributes:
-      client_name: as the client calls itself.
+      client_name: chosen by the client.
       slots: k.
       observation_spaces: leaf -> space.
       action_spaces: leaf -> space.
-      exploit: best actions, nothing learned.
-      features: those that client and server know.
+      exploit: choose the best actions; learn nothing.
+      features: those that both client and server support.
       max_wait_sec: longest time from a step to its answer; None: no limit.
     """
 
@@ -124,7 +125,7 @@ class Greeting:
         self.max_wait_sec = _read_max_wait(hello, MAX_WAIT in self.features)
 
     def count_step_bytes(self) -> int:
-        """Returns the length of the largest right step, rounded up."""
+        """Returns an upper bound of the length of a valid step."""
         slots = self.slots
         observations, actions = (
             sum(
@@ -191,12 +192,13 @@ class Session:
     Args:
       name: of the session, for logs.
       make_agents: builds the agents for a greeting; can raise ProtocolError.
-      metrics: where latencies go.
-      max_slots: most slots that one client can have.
+      metrics: records latencies.
+      max_slots: maximum number of slots of one client.
       max_message_bytes: upper bound of a session's limit, which follows from its spaces.
       score_lines: log one line per episode.
-      time_limit_sec: then the client is disconnected at its next episode end; None: never.
-      tokens: the hello must have one of them; None: it needs none.
+      time_limit_sec: after this time the client is disconnected at its next episode end; None:
+        never.
+      tokens: the hello must contain one of them; None: no token is needed.
       exploit: all clients get the best actions, as if each had requested EXPLOIT mode.
 
     Attributes:
@@ -204,18 +206,18 @@ class Session:
       max_message_bytes: longest message that is read; 0 before the hello has been accepted.
       admit: called when the hello is valid, before agents are made; can raise ProtocolError. Set by
         the owner, like the next two, before the first message.
-      log: takes the lines about the client.
+      log: receives the lines about the client.
       points: curve points of the newest message; the owner stores them gradually.
       report: called with an event and the client's name when it has joined, made its first step, or
         left.
-      on_episodes: called with the episodes that have ended with a step, before it is answered.
+      on_episodes: called with the episodes that ended in a step, before the step is answered.
       get_end: called with each answer; unless it returns "", the session ends as at the end of
         training: the client gets this text instead of actions.
-      times: that its steps have waited for their answers.
+      times: how long its steps have waited for their answers.
       last_message: description of the newest message.
 
-    All methods that take part in answering raise ProtocolError: the client made a mistake, or the
-    server cannot continue with it. The session is over then; `error_to_bytes` makes the message
+    `receive`, `request` and `answer` raise ProtocolError if the client made a mistake, or the
+    server cannot continue with it. The session is then over; `error_to_bytes` makes the message
     for the client.
     """
 
@@ -266,7 +268,7 @@ class Session:
         self._packed_names: frozenset[str] = frozenset()
         self._layout: Layout | None = None
         self._step_id = 0
-        self._has_numbers = False  # steps
+        self._has_numbers = False  # of steps
         self._absent: np.ndarray | None = None  # from the newest step
         self._unsupported: Mapping[str, str] = {}
         self._received_at = self._answered_at = 0.0
@@ -295,12 +297,12 @@ class Session:
         return agents is not None and agents.ready
 
     def has_feature(self, name: str) -> bool:
-        """Tells whether client and server have agreed on an optional part of the protocol."""
+        """Returns whether client and server have agreed on an optional part of the protocol."""
         return self._greeting is not None and name in self._greeting.features
 
     @property
     def client_name(self) -> str:
-        """The client's name, or the session's before the hello."""
+        """The client's name; before the hello, the session's name."""
         return self._greeting.client_name if self._greeting else self.name
 
     @property
@@ -311,11 +313,11 @@ class Session:
     def receive(
         self, body: bytes | memoryview, received_at: float | None = None
     ) -> bytes | Pending | None:
-        """Takes one message; returns the answer, PENDING, or None when there is no answer to it.
+        """Processes one message; returns the answer, PENDING, or None if it needs no answer.
 
         Args:
           body: the message.
-          received_at: when its last byte came; None: now.
+          received_at: when its last byte arrived; None: now.
         """
         self._received_at = time.monotonic() if received_at is None else received_at
         try:
@@ -333,7 +335,11 @@ class Session:
             if kind == "hello":
                 return self._greet(message.hello)
             if kind is None:
-                raise ProtocolError("an empty message", "MALFORMED")
+                raise ProtocolError(
+                    "an empty message, or one of an unknown kind; expected hello, step, scalars "
+                    "or ping",
+                    "MALFORMED",
+                )
             if self._greeting is None:
                 raise ProtocolError(f"received {kind} before hello", "OUT_OF_ORDER")
             if kind == "step":
@@ -345,7 +351,10 @@ class Session:
                     self.points.take(message.scalars.scalars, self.client_name, self.log)
             elif PING not in self._greeting.features:
                 raise ProtocolError(
-                    "received ping, but Ready.features does not list it", "OUT_OF_ORDER", "ping"
+                    "received ping, but Ready.features does not list it; list it in the hello's "
+                    "features",
+                    "OUT_OF_ORDER",
+                    "ping",
                 )
             return None
         except ProtocolError:
@@ -354,7 +363,7 @@ class Session:
             raise self._translate(error) from error
 
     def request(self) -> Request | None:
-        """Returns the rows of the pending step that need actions; None when it needs none."""
+        """Returns the rows of the pending step that need actions; None if it needs no actions."""
         assert self._batch_agents is not None
         try:
             return self._batch_agents.request()
@@ -369,12 +378,12 @@ class Session:
         """Answers the pending step with the prediction for `request`.
 
         Args:
-          prediction: None, where `request` returned None.
-          began: when it was begun.
-          ended: when it was there.
+          prediction: None if `request` returned None.
+          began: when the prediction began.
+          ended: when the prediction ended.
 
         Returns:
-          The answer; PENDING when the agent has another request first.
+          The answer; PENDING if the agent has another request first.
         """
         assert self._batch_agents is not None
         self._predicted_at, self._prediction_sec = began, ended - began
@@ -387,7 +396,7 @@ class Session:
             raise self._translate(error) from error
 
     def describe_wait(self) -> str:
-        """Says what the answer to the newest message waits for."""
+        """Describes what the answer to the newest message waits for."""
         if self._greeting is None:
             return "its agents to be built"
         agents = self._batch_agents
@@ -396,7 +405,7 @@ class Session:
         return "a prediction" if agents.ready else "the learner, with a rollout of this client"
 
     def describe(self, stall: str = "") -> ServedClient:
-        """Returns the numbers of a greeted client."""
+        """Returns the status of a greeted client."""
         assert self._greeting is not None
         times, agents = self.times, self._batch_agents
         found = times.find_percentiles(0.5, 0.99)
@@ -454,7 +463,11 @@ class Session:
 
     def _greet(self, hello: rlx_pb2.Hello) -> bytes:
         if self._greeting is not None:
-            raise ProtocolError("a second hello", "OUT_OF_ORDER", "hello")
+            raise ProtocolError(
+                "received a second hello, expected one per connection; reconnect to change it",
+                "OUT_OF_ORDER",
+                "hello",
+            )
         greeting = Greeting(hello, self._max_slots)
         greeting.exploit = greeting.exploit or self._exploit
         self.admit()
@@ -490,7 +503,7 @@ class Session:
         return rlx_pb2.ServerMessage(ready=ready).SerializeToString()
 
     def _validate_token(self, body: bytes | memoryview) -> None:
-        """Refuses a hello without a right token before it is parsed, which costs more."""
+        """Refuses a hello without a valid token before it is parsed, which costs more."""
         assert self._tokens is not None
         token = _find_token(body)
         if token is None:
@@ -548,7 +561,7 @@ class Session:
             decision = decision._replace(actions=None, finished=end)
         self._running = decision.actions is not None
         self.finished = bool(decision.finished)
-        # Read once, so that the client receives the same times that are counted.
+        # Computed once, so that the client receives the same times that are counted.
         self._answered_at = now = time.monotonic()
         if decision.actions and not decision.finished and not self._transition.episodes:
             answer = self._pack_actions(decision.actions, decision.version)
@@ -559,7 +572,7 @@ class Session:
 
     def _validate_feature(self, name: str) -> None:
         if not self.has_feature(name):
-            reason = self._unsupported.get(name, "the hello did not")
+            reason = self._unsupported.get(name, "the hello did not request it")
             raise ProtocolError(
                 f"received {name}, but Ready.features does not list it: {reason}",
                 "OUT_OF_ORDER",
@@ -570,13 +583,13 @@ class Session:
         self._validate_feature(STEP_ID)
         if step_id <= self._step_id:
             raise InvalidInputError(
-                f"step_id: {step_id}, expected more than {self._step_id}, that of the step before",
+                f"step_id: {step_id}, expected more than {self._step_id}, the previous step's",
                 "step_id",
             )
         self._step_id = step_id
 
     def _pack_actions(self, actions: Arrays, version: int) -> bytes:
-        """Returns an answer with nothing but actions: most are."""
+        """Returns an answer with only actions, as most are."""
         if version != self._packed_version or actions.keys() != self._packed_names:
             assert self._greeting is not None
             # All answers to a session have the same dtypes and shapes.
@@ -632,7 +645,7 @@ class Session:
 
     def _note_success(self, episodes: Sequence[SlotEpisode], success: np.ndarray) -> None:
         for episode in episodes:
-            if success[episode.slot] >= 0:  # it was said
+            if success[episode.slot] >= 0:  # it is known
                 self._success.add(float(success[episode.slot]))
 
     def _log_episode(self, episode: SlotEpisode) -> None:
@@ -657,12 +670,14 @@ class Session:
             )
 
     def _validate_outline(self, body: bytes | memoryview) -> None:
-        """Refuses what would cost more to parse than any right message, by a look at its fields."""
+        """Scans the fields; refuses what would cost more to parse than any valid message."""
         try:
             for count, part in enumerate(walk_fields(body, 0, len(body)), 1):
                 number, kind, start, stop = part
                 if count > _MAX_PARTS:
-                    raise InvalidInputError(f"the message has more than {_MAX_PARTS} parts")
+                    raise InvalidInputError(
+                        f"the message has more than {_MAX_PARTS} parts, expected one body"
+                    )
                 if kind != BYTES:
                     continue
                 if number in (_HELLO, _STEP):
@@ -699,7 +714,7 @@ class Session:
 
 
 class MeanMetric:
-    """Sends the mean of many measurements about once a second: a point per step is too much."""
+    """Sends the mean of many measurements about once a second: a point per step is too many."""
 
     def __init__(self, metrics: Metrics, name: str, interval_sec: float = 1.0):
         self._metrics = metrics
@@ -720,7 +735,7 @@ class MeanMetric:
 
 
 def error_to_bytes(error: ProtocolError) -> bytes:
-    """Makes the message that tells a client what went wrong."""
+    """Makes the message that reports an error to a client."""
     message = rlx_pb2.Error(
         code=error.code,
         message=shorten(str(error)),
@@ -751,7 +766,7 @@ def _make_actions_layout(
 def _validate_points(body: bytes | memoryview, start: int, stop: int) -> None:
     if stop - start > _MAX_SCALARS_BYTES:
         came = f"{stop - start} bytes, expected at most {_MAX_SCALARS_BYTES}"
-    # Counted by a glance first: right messages are nearly always done with it.
+    # Counts bytes first: for valid messages that is nearly always enough.
     elif bytes(body[start:stop]).count(_POINT_BYTE) > 4 * MAX_POINTS and has_more_fields(
         body, start, stop, 2 * MAX_POINTS
     ):
@@ -764,7 +779,7 @@ def _validate_points(body: bytes | memoryview, start: int, stop: int) -> None:
 
 
 def _find_token(body: bytes | memoryview) -> str | None:
-    """Returns the token of a serialised hello, "" without one; None: it is not a hello."""
+    """Returns the token of a serialised hello, "" if it has none; None: it is not a hello."""
     token = None
     for number, kind, start, stop in walk_fields(body, 0, len(body)):
         if number == _HELLO and kind == BYTES:
@@ -777,7 +792,7 @@ def _find_token(body: bytes | memoryview) -> str | None:
 
 def _parse(body: bytes | memoryview) -> rlx_pb2.ClientMessage:
     try:
-        # Takes any buffer, whatever its stub says; nothing is copied before it.
+        # Accepts any buffer, although its stub does not say so; avoids a copy.
         return rlx_pb2.ClientMessage.FromString(body)  # type: ignore[arg-type]
     except DecodeError:
         raise _describe_malformed(body) from None

@@ -1,4 +1,4 @@
-"""What a session needs of its agents: plain ones, which answer themselves, or batch-native ones."""
+"""What a session requires of its agents: plain ones, which answer alone, or batch-native ones."""
 
 import abc
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ class Decision(NamedTuple):
     """The agents' answer to one step.
 
     Attributes:
-      actions: leaf -> [k, ...] in the leaf's dtype; None when every slot has ended.
-      finished: what ended the training, or "".
+      actions: leaf -> [k, ...] in the leaf's dtype; None if every slot has ended.
+      finished: what ended the training; "": it has not ended.
       version: of the weights that chose the actions.
     """
 
@@ -45,7 +45,7 @@ class PlainAgents(abc.ABC):
 
     @abc.abstractmethod
     def step(self, transition: Transition) -> Decision:
-        """Takes what happened and returns the next actions."""
+        """Processes a transition and returns the next actions."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -59,8 +59,8 @@ class BatchAgents(abc.ABC):
         if agents.ready: decision = agents.decide(prediction_of(agents.request()))
 
     Attributes:
-      ready: False while a rollout is being learned from; `on_ready` is called when that is over.
-      discarded_steps: environment steps that were not learned from, as no learner was ready.
+      ready: False while a rollout is being learned from; `on_ready` is called afterwards.
+      discarded_steps: environment steps that were not learned from because no learner was ready.
       unsupported: feature of the protocol -> why these agents cannot use it.
     """
 
@@ -70,18 +70,21 @@ class BatchAgents(abc.ABC):
 
     @abc.abstractmethod
     def observe(self, transition: Transition) -> None:
-        """Takes what happened."""
+        """Processes a transition."""
 
     @abc.abstractmethod
     def request(self) -> Request | None:
-        """Returns the rows that need actions; None when every slot has ended, or at the end."""
+        """Returns the rows that need actions; None if every slot or the training has ended."""
 
     @abc.abstractmethod
     def decide(self, prediction: Prediction | None) -> Decision | None:
-        """Turns the prediction for `request` (None for None) into the answer.
+        """Converts the prediction for `request` to the answer.
+
+        Args:
+          prediction: None if `request` returned None.
 
         Returns:
-          None when another task must be asked first: `request` returns which.
+          The answer; None if another task must be asked first: `request` returns which.
         """
 
     @abc.abstractmethod

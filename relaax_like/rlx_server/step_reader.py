@@ -1,4 +1,4 @@
-"""StepReader: reads steps that look like the one before without parsing them."""
+"""StepReader: reads steps with the same layout as the previous one, without parsing them."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from relaax_like.wire.message_template import Layout, Path, Span
 from relaax_like.wire.ndarray import DTYPES
 from relaax_like.wire.spaces import Space, Spaces
 
-# Names, shapes and the like of an ordinary array take less.
+# Names, shapes and the like of an ordinary array are shorter.
 _MAX_FRAME_BYTES = 1024
 _STEP = "step"
 _REWARDS = (_STEP, "rewards")
@@ -44,7 +44,7 @@ class StepReader:
         self._nowhere.flags.writeable = False
 
     def remember(self, body: bytes | memoryview, transition: Transition) -> None:
-        """Takes a step that was read and found good as the pattern for those to come."""
+        """Stores the layout of a step that was parsed and is valid, to read the next ones."""
         if transition.observations is None or transition.rewards is None:
             return
         if transition.final_observations is not None or transition.success is not None:
@@ -53,7 +53,7 @@ class StepReader:
         arrays = [*transition.observations.values(), transition.rewards, *executed.values()]
         data = sum(array.nbytes for array in arrays) + 2 * self._slots
         if len(body) > data + _MAX_FRAME_BYTES * (1 + len(arrays)):
-            return  # most of it is nothing that we know, and would be looked at bit by bit
+            return  # most of it is unknown, and would be read piece by piece
         body = bytes(body)
         if self._ends_layout is not None and self._ends_layout.fits(body):
             return
@@ -70,7 +70,7 @@ class StepReader:
         # If all are present, the values do not show whether the fields were sent.
         wanted.update(taken, spans.keys() & {_PRESENT, _OVERRIDDEN})
         if len(layout.spans) != len(wanted) or spans.keys() != wanted:
-            return  # an empty array, or a field that came twice
+            return  # an empty array, or a field that occurs twice
         item_bytes, rest = divmod(
             spans[_REWARDS].stop - spans[_REWARDS].start, transition.rewards.size
         )
@@ -110,15 +110,15 @@ class StepReader:
         ]
 
     def read(self, body: bytes | memoryview) -> Transition | None:
-        """Returns what an ordinary step says; None: it has to be parsed.
+        """Returns the transition of an ordinary step; None: the step has to be parsed.
 
         Raises:
-          InvalidInputError: a value is out of range; names it.
+          InvalidInputError: a value is out of range; the error names it.
         """
         layout = self._layout
         if layout is None:
             return None
-        body = bytes(body)  # the arrays stay in it, and outlive the connection's buffer
+        body = bytes(body)  # the arrays are views of it, and outlive the connection's buffer
         if not layout.fits(body):
             return None
         rewards = self._rewards.get(body).astype(np.float64)

@@ -26,15 +26,15 @@ class Transition(NamedTuple):
       rewards: [k, r] float64, or None at the start of episodes.
       terminated: [k] bool.
       truncated: [k] bool.
-      ended: [k] bool, terminated or truncated; None where no slot's episode has ended.
-      success: [k] int8 (1 yes, 0 no, -1 not said), or None.
+      ended: [k] bool, terminated or truncated; None if no slot's episode has ended.
+      success: [k] int8 (1 solved, 0 not solved, -1 unknown), or None.
       final_observations: leaf -> [k, ...], rows of slots that ended; or None.
-      episodes: that ended with this step.
-      step_id: number of the step; 0: it has none.
-      absent: [k] bool, slots that take no part in this step; None: there are none.
+      episodes: that ended in this step.
+      step_id: number of the step; 0: it has no number.
+      absent: [k] bool, slots that take no part in this step; None: all take part.
       executed: leaf -> [k, ...], what was carried out instead of the last actions; or None.
       overridden: [k] bool, slots where something other than the policy decided; None: those where
-        `executed` differs from the actions that were given.
+        `executed` differs from the server's actions.
     """
 
     observations: Arrays | None
@@ -61,11 +61,11 @@ def read_step(
       spaces: observation leaves of the hello.
       action_spaces: action leaves of the hello.
       slots: k.
-      running: whether actions were given out that need their rewards.
+      running: whether actions were sent whose rewards are due.
 
     Raises:
-      ProtocolError: OUT_OF_ORDER, when parts are missing or come at the wrong time.
-      InvalidInputError: a part has a wrong shape, dtype or value; names it.
+      ProtocolError: OUT_OF_ORDER: a part is missing, or was sent at the wrong time.
+      InvalidInputError: a part has a wrong shape, dtype or value; the error names it.
     """
     observations = None
     if step.observations:
@@ -111,7 +111,10 @@ def find_absent(present: np.ndarray) -> np.ndarray | None:
 def _validate_start(step: rlx_pb2.Step, outcome_parts: list[str]) -> None:
     if step.executed or step.HasField("overridden"):
         raise ProtocolError(
-            "executed received before any action was sent", "OUT_OF_ORDER", "executed"
+            "executed received before any action was sent; the first step of a session must "
+            "only have observations",
+            "OUT_OF_ORDER",
+            "executed",
         )
     if outcome_parts:
         raise ProtocolError(
@@ -172,7 +175,7 @@ def _read_rewards(message: ndarray_pb2.NdArray, slots: int) -> np.ndarray:
     if rewards.dtype not in _REWARDS or rewards.ndim not in (1, 2):
         raise InvalidInputError(
             f"rewards: {rewards.dtype} {list(rewards.shape)}, expected float32 or float64, "
-            f"[{slots}] or [{slots}, r] (integers lose fractions)",
+            f"[{slots}] or [{slots}, r]; convert integers first",
             "rewards",
         )
     if len(rewards) != slots or rewards.size == 0:
@@ -188,9 +191,9 @@ def validate_rewards(rewards: np.ndarray) -> None:
     """Checks `[k, r] float64` rewards.
 
     Raises:
-      InvalidInputError: NaN, infinity, or too large; names the slot.
+      InvalidInputError: NaN, infinity, or too large; the error names the slot.
     """
-    if np.vdot(rewards, rewards) <= _MAX_REWARD:  # the sum of squares: quick, and cautious
+    if np.vdot(rewards, rewards) <= _MAX_REWARD:  # the sum of squares: fast and conservative
         return
     # Rewards are learned from as float32, whose largest number is 3.4e38; squares must fit, too.
     bad = ~(np.abs(rewards) <= _MAX_REWARD)
@@ -230,7 +233,9 @@ def _read_final(
     # Rows of slots that continue are ignored, so only the others are checked for range and NaN.
     for name in spaces:
         if name not in messages:
-            raise InvalidInputError(f"final_observations: leaf {name} is missing", name)
+            raise InvalidInputError(
+                f"final_observations: leaf {name} is missing; send all leaves of the space", name
+            )
         field = f"final_observations[{name}]"
         array = message_to_ndarray(messages[name], field)
         if array.shape[:1] != (slots,):

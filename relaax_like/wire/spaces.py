@@ -302,7 +302,7 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
     """Converts a received message to a leaf.
 
     Raises:
-      InvalidInputError: when it describes no space; the message names `field`.
+      InvalidInputError: it does not describe a space; the error names `field`.
     """
     # A message can have millions; one more than is allowed is kept, for the error.
     shape = tuple(message.shape[: MAX_AXES + 1])

@@ -836,11 +836,11 @@ STREAMS: dict[str, tuple[Sequence[bytes], str]] = {
     "65 537 ranges": ([header(ranges=[pb.ByteRange()] * 65_537)], "ranges: 65537, at most 65536"),
     "another client's name in the second header": (
         [header(), header(client_id="honest", incarnation=2, sequence=100)],
-        "from client 'honest' on the stream of 'stranger'",
+        "client 'honest', incarnation 2; expected 'stranger', incarnation 1",
     ),
     "another incarnation in the second header": (
         [header(), header(incarnation=7, sequence=1)],
-        "a stream belongs to one client",
+        "as in the stream's first message",
     ),
     "a header where a chunk belongs": (
         [header(sequence=1, columns=2, rollout_bytes=LENGTH), header()],

@@ -166,8 +166,8 @@ _MISFITS = {
     ),
     "not listed": (
         {**SPACES, "jump": Discrete(n=2)},
-        "leaf 'jump' is not listed in algorithm.actions, which has '0', 'arm/aim', 'grip', "
-        "'move', 'turn'; list all leaves there",
+        "the environment has 'jump', not listed in algorithm.actions, which only has '0', "
+        "'arm/aim', 'grip', 'move', 'turn'; list all leaves there",
     ),
     "number": (
         {**SPACES, "move": Discrete(n=5)},

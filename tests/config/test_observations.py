@@ -178,8 +178,8 @@ _MISFITS = {
     ),
     "unread": (
         {**SPACES, "wind": GOAL, "rain": GOAL},
-        "leaf 'rain', 'wind' is not listed in algorithm.observations, which has '0', "
-        "'arm/joints', 'camera'; list all leaves there, or wrap",
+        "the environment has 'rain', 'wind', not listed in algorithm.observations, which only has "
+        "'0', 'arm/joints', 'camera'; list all leaves there, or wrap",
     ),
     "size": (
         {**SPACES, "0": Box(dtype="float32", shape=(2,))},

@@ -288,7 +288,7 @@ def test_unfinished_episodes_have_so_many_bytes_at_most(
 def test_rollouts_without_starts_are_refused_and_change_nothing() -> None:
     collector = make_collector()
     (rollout,) = make_rollouts([(TERMINATED,)] * 4)
-    with pytest.raises(InvalidInputError, match=r"starts: missing, but the plan is Episodes"):
+    with pytest.raises(InvalidInputError, match=r"starts: missing; the plan Episodes needs them"):
         collector.add_exps_list([rollout, dataclasses.replace(rollout, starts=None)])
     assert collector.num_added == 0
     with pytest.raises(ConfigError, match="max_steps 0, expected 1 or more"):

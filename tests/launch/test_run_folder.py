@@ -132,7 +132,11 @@ def test_force_does_not_move_what_is_needed_or_used(cluster, monkeypatch):
     with pytest.raises(ConfigError, match="choose another mirror_url"):
         begin_run(mirrored, force=True)
     monkeypatch.chdir(checkpoints)
-    with pytest.raises(ConfigError, match=r"--force would move .*run, and .*checkpoints with"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--force cannot move .*run: it contains the current directory .*checkpoints; set "
+        "run_dir to another folder",
+    ):
         begin_run(experiment, force=True)
     assert find_progress(checkpoints) == 5
 

@@ -1,4 +1,4 @@
-"""RolloutBarrier: agents wait for an iteration, or act on where waiting is in vain. covers J8"""
+"""RolloutBarrier: agents wait for an iteration, or keep acting if waiting is in vain. covers J8"""
 
 from collections.abc import Sequence
 
