@@ -48,6 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--rlx-server", default="localhost:7001", metavar="HOST:PORT", help="default: %(default)s")
     add("--env", default="CartPole-v1", metavar="NAME", help="or module:NAME; default: %(default)s")
     add(
+        "--random-steps",
         "--rnd",
         type=_count,
         default=0,
@@ -55,12 +56,14 @@ def make_parser() -> argparse.ArgumentParser:
         help="random actions after each reset, before the agent acts; default: 0",
     )
     add(
+        "--max-episode-steps",
         "--limit",
         type=_positive,
         metavar="N",
         help="agent steps after which an episode is truncated; default: no limit",
     )
     add(
+        "--action-repeat",
         "--actrep",
         type=_positive,
         default=1,
@@ -230,8 +233,8 @@ def run(args: argparse.Namespace) -> RunSummary:
         interactor = Interactor(
             slots,
             client,
-            rnd=args.rnd,
-            limit=args.limit,
+            random_steps=args.random_steps,
+            max_episode_steps=args.max_episode_steps,
             max_episodes=args.episodes,
             on_episode=None if args.quiet else _print_episode,
             on_step=display.update,
@@ -253,9 +256,9 @@ def _make_slots(args: argparse.Namespace) -> "GymSlots":
         args.num_envs,
         mode=args.vectorization_mode,
         seed=args.seed,
-        partial_steps=args.rnd > 0,
-        slot_resets=args.limit is not None,
-        actrep=args.actrep,
+        partial_steps=args.random_steps > 0,
+        slot_resets=args.max_episode_steps is not None,
+        action_repeat=args.action_repeat,
         env_args=dict(args.env_arg),
     )
 

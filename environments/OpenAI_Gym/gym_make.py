@@ -52,7 +52,7 @@ def make_slots(
     seed: int | None = None,
     partial_steps: bool = False,
     slot_resets: bool = False,
-    actrep: int = 1,
+    action_repeat: int = 1,
     env_args: dict[str, Any] | None = None,
 ) -> GymSlots:
     """Makes `slots` environments of a registered name.
@@ -66,7 +66,8 @@ def make_slots(
       seed: of the first reset; slot i gets seed + i in mode sync.
       partial_steps: whether slots must be steppable alone (random actions after a reset).
       slot_resets: whether slots must be resettable alone (a step limit).
-      actrep: steps of the environment per action; above 1 only in mode sync, which auto then takes.
+      action_repeat: steps of the environment per action; above 1 only in mode sync, which auto
+        then takes.
       env_args: passed to the environment.
 
     Raises:
@@ -80,7 +81,7 @@ def make_slots(
         spec = _find_spec(name)
         render = _render_args(spec, env_args)
         try:
-            return _make(spec, name, slots, mode, seed, needs, actrep, render | env_args)
+            return _make(spec, name, slots, mode, seed, needs, action_repeat, render | env_args)
         except (gym.error.Error, ImportError, TypeError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise
@@ -94,20 +95,23 @@ def _make(
     mode: str,
     seed: int | None,
     needs: _Needs,
-    actrep: int,
+    action_repeat: int,
     env_args: dict[str, Any],
 ) -> GymSlots:
     vectorised = getattr(spec, "vector_entry_point", None) is not None
     if mode == "vector_entry_point" and not vectorised:
         raise ConfigError(f"environment {name} has no vector_entry_point; use mode sync")
-    if mode == "vector_entry_point" and actrep > 1:
+    if mode == "vector_entry_point" and action_repeat > 1:
         raise ConfigError(
-            f"actrep: {actrep}, but the vectorised form of environment {name} steps all slots "
-            "together, including slots whose episode ends between two repeats; use mode sync"
+            f"action_repeat: {action_repeat}, but the vectorised form of environment {name} steps "
+            "all slots together, including slots whose episode ends between two repeats; use mode "
+            "sync"
         )
     # The other form of Atari games shows frames that nobody has prepared.
     better = slots > 1 or gym_atari.is_atari(name)
-    if mode == "vector_entry_point" or (mode == "auto" and vectorised and better and actrep == 1):
+    if mode == "vector_entry_point" or (
+        mode == "auto" and vectorised and better and action_repeat == 1
+    ):
         made = _make_vectorised(name, slots, mode, seed, needs, env_args)
         if made is not None:
             return made
@@ -116,8 +120,8 @@ def _make(
         # Some add decorations at each step that only `render` takes away: LunarLander's sparks make
         # it a hundred times slower. `EnvListSlots.render` sets the mode while it draws.
         env.unwrapped.render_mode = None
-    if actrep > 1:
-        envs = [ActionRepeat(env, actrep) for env in envs]
+    if action_repeat > 1:
+        envs = [ActionRepeat(env, action_repeat) for env in envs]
     return EnvListSlots(envs, seed)
 
 

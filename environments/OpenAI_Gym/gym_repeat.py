@@ -14,23 +14,23 @@ class ActionRepeat(gym.Wrapper):
     is one step; a time limit inside it counts the environment's own steps.
     """
 
-    def __init__(self, env: gym.Env, actrep: int) -> None:
+    def __init__(self, env: gym.Env, action_repeat: int) -> None:
         """Wraps an environment.
 
         Args:
           env: taken over.
-          actrep: steps per action.
+          action_repeat: steps per action.
         """
         super().__init__(env)
-        self._actrep = actrep
+        self._action_repeat = action_repeat
         if fps := env.metadata.get("render_fps"):
             # A frame is drawn per action: the window keeps the pace of the environment's own time.
-            self.metadata = {**env.metadata, "render_fps": fps / actrep}
+            self.metadata = {**env.metadata, "render_fps": fps / action_repeat}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Steps up to `actrep` times; returns what the last step did and the sum of rewards."""
+        """Steps up to `action_repeat` times; returns the last step, with the sum of rewards."""
         total = 0.0
-        for _ in range(self._actrep):
+        for _ in range(self._action_repeat):
             observation, reward, terminated, truncated, info = self.env.step(action)
             total += read_reward(reward)
             if terminated or truncated:

@@ -11,15 +11,16 @@ def make_slots(environment: Any, seed: int) -> EnvironmentSlots:
     """Makes the environments that an experiment's section `environment` describes.
 
     Args:
-      environment: the section: `env`, `slots`, `actrep`, `rnd`, `limit`, `args`.
+      environment: the section: `env`, `slots`, `action_repeat`, `random_steps`,
+        `max_episode_steps`, `args`.
       seed: of the first reset.
     """
     return make_gym_slots(
         environment.env,
         environment.slots,
         seed=seed,
-        partial_steps=environment.rnd > 0,
-        slot_resets=environment.limit is not None,
-        actrep=environment.actrep,
+        partial_steps=environment.random_steps > 0,
+        slot_resets=environment.max_episode_steps is not None,
+        action_repeat=environment.action_repeat,
         env_args=dict(environment.args),
     )

@@ -17,11 +17,16 @@ def make_slots(environment: Any, seed: int) -> RecallSlots:
     Raises:
       ConfigError: an argument that does not fit, or a key that the program has no flag for.
     """
-    for key, default in (("env", None), ("actrep", 1), ("rnd", 0), ("limit", None)):
+    for key, default in (
+        ("env", None),
+        ("action_repeat", 1),
+        ("random_steps", 0),
+        ("max_episode_steps", None),
+    ):
         value = getattr(environment, key)
         if value != default:
             raise ConfigError(
                 f"environment.{key}: {value!r} is not supported by the program memory, which "
-                f"has no --{key}; remove the key"
+                f"has no --{key.replace('_', '-')}; remove the key"
             )
     return make_recall(environment.args, environment.slots, seed)

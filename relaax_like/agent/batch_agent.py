@@ -343,7 +343,7 @@ class BatchAgent(abc.ABC):
 
     # The loop of scripts and tests, without servers.
 
-    def run(self, env: Environment, num_games: int, actrep: int = 1) -> list[float]:
+    def run(self, env: Environment, num_games: int, action_repeat: int = 1) -> list[float]:
         """Plays complete episodes of one environment here, and learns from them.
 
             with ParameterServer(store, metrics=recorder) as server:
@@ -359,7 +359,7 @@ class BatchAgent(abc.ABC):
         Args:
           env: stepped, not closed.
           num_games: episodes; fewer when the training has finished.
-          actrep: steps of the environment per action, rewards added up; they count as one.
+          action_repeat: steps of the environment per action, rewards added up; they count as one.
 
         Returns:
           The total reward of each episode, not shaped. Every complete rollout was learned from.
@@ -368,11 +368,11 @@ class BatchAgent(abc.ABC):
             raise ValueError(f"run: the agent has {self._slots} slots, but run supports one")
         totals: list[float] = []
         while len(totals) < num_games and not (self.learning and self._main.finished):
-            totals.append(self._run_one_episode(env, actrep))
+            totals.append(self._run_one_episode(env, action_repeat))
         self._wait()
         return totals
 
-    def _run_one_episode(self, env: Environment, actrep: int = 1) -> float:
+    def _run_one_episode(self, env: Environment, action_repeat: int = 1) -> float:
         """Plays one episode; returns its total reward.
 
         FLARE's order: reset, init states; while alive and not timed out: predict, step, store; then
@@ -386,7 +386,7 @@ class BatchAgent(abc.ABC):
         total, length, ended = 0.0, 0, False
         while not ended:
             action = self._choose()
-            observation, reward, terminated, truncated, info = _repeat(env, action, actrep)
+            observation, reward, terminated, truncated, info = _repeat(env, action, action_repeat)
             rows, states = _to_rows(observation), self._states
             total += reward
             length += 1

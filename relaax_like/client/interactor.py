@@ -136,7 +136,7 @@ class Interactor:
     """Runs environments against an agent until something ends it.
 
         with RlxClient(address, slots.observation_space, slots.action_space, slots=8) as client:
-            summary = Interactor(slots, client, limit=800).run()
+            summary = Interactor(slots, client, max_episode_steps=800).run()
 
     The run ends when the agent reports that training has finished, after `max_episodes` or
     `max_steps`, or when `stop` is set. If the server is lost, the agent reconnects and all
@@ -152,8 +152,8 @@ class Interactor:
         env_slots: EnvironmentSlots,
         agent: SteppingAgent,
         *,
-        rnd: int = 0,
-        limit: int | None = None,
+        random_steps: int = 0,
+        max_episode_steps: int | None = None,
         max_episodes: int | None = None,
         max_steps: int | None = None,
         stop: threading.Event | None = None,
@@ -166,10 +166,10 @@ class Interactor:
         Args:
           env_slots: the environments.
           agent: what acts in them.
-          rnd: number of random actions after each reset, before the agent takes over; the agent
-            does not see them, and they are not counted. If one of them ends the episode, the rest
-            follow in the next one.
-          limit: steps of the agent after which an episode is truncated; None: never.
+          random_steps: number of random actions after each reset, before the agent takes over; the
+            agent does not see them, and they are not counted. If one of them ends the episode, the
+            rest follow in the next one.
+          max_episode_steps: steps of the agent after which an episode is truncated; None: never.
           max_episodes: ends the run after this many episodes.
           max_steps: ends the run after at least this many steps of all slots together.
           stop: ends the run after the step during which it was set.
@@ -181,20 +181,20 @@ class Interactor:
           ConfigError: a number out of range, or random actions for slots that cannot be stepped
             one by one.
         """
-        _validate_bounds(rnd, limit, max_episodes, max_steps)
+        _validate_bounds(random_steps, max_episode_steps, max_episodes, max_steps)
         self._partial_step = getattr(env_slots, "partial_step", None)
-        if rnd and env_slots.slots > 1 and self._partial_step is None:
+        if random_steps and env_slots.slots > 1 and self._partial_step is None:
             raise ConfigError(
-                f"rnd={rnd}: these {env_slots.slots} environments can only be stepped "
-                "together, so a single one cannot take random actions after its reset; use "
-                "rnd=0, or environments that are stepped one by one"
+                f"random_steps={random_steps}: these {env_slots.slots} environments can only be "
+                "stepped together, so a single one cannot take random actions after its reset; use "
+                "random_steps=0, or environments that are stepped one by one"
             )
         self.episodes = 0
         self.steps = 0
         self._env_slots = env_slots
         self._agent = agent
-        self._rnd = rnd
-        self._limit = limit
+        self._random_steps = random_steps
+        self._max_episode_steps = max_episode_steps
         self._max_episodes = max_episodes
         self._max_steps = max_steps
         self._stop = stop or threading.Event()
@@ -311,11 +311,13 @@ class Interactor:
         transition = self._env_slots.step(actions)
         self._lengths += 1
         ended = transition.terminated | transition.truncated
-        over = (self._lengths >= self._limit) & ~ended if self._limit else None
+        over = (
+            (self._lengths >= self._max_episode_steps) & ~ended if self._max_episode_steps else None
+        )
         if over is not None and over.any():
             transition = self._truncate(transition, over)
             ended |= over
-        if self._rnd and ended.any():
+        if self._random_steps and ended.any():
             transition = replace(
                 transition, observations=self._randomize(transition.observations, ended)
             )
@@ -340,7 +342,7 @@ class Interactor:
     def _begin(self, mask: np.ndarray | None) -> Values:
         mark = tracing.begin()
         observations = self._env_slots.reset(mask)
-        if self._rnd:
+        if self._random_steps:
             everyone = np.ones(self._env_slots.slots, np.bool_)
             observations = self._randomize(observations, everyone if mask is None else mask)
         tracing.end("environment reset", mark)
@@ -348,7 +350,7 @@ class Interactor:
 
     def _randomize(self, observations: Values, mask: np.ndarray) -> Values:
         """Steps the slots in `mask` with random actions; returns the observations after that."""
-        for _ in range(self._rnd):
+        for _ in range(self._random_steps):
             actions = self._actions.sample(self._env_slots.slots, self._rng)
             if self._partial_step is not None:
                 observations = self._partial_step(actions, mask).observations
@@ -391,10 +393,17 @@ def _merge_leaf(mask: np.ndarray, chosen: np.ndarray, other: np.ndarray) -> np.n
 
 
 def _validate_bounds(
-    rnd: int, limit: int | None, max_episodes: int | None, max_steps: int | None
+    random_steps: int,
+    max_episode_steps: int | None,
+    max_episodes: int | None,
+    max_steps: int | None,
 ) -> None:
-    if rnd < 0:
-        raise ConfigError(f"rnd: {rnd}, expected 0 or more random actions")
-    for name, value in (("limit", limit), ("max_episodes", max_episodes), ("max_steps", max_steps)):
+    if random_steps < 0:
+        raise ConfigError(f"random_steps: {random_steps}, expected 0 or more random actions")
+    for name, value in (
+        ("max_episode_steps", max_episode_steps),
+        ("max_episodes", max_episodes),
+        ("max_steps", max_steps),
+    ):
         if value is not None and value < 1:
             raise ConfigError(f"{name}: {value}, expected 1 or more")

@@ -14,7 +14,9 @@ ENTROPY_COEFFICIENT = AliasChoices("entropy_coefficient", "entropy_coeff")
 VALUE_COEFFICIENT = AliasChoices("value_coefficient", "value_coeff")
 LEARNING_RATE = AliasChoices("learning_rate", "a_lr")
 CRITIC_LEARNING_RATE = AliasChoices("critic_learning_rate", "c_lr")
-LIMIT = AliasChoices("limit", "max_traj_len")
+MAX_EPISODE_STEPS = AliasChoices("max_episode_steps", "limit", "max_traj_len")
+RANDOM_STEPS = AliasChoices("random_steps", "rnd")
+ACTION_REPEAT = AliasChoices("action_repeat", "actrep")
 ADAM_EPSILON = AliasChoices("adam_epsilon", "eps", "epsilon")
 
 

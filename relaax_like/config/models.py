@@ -15,7 +15,7 @@ from pydantic import (
 
 from relaax_like.config.address import Address, parse_address
 from relaax_like.config.algorithm import AlgorithmConfig
-from relaax_like.config.aliases import LIMIT
+from relaax_like.config.aliases import ACTION_REPEAT, MAX_EPISODE_STEPS, RANDOM_STEPS
 from relaax_like.config.base import Settings
 from relaax_like.config.combine import CombineConfig
 from relaax_like.config.optimizer import OptimizerConfig
@@ -287,13 +287,13 @@ class EnvironmentConfig(Settings):
     """Number of processes that `relaax run` starts."""
     slots: int = Field(default=1, ge=1)
     """Environments that each process steps together."""
-    actrep: int = Field(default=1, ge=1)
+    action_repeat: int = Field(default=1, ge=1, validation_alias=ACTION_REPEAT)
     """Number of times each action is repeated in the environment, with rewards summed. Everything
-    that is counted in environment steps (global_t, limit, rnd, episode lengths) counts actions, not
-    repeats."""
-    rnd: int = Field(default=0, ge=0)
+    that is counted in environment steps (global_t, max_episode_steps, random_steps, episode
+    lengths) counts actions, not repeats."""
+    random_steps: int = Field(default=0, ge=0, validation_alias=RANDOM_STEPS)
     """Number of random actions at the start of each episode."""
-    limit: int | None = Field(default=None, ge=1, validation_alias=LIMIT)
+    max_episode_steps: int | None = Field(default=None, ge=1, validation_alias=MAX_EPISODE_STEPS)
     """Environment steps after which an episode is truncated; null: the environment's own limit."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments of the environment's constructor."""

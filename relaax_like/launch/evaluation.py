@@ -170,8 +170,8 @@ def play_greedy(
     Interactor(
         slots,
         agents,
-        rnd=environment.rnd,
-        limit=environment.limit,
+        random_steps=environment.random_steps,
+        max_episode_steps=environment.max_episode_steps,
         on_episode=count,
         on_step=patience.check,
         stop=done,
@@ -198,7 +198,8 @@ class _Patience:
             self._has_warned = True
             logger.warning(
                 "no episode has ended for %g s; if the policy never ends one, set "
-                "environment.limit, the number of steps after which an episode is cut off",
+                "environment.max_episode_steps, the number of steps after which an episode is cut "
+                "off",
                 _PATIENCE_SEC,
             )
 

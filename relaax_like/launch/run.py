@@ -184,9 +184,9 @@ def make_client_argv(experiment: Experiment, environment: EnvironmentConfig) -> 
         argv += ["--env", environment.env]
     optional: list[tuple[str, int | None]] = [
         ("--num-envs", None if environment.slots == 1 else environment.slots),
-        ("--actrep", None if environment.actrep == 1 else environment.actrep),
-        ("--rnd", environment.rnd or None),
-        ("--limit", environment.limit),
+        ("--action-repeat", None if environment.action_repeat == 1 else environment.action_repeat),
+        ("--random-steps", environment.random_steps or None),
+        ("--max-episode-steps", environment.max_episode_steps),
     ]
     for flag, value in optional:
         if value is not None:

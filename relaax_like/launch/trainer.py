@@ -34,8 +34,8 @@ class Trainer(BaseTrainer):
             interactor = Interactor(
                 slots,
                 agents,
-                rnd=environment.rnd,
-                limit=environment.limit,
+                random_steps=environment.random_steps,
+                max_episode_steps=environment.max_episode_steps,
                 # Agents with a state end where it can be taken.
                 stop=None if agents.has_state else stop,
                 on_episode=self.show_episode,

@@ -115,8 +115,8 @@ def play(
         interactor = Interactor(
             slots,
             agents,
-            rnd=environment.rnd,
-            limit=environment.limit,
+            random_steps=environment.random_steps,
+            max_episode_steps=environment.max_episode_steps,
             stop=shutdown.requested,
             on_step=_FirstRollout(experiment.algorithm, reporter).count_step,
             seed=derive_seed(experiment.seed, purpose),

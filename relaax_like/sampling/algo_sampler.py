@@ -52,8 +52,8 @@ class AlgoSampler(AlgoWorker):
       gae_lambda: of the buffers.
       seed: of the draws.
       observation_history: newest observations that the model sees at once.
-      rnd: see `Interactor`.
-      limit: see `Interactor`.
+      random_steps: see `Interactor`.
+      max_episode_steps: see `Interactor`.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class AlgoSampler(AlgoWorker):
         gae_lambda: float,
         seed: int,
         observation_history: int = 1,
-        rnd: int = 0,
-        limit: int | None = None,
+        random_steps: int = 0,
+        max_episode_steps: int | None = None,
     ):
         super().__init__(model, seed)
         self._env_slots = env_slots
@@ -74,8 +74,8 @@ class AlgoSampler(AlgoWorker):
         self._gae_lambda = gae_lambda
         self._seeds = np.random.default_rng(seed)
         self._history = observation_history
-        self._rnd = rnd
-        self._limit = limit
+        self._random_steps = random_steps
+        self._max_episode_steps = max_episode_steps
 
     def sample_traj(
         self, max_traj_len: int, do_eval: bool = False, update_normalization_param: bool = False
@@ -103,8 +103,8 @@ class AlgoSampler(AlgoWorker):
         Interactor(
             self._env_slots,
             player,
-            rnd=self._rnd,
-            limit=min(max_traj_len, self._limit or max_traj_len),
+            random_steps=self._random_steps,
+            max_episode_steps=min(max_traj_len, self._max_episode_steps or max_traj_len),
             seed=int(self._seeds.integers(2**31)),
         ).run()
         buffer = Buffer.join([parts[slot] for slot in range(slots)])

@@ -6,7 +6,7 @@ import random
 def draw_pause_sec(attempt: int, first_sec: float, longest_sec: float) -> float:
     """Returns a pause that doubles with each attempt, half of it drawn at random.
 
-    Those who failed together do not come back together.
+    Those who failed together do not retry together.
 
     Args:
       attempt: 0 before the first repetition.

@@ -175,7 +175,7 @@ def test_an_action_is_repeated_its_rewards_added_up_and_it_counts_as_one_step():
     processor = CountingProcessor()
     agent = make_agent(processor, steps=2)
     env = Countdown(5)
-    assert agent.run(env, 1, actrep=3) == [15.0]
+    assert agent.run(env, 1, action_repeat=3) == [15.0]
     assert env.actions == [1, 1, 1, 2, 2]
     ((rollout, episodes, env_steps),) = processor.submitted
     np.testing.assert_array_equal(rollout.rewards[:, 0, 0], [6, 9])

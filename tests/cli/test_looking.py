@@ -11,7 +11,7 @@ import pytest
 from support.cluster import TRACE, Cluster, Program, find_command
 
 RELAAX = find_command("relaax")
-SHORT = ("--set", "environment.limit=40")
+SHORT = ("--set", "environment.max_episode_steps=40")
 NAMES = ("slow-0", "slow-1", "fast")
 
 

@@ -78,7 +78,7 @@ class ListeningAgent:
 
 def test_limit_truncates_each_slot_with_its_final_observation() -> None:
     slots, agent = CountingSlots([2, 4, NEVER]), ListeningAgent(3)
-    Interactor(slots, agent, limit=3, max_steps=3 * 4).run()
+    Interactor(slots, agent, max_episode_steps=3, max_steps=3 * 4).run()
     ended = [(told[2].tolist(), told[3].tolist()) for told in agent.told[1:]]
     assert ended == [
         ([False] * 3, [False] * 3),
@@ -94,7 +94,7 @@ def test_limit_truncates_each_slot_with_its_final_observation() -> None:
 
 def test_limit_and_a_natural_end_in_the_same_step_keep_both_final_observations() -> None:
     slots, agent = CountingSlots([3, NEVER]), ListeningAgent(2)
-    Interactor(slots, agent, limit=3, max_steps=6).run()
+    Interactor(slots, agent, max_episode_steps=3, max_steps=6).run()
     _, _, terminated, truncated, final, _ = agent.told[-1]
     assert (terminated.tolist(), truncated.tolist()) == ([True, False], [False, True])
     assert final.tolist() == [[0, 3, 7], [0, 3, 7]]
@@ -104,7 +104,9 @@ def test_limit_and_a_natural_end_in_the_same_step_keep_both_final_observations()
 def test_random_actions_come_before_the_agent_and_are_counted_nowhere(kind: type) -> None:
     episodes: list[SlotEpisode] = []
     slots, agent = kind([5]), ListeningAgent(1)
-    Interactor(slots, agent, rnd=2, max_episodes=2, on_episode=episodes.append, seed=3).run()
+    Interactor(
+        slots, agent, random_steps=2, max_episodes=2, on_episode=episodes.append, seed=3
+    ).run()
     assert [told[0][0, 1] for told in agent.told] == [2, 3, 4, 2, 3, 4, 2]
     assert [(e.length, e.score) for e in episodes] == [(3, 3.0), (3, 3.0)]
     assert agent.told[3][4].tolist() == [[0, 5, 7]]
@@ -112,7 +114,7 @@ def test_random_actions_come_before_the_agent_and_are_counted_nowhere(kind: type
 
 def test_random_actions_of_one_slot_leave_the_others_alone() -> None:
     slots, agent = LooseSlots([4, NEVER]), ListeningAgent(2)
-    Interactor(slots, agent, rnd=2, max_steps=2 * 4, seed=1).run()
+    Interactor(slots, agent, random_steps=2, max_steps=2 * 4, seed=1).run()
     assert [told[0][:, 1].tolist() for told in agent.told] == [
         [2, 2], [3, 3], [2, 4], [3, 5], [2, 6],
     ]  # fmt: skip
@@ -120,17 +122,19 @@ def test_random_actions_of_one_slot_leave_the_others_alone() -> None:
 
 def test_an_episode_that_ends_in_random_actions_is_never_told() -> None:
     slots, agent = LooseSlots([2]), ListeningAgent(1)
-    summary = Interactor(slots, agent, rnd=3, max_steps=2, seed=1).run()
+    summary = Interactor(slots, agent, random_steps=3, max_steps=2, seed=1).run()
     assert [told[0].tolist()[0][:2] for told in agent.told] == [[1, 1], [3, 1], [5, 1]]
     assert summary.episodes == 2
 
 
 def test_random_actions_for_slots_that_only_step_together_are_refused() -> None:
     with pytest.raises(ConfigError, match="can only be stepped together"):
-        Interactor(CountingSlots([1, 1]), ListeningAgent(2), rnd=1)
+        Interactor(CountingSlots([1, 1]), ListeningAgent(2), random_steps=1)
 
 
-@pytest.mark.parametrize("option", [{"rnd": -1}, {"limit": 0}, {"max_episodes": 0}])
+@pytest.mark.parametrize(
+    "option", [{"random_steps": -1}, {"max_episode_steps": 0}, {"max_episodes": 0}]
+)
 def test_a_bound_out_of_range_is_refused(option: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="expected"):
         Interactor(CountingSlots([1]), ListeningAgent(1), **option)  # type: ignore[arg-type]

@@ -219,8 +219,8 @@ _BAD_FILES = {
         "environments/) or path (your own)",
     ),
     "an action that is taken no time": (  # covers F15
-        MINIMAL + "environment:\n  path: my_algorithm/config.py\n  actrep: 0\n",
-        "cartpole.yaml:4: environment.actrep: expected 1 or more, got 0",
+        MINIMAL + "environment:\n  path: my_algorithm/config.py\n  action_repeat: 0\n",
+        "cartpole.yaml:4: environment.action_repeat: expected 1 or more, got 0",
     ),
     "negative seed": (MINIMAL + "seed: -1\n", "cartpole.yaml:2: seed: expected 0 or more, got -1"),
     "learner that is not built yet": (
@@ -410,8 +410,8 @@ algorithm:
 environment:
   path: my_algorithm/defaults.py
   env: CartPole-v0
-  actrep: 4
-  rnd: 3
+  action_repeat: 4
+  random_steps: 3
   limit: 800
   args: {text: "1e-2", number: 1e-2, list: [1, null, true], nested: {no: "no"}}
 """
@@ -427,7 +427,7 @@ def test_dumped_experiment_loads_as_the_same(write: Any, tmp_path: Path) -> None
     assert dataclasses.replace(again, file=experiment.file) == experiment
     assert again.environment is not None
     assert again.environment.args["text"] == "1e-2"
-    assert again.environment.actrep == 4
+    assert again.environment.action_repeat == 4
     assert again.wandb is not None
     assert (again.wandb.project, again.wandb.group, again.wandb.name) == (
         "cart pole",

@@ -25,7 +25,7 @@ def test_rewards_are_added_up_until_the_episode_ends() -> None:
 
     An observation is (0, episode, steps in it, last action); episodes of even number terminate.
     """
-    slots = make_slots("Toy-v0", actrep=2)
+    slots = make_slots("Toy-v0", action_repeat=2)
     assert slots.reset().tolist() == [[0, 0, 0, -1]]
     told = []
     for action in (1, 2, 0, 1, 2):
@@ -53,7 +53,7 @@ def test_rewards_are_added_up_until_the_episode_ends() -> None:
 
 def test_slots_that_end_within_a_repeat_do_not_hold_up_the_others() -> None:
     """Three toys in step with each other until masked resets part them."""
-    slots = make_slots("Toy-v0", 3, actrep=3)
+    slots = make_slots("Toy-v0", 3, action_repeat=3)
     slots.reset()
     slots.reset(np.array([False, True, False]))  # slot 1 begins episode 1, of 3 steps
     t = slots.step(np.zeros(3, np.int64))
@@ -66,7 +66,7 @@ def test_slots_that_end_within_a_repeat_do_not_hold_up_the_others() -> None:
 
 
 def test_repeating_equals_the_same_actions_one_by_one() -> None:
-    repeated = make_slots("Pendulum-v1", 2, seed=3, actrep=4)
+    repeated = make_slots("Pendulum-v1", 2, seed=3, action_repeat=4)
     single = make_slots("Pendulum-v1", 2, seed=3)
     np.testing.assert_array_equal(repeated.reset(), single.reset())
     rng = np.random.default_rng(0)
@@ -83,7 +83,7 @@ def test_repeating_equals_the_same_actions_one_by_one() -> None:
 
 
 def test_one_slot_can_take_random_actions_alone() -> None:
-    slots: Any = make_slots("Toy-v0", 2, partial_steps=True, actrep=2)
+    slots: Any = make_slots("Toy-v0", 2, partial_steps=True, action_repeat=2)
     before = slots.reset()
     t = slots.partial_step(np.array([1, 1]), np.array([False, True]))
     assert t.rewards.tolist() == [0, 1 + 2]
@@ -93,9 +93,9 @@ def test_one_slot_can_take_random_actions_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "want"),
     [
-        ({"actrep": 1}, VectorEnvSlots),
-        ({"actrep": 2}, EnvListSlots),
-        ({"actrep": 2, "mode": "sync"}, EnvListSlots),
+        ({"action_repeat": 1}, VectorEnvSlots),
+        ({"action_repeat": 2}, EnvListSlots),
+        ({"action_repeat": 2, "mode": "sync"}, EnvListSlots),
     ],
 )
 def test_environments_are_stepped_one_by_one(options: dict[str, Any], want: type) -> None:
@@ -107,20 +107,20 @@ def test_environments_are_stepped_one_by_one(options: dict[str, Any], want: type
 def test_the_vectorised_form_refuses_it() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"actrep: 2, but the vectorised form of environment CartPole-v1 .*mode sync",
+        match=r"action_repeat: 2, but the vectorised form of environment CartPole-v1 .*mode sync",
     ):
-        make_slots("CartPole-v1", 2, mode="vector_entry_point", actrep=2)
+        make_slots("CartPole-v1", 2, mode="vector_entry_point", action_repeat=2)
 
 
 def test_a_window_keeps_the_pace_of_the_environments_own_time() -> None:
-    plain, repeated = make_slots("Toy-v0"), make_slots("Toy-v0", actrep=4)
+    plain, repeated = make_slots("Toy-v0"), make_slots("Toy-v0", action_repeat=4)
     assert (plain.render_fps, repeated.render_fps) == (1000, 250)
     assert Toy.metadata["render_fps"] == 1000
 
 
 def test_the_section_environment_makes_slots_that_repeat() -> None:
     module = load_folder_module(GYM, "slots")
-    section = EnvironmentConfig(program="OpenAI_Gym", env="Pendulum-v1", actrep=50, slots=2)
+    section = EnvironmentConfig(program="OpenAI_Gym", env="Pendulum-v1", action_repeat=50, slots=2)
     slots = module.make_slots(section, 1)
     slots.reset()
     actions = np.zeros((2, 1), np.float32)
@@ -148,7 +148,7 @@ def test_the_program_counts_actions_as_steps(serve: Callable[..., ScriptedServer
 @pytest.mark.parametrize(
     ("args", "match"),
     [
-        (["--actrep", "0"], "--actrep: 0, expected 1 or more"),
+        (["--action-repeat", "0"], "--action-repeat/--actrep: 0, expected 1 or more"),
         (["--actrep", "2", "--vectorization-mode", "vector_entry_point"], "use mode sync"),
     ],
 )

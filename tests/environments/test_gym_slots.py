@@ -296,7 +296,7 @@ def test_nested_spaces_run_in_every_mode(kind: str) -> None:
             actions = SpaceValues(slots.action_space, "action").sample(2, np.random.default_rng())
             return SimpleNamespace(actions=actions, finished="")
 
-    summary = Interactor(slots, Agent(), limit=3, max_episodes=4).run()
+    summary = Interactor(slots, Agent(), max_episode_steps=3, max_episodes=4).run()
     assert summary.episodes == 4
     assert NESTED.contains(slots._observations.unpack_rows(told[-1][0])[0])
 

@@ -31,7 +31,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "box of actions": lambda: make_slots("Pendulum-v1", K, seed=4),
     "draws in each step": lambda: make_slots("FrozenLake-v1", K, seed=4),
     "tuple of observations": lambda: make_slots("Blackjack-v1", K, seed=4),
-    "actions repeated": lambda: make_slots("CartPole-v1", K, actrep=3, seed=4),
+    "actions repeated": lambda: make_slots("CartPole-v1", K, action_repeat=3, seed=4),
     "no seed": lambda: make_slots("CartPole-v1", K, mode="sync"),
     "recall": lambda: RecallSlots(K, delay=2, seed=4),
 }

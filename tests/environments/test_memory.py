@@ -200,11 +200,11 @@ def test_the_section_environment_makes_the_slots() -> None:
     ("keys", "match"),
     [
         (
-            {"actrep": 2},
-            r"environment\.actrep: 2 is not supported by the program memory, which has no --actrep",
+            {"action_repeat": 2},
+            r"environment\.action_repeat: 2 is not supported by .* which has no --action-repeat",
         ),
-        ({"rnd": 1}, r"environment\.rnd: 1"),
-        ({"limit": 5}, r"environment\.limit: 5"),
+        ({"random_steps": 1}, r"environment\.random_steps: 1"),
+        ({"max_episode_steps": 5}, r"environment\.max_episode_steps: 5"),
         ({"env": "Recall"}, r"environment\.env: 'Recall'"),
     ],
 )
@@ -286,7 +286,7 @@ def test_a_real_server_is_told_the_success() -> None:
         (["--num-envs", "0"], "slots: expected an integer of 1 or more, got 0"),
         (["--seed", "-1"], "seed: expected an integer of 0 or more, got -1"),
         (["--env", "Recall"], "unrecognized arguments: --env Recall"),
-        (["--rnd", "1"], "unrecognized arguments: --rnd 1"),
+        (["--random-steps", "1"], "unrecognized arguments: --random-steps 1"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_code_2(args: list[str], match: str) -> None:
@@ -297,9 +297,9 @@ def test_a_mistake_is_one_clear_line_and_code_2(args: list[str], match: str) -> 
 
 @pytest.mark.parametrize("folder", ["memory", "bandit"])
 def test_a_program_without_action_repeat_refuses_it(folder: str) -> None:  # covers F15
-    code, _, err = run_main("--actrep", 2, program=ENVIRONMENTS / folder / "main")
+    code, _, err = run_main("--action-repeat", 2, program=ENVIRONMENTS / folder / "main")
     assert code == 2
-    assert "unrecognized arguments: --actrep 2" in err.splitlines()[-1]
+    assert "unrecognized arguments: --action-repeat 2" in err.splitlines()[-1]
 
 
 def test_a_refused_hello_is_code_2_so_that_a_manager_does_not_try_again(serve: Serve) -> None:

@@ -49,4 +49,4 @@ def test_it_says_once_that_no_episode_ends(
     monkeypatch.setattr(evaluation, "_PATIENCE_SEC", 0.0)
     evaluate_snapshot(experiment, 4)
     (message,) = caplog.messages
-    assert "set environment.limit" in message
+    assert "set environment.max_episode_steps" in message

@@ -428,7 +428,7 @@ def test_each_slot_plays_as_many_episodes_so_that_short_ones_are_not_preferred(
     episodes: int, want: list[int]
 ) -> None:
     """Of all slots together, the first four to end would have one step each."""
-    environment = SimpleNamespace(rnd=0, limit=None)
+    environment = SimpleNamespace(random_steps=0, max_episode_steps=None)
     experiment: Any = SimpleNamespace(environment=environment, seed=0)
     agents: Any = Idle()
     played = play_greedy(experiment, Uneven(), agents, episodes)

@@ -27,10 +27,13 @@ def make_flags(folder: Path, environment: str) -> list[str]:
     ("environment", "want"),
     [
         ("program: OpenAI_Gym, env: CartPole-v0", "--env CartPole-v0"),
-        ("program: OpenAI_Gym, env: A-v0, actrep: 1, slots: 1, rnd: 0", "--env A-v0"),
+        (
+            "program: OpenAI_Gym, env: A-v0, action_repeat: 1, slots: 1, random_steps: 0",
+            "--env A-v0",
+        ),
         (
             "program: OpenAI_Gym, env: A-v0, actrep: 4, slots: 8, rnd: 2, limit: 50",
-            "--env A-v0 --num-envs 8 --actrep 4 --rnd 2 --limit 50",
+            "--env A-v0 --num-envs 8 --action-repeat 4 --random-steps 2 --max-episode-steps 50",
         ),
         (
             "program: memory, slots: 16, args: {delay: 4, cues: 3}",

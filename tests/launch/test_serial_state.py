@@ -64,7 +64,7 @@ def test_stopped_twice_with_linear_schedules(tmp_path, caplog):
 def test_single_slots_with_leftover_rollouts_a_history_and_running_statistics(tmp_path):
     """Three slots fill eight columns, so that rollouts wait from iteration to iteration."""
     sets = (
-        *("environment.slots=3", "environment.rnd=2", "environment.limit=30"),
+        *("environment.slots=3", "environment.random_steps=2", "environment.max_episode_steps=30"),
         *("algorithm.observation_history=2", "algorithm.prenorm=true"),
         *("algorithm.update_norm=true", "algorithm.normalize_rewards=true"),
     )
