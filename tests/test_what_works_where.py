@@ -19,6 +19,7 @@ from support.cluster import ROOT, TRACE, Cluster
 from support.contract import find_line, write_folder
 from support.contract.slots import CountingSlots
 from support.cues.slots import CueSlots
+from support.event_files import read_scalars
 from support.hierarchy import FOLDER as HIERARCHICAL
 
 import relaax_like
@@ -28,7 +29,6 @@ from relaax_like.experience.trajectory_files import (
     find_trajectories,
     read_trajectories,
 )
-from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.wire.errors import ConfigError

@@ -40,11 +40,6 @@ def find_folder(owner: type) -> Path | None:
         return None
 
 
-def is_overridden(owner: type, attribute: str, base: type) -> bool:
-    """Returns whether a class has an attribute of its own, not that of a base class."""
-    return getattr(owner, attribute, None) is not getattr(base, attribute, None)
-
-
 def describe_function(function: Callable[..., object]) -> str:
     """Returns `FILE:LINE` of a function's definition."""
     code = inspect.unwrap(function).__code__

@@ -663,13 +663,6 @@ def _split(joined: np.ndarray, number: int) -> np.ndarray:
     return np.array(np.moveaxis(parts[..., :-1, :], -2, 0))
 
 
-def get_rows(rollout: Rollout, array: np.ndarray) -> np.ndarray:
-    """Returns the valid rows of an array `[T, k, ...]` of a rollout, `[n, ...]`."""
-    if rollout.valid is None:
-        return array.reshape(-1, *array.shape[2:])
-    return array[rollout.valid]
-
-
 def get_valid(rollout: Rollout) -> np.ndarray:
     """Returns `valid` as an array, `[T, k] bool`."""
     if rollout.valid is None:

@@ -20,6 +20,7 @@ from support.certificates import (
     write_tokens,
 )
 from support.cluster import wait_until
+from support.event_files import read_scalars
 
 from relaax_like.bridge.access import METHOD_ROLES
 from relaax_like.bridge.control import BridgeControl
@@ -27,7 +28,6 @@ from relaax_like.bridge.metrics_client import MetricsClient
 from relaax_like.bridge.metrics_servicer import create_metrics_server
 from relaax_like.config.address import Address
 from relaax_like.metrics.recorder import TensorBoardRecorder
-from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.v1 import metrics_pb2, parameter_server_pb2
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
 from relaax_like.wire import watched_files

@@ -7,12 +7,12 @@ import time
 import numpy as np
 import pytest
 from support.bridge import ONES, VARIABLES, make_backend
+from support.event_files import read_scalars
 
 from relaax_like.bridge import client as client_module
 from relaax_like.core.manifest import Variable
 from relaax_like.core.records import MAX_EPISODES
 from relaax_like.metrics.recorder import TensorBoardRecorder
-from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.wire.errors import InvalidInputError
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import grpc
 import pytest
+from support.event_files import read_scalars
 
 from relaax_like.bridge.metrics_client import MetricsClient
 from relaax_like.bridge.metrics_servicer import create_metrics_server
 from relaax_like.config.address import Address
 from relaax_like.metrics.recorder import TensorBoardRecorder
-from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.v1 import metrics_pb2, metrics_pb2_grpc
 from relaax_like.wire.errors import InvalidInputError
 

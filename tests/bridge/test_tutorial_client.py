@@ -10,12 +10,12 @@ import grpc
 import numpy as np
 import pytest
 from support.bridge import make_backend, serve
+from support.event_files import read_scalars
 
 from relaax_like.bridge import bridge_pb2, bridge_pb2_grpc
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.metrics.recorder import TensorBoardRecorder
-from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 

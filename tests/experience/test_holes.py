@@ -20,7 +20,6 @@ from relaax_like.experience.rollout import (
     TRUNCATED,
     Rollout,
     concatenate,
-    get_rows,
     slice_slots,
 )
 
@@ -142,4 +141,3 @@ def test_holes_go_with_their_slots():
     np.testing.assert_array_equal(joined.extras["extra"][:, 1:], holes.extras["extra"])
     assert joined.env_steps == 3 + 4
     np.testing.assert_array_equal(slice_slots(joined, 2, 3).valid[:, 0], valid[:, 1])
-    np.testing.assert_array_equal(get_rows(holes, holes.log_prob), holes.log_prob[valid])

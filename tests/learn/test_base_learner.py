@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.event_files import read_scalars
 from support.regression import BIAS, WEIGHTS, Regression, RowSource, make_rows
 from support.threads import WAIT_SEC, Caller
 
@@ -18,7 +19,6 @@ from relaax_like.learn.base_learner import BaseLearner
 from relaax_like.learn.checkpoint import load_checkpoint
 from relaax_like.learn.hooks import LearnerHook
 from relaax_like.metrics.recorder import TensorBoardRecorder
-from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 BATCH = 16

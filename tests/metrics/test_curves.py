@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.event_files import read_scalars
 from support.runs import START, write_events
 
 from relaax_like.metrics.curves import EventFileReader, read_curves
 from relaax_like.metrics.recorder import TensorBoardRecorder
-from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.metrics.tensorboard_files import Event, RecordWriter, Summary
 
 

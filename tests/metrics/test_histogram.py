@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.event_files import read_events, read_scalars
 from tensorboard import data_compat
 from tensorboard.util import tensor_util
 
 from relaax_like.core.metrics import Metrics
 from relaax_like.metrics.recorder import TensorBoardRecorder
-from relaax_like.metrics.scalars_reader import read_events, read_scalars
 from relaax_like.wire.errors import InvalidInputError
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.cluster import ROOT, wait_until
+from support.event_files import read_scalars
 from support.threads import WAIT_SEC
 from support.wandb_files import read_history, read_records
 
 from relaax_like.metrics import wandb_recorder
-from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.metrics.wandb_recorder import WandbRecorder, WandbRun
 from relaax_like.wire.errors import ConfigError
 

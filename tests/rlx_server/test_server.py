@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 from support.bridge import make_backend
+from support.event_files import read_scalars
 from support.rlx import (
     RawClient,
     RecordingAgent,
@@ -21,7 +22,6 @@ from support.rlx import (
 )
 
 from relaax_like.metrics.recorder import TensorBoardRecorder
-from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.rlx_server import answer_times
 from relaax_like.v1 import metrics_pb2, rlx_pb2
 from relaax_like.wire.errors import RelaaxError, ServerUnavailableError

@@ -23,10 +23,10 @@ from support.cluster import (
     find_free_port,
     wait_until,
 )
+from support.event_files import read_scalars
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.metrics.recorder import TensorBoardRecorder
-from relaax_like.metrics.scalars_reader import read_scalars
 from relaax_like.wire.errors import NotAllowedError
 
 
