@@ -29,11 +29,11 @@ from relaax_like.bridge.control import BridgeControl
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.launch.process import freeze_gc
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.store import Store
+from relaax_like.supervision.process import freeze_gc
 
 CHECKOUT = Path(__file__).parents[1]
 RAY_VENV = CHECKOUT / ".venv-ray"

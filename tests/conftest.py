@@ -19,7 +19,7 @@ gc.set_threshold(700, 10, 100)
 # The machine is shared: a slow example says nothing about the code.
 settings.register_profile("relaax", deadline=None)
 settings.load_profile("relaax")
-# Tests read videos beside threads of gRPC; see relaax_like/launch/video.py.
+# Tests read videos beside threads of gRPC; see relaax_like/reports/video.py.
 os.environ.setdefault("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")
 # Tests wait less for XLA: the processes that they start load what an earlier one has compiled, and
 # the code is not optimized. The Procfiles alone are compiled as they are for users. A checkout

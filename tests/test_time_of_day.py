@@ -9,7 +9,7 @@ READS = re.compile(r"\btime\.(time|time_ns|strftime|localtime)\(|\bdatetime\.(no
 READERS = {
     "bridge/client.py": "the life of a client, whose name nobody else ever has",
     "config/run_folder.py": "the name of a folder",
-    "launch/run_folder.py": "shown",
+    "run_folders/run_folder.py": "shown",
     "learn/remote_learner.py": "the life of a client, whose name nobody else ever has",
     "metrics/buffered.py": "the time of a point on a curve",
     "metrics/recorder.py": "the time of a point on a curve, the name of a file",

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from relaax_like.cli.tables import print_table
-from relaax_like.launch.compare import RunSummary, summarize_run
-from relaax_like.launch.runs import RunGroup, find_differences, group_runs, load_runs
+from relaax_like.reports.compare import RunSummary, summarize_run
+from relaax_like.run_folders.runs import RunGroup, find_differences, group_runs, load_runs
 
 # Attribute of RunSummary -> title of its row, and how its numbers are written.
 _ROWS: dict[str, tuple[str, Callable[[float], str]]] = {

@@ -13,12 +13,12 @@ from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.prediction import TASK
 from relaax_like.launch.algorithm_code import get_make_algorithms, load_model_module, make_model
-from relaax_like.launch.process import without_native_stderr
 from relaax_like.learn.training_error import (
     describe_place,
     find_not_finite,
     load_training_error,
 )
+from relaax_like.supervision.process import without_native_stderr
 
 # Beginning of an array's name -> what it usually means that it is not finite; the first that fits.
 _CAUSES = {

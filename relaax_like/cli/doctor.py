@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from relaax_like.config.address import Address
 from relaax_like.extras import describe_missing
-from relaax_like.launch.process import validate_port_free
+from relaax_like.supervision.process import validate_port_free
 from relaax_like.wire.errors import RelaaxError
 
 # Name of the distribution -> module.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.run_folder import find_experiment
-from relaax_like.launch.process import setup_logging
+from relaax_like.supervision.process import setup_logging
 
 
 def export_run(run: Path, version: str, folder: Path | None, overrides: Sequence[str]) -> int:

@@ -26,8 +26,8 @@ from relaax_like.cli.options import (
 from relaax_like.config.algorithm_folder import find_environment
 from relaax_like.config.flags import flags_to_overrides
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.modes import LogMode, XAxis
-from relaax_like.launch.process import run_main, setup_logging
+from relaax_like.reports.modes import LogMode, XAxis
+from relaax_like.supervision.process import run_main, setup_logging
 
 app = make_app("Train agents over the network, on environments that cannot be imported.")
 

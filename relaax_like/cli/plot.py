@@ -7,9 +7,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from relaax_like.cli.tables import print_table
-from relaax_like.launch.modes import XAxis
-from relaax_like.launch.plot import choose_curve, plot_runs, validate_output
-from relaax_like.launch.runs import Run, group_runs, load_runs
+from relaax_like.reports.modes import XAxis
+from relaax_like.reports.plot import choose_curve, plot_runs, validate_output
+from relaax_like.run_folders.runs import Run, group_runs, load_runs
 
 
 def show_plot(paths: Sequence[Path], curve: str | None, x: XAxis, smooth: int, out: Path) -> int:

@@ -14,7 +14,7 @@ from relaax_like.cli.options import (
     to_overrides,
 )
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.process import run_main, setup_logging, start_tracing
+from relaax_like.supervision.process import run_main, setup_logging, start_tracing
 
 app = make_app("Accept environments over TCP and host their agents.")
 

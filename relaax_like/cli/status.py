@@ -13,7 +13,7 @@ from rich.table import Table
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.config.address import parse_address
 from relaax_like.core.records import Status
-from relaax_like.launch.modes import SPARE_COLUMNS
+from relaax_like.reports.modes import SPARE_COLUMNS
 from relaax_like.wire.security import ClientSecurity
 
 _INTERVAL_SEC = 1.0

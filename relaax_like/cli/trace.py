@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from relaax_like.launch.chrome_trace import write_chrome_trace
-from relaax_like.launch.trace import (
+from relaax_like.reports.chrome_trace import write_chrome_trace
+from relaax_like.reports.trace import (
     compute_report,
     find_bottleneck,
     find_trace_folder,

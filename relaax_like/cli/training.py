@@ -9,8 +9,8 @@ from relaax_like.config.flags import flags_to_overrides
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import fix_run_dir
-from relaax_like.launch.modes import LogMode
-from relaax_like.launch.process import (
+from relaax_like.reports.modes import LogMode
+from relaax_like.supervision.process import (
     Shutdown,
     clear_traces,
     get_process_start,
@@ -42,7 +42,7 @@ def begin_processes(config: Path, sets: Sequence[str], trace: bool, force: bool)
       trace: record where the time goes.
       force: move an older run in the folder aside.
     """
-    from relaax_like.launch.run_folder import begin_run
+    from relaax_like.run_folders.run_folder import begin_run
 
     experiment = load_experiment(config, sets, new_run=True)
     return _run_processes(experiment, sets, trace, lambda: begin_run(experiment, force))
@@ -60,7 +60,7 @@ def begin_training(
       force: move an older run in the folder aside.
       log: how the progress is shown.
     """
-    from relaax_like.launch.run_folder import begin_run
+    from relaax_like.run_folders.run_folder import begin_run
 
     experiment = load_experiment(config, sets, new_run=True)
     return _train(experiment, sets, trace, log, lambda: begin_run(experiment, force))
@@ -77,7 +77,7 @@ def resume(run: Path, flags: Sequence[str], sets: Sequence[str], trace: bool, lo
       log: how the progress of a training in one process is shown.
     """
     from relaax_like.config.run_folder import find_config, find_experiment
-    from relaax_like.launch.run_folder import TRAIN, read_command, validate_not_held
+    from relaax_like.run_folders.run_folder import TRAIN, read_command, validate_not_held
 
     file, folders = find_experiment(find_config(run).parent)
     overrides = [*folders, *flags_to_overrides(file, flags), *sets]
@@ -111,11 +111,11 @@ def _train(
 def _run_processes(
     experiment: Experiment, sets: Sequence[str], trace: bool, take_folder: Callable[[], None]
 ) -> int:
-    from relaax_like.launch.log_file import add_log_file
-    from relaax_like.launch.manager import Manager, output
     from relaax_like.launch.parameter_server import make_run_dir
     from relaax_like.launch.run import make_topology, validate_servers
-    from relaax_like.launch.run_folder import RUN, describe_start
+    from relaax_like.run_folders.run_folder import RUN, describe_start
+    from relaax_like.supervision.log_file import add_log_file
+    from relaax_like.supervision.manager import Manager, output
 
     setup_logging("INFO")
     validate_servers(experiment)

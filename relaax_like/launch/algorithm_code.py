@@ -14,7 +14,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.config.places import describe_error
 from relaax_like.config.seeds import derive_seed
 from relaax_like.core.prediction import TASK
-from relaax_like.launch.process import without_native_stderr
+from relaax_like.supervision.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
 if TYPE_CHECKING:  # It imports TensorFlow.

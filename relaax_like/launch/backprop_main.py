@@ -18,8 +18,8 @@ from relaax_like.config.plan import Episodes, Offline, OnPolicy, RolloutPlan
 from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_learning_tasks, require_plans
-from relaax_like.launch.process import run_main, setup_logging, without_native_stderr
 from relaax_like.nn.threads import set_threads
+from relaax_like.supervision.process import run_main, setup_logging, without_native_stderr
 
 _RUNS = 3
 

@@ -15,29 +15,29 @@ from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch.agents import make_agent_host, make_serial_host
 from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.initial_values_main import make_initial_values
-from relaax_like.launch.live import JsonProgress, NewestScalars, Progress, open_progress
 from relaax_like.launch.local import LocalAgents
-from relaax_like.launch.log_file import keeping_log
-from relaax_like.launch.modes import LogMode
 from relaax_like.launch.parameter_server import (
     make_parameter_server,
     make_recorder,
     make_run_dir,
     open_version_tests,
 )
-from relaax_like.launch.process import Shutdown
-from relaax_like.launch.progress import print_summary, watch_progress
-from relaax_like.launch.run_folder import (
+from relaax_like.nn.compiling import get_compile_seconds, use_compile_cache
+from relaax_like.nn.threads import limit_blas_threads
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.reports.live import JsonProgress, NewestScalars, Progress, open_progress
+from relaax_like.reports.modes import LogMode
+from relaax_like.reports.progress import print_summary, watch_progress
+from relaax_like.run_folders.run_folder import (
     TRAIN,
     describe_start,
     forget_results,
     write_config,
     write_results,
 )
-from relaax_like.launch.version_copies import open_version_copies
-from relaax_like.nn.compiling import get_compile_seconds, use_compile_cache
-from relaax_like.nn.threads import limit_blas_threads
-from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.run_folders.version_copies import open_version_copies
+from relaax_like.supervision.log_file import keeping_log
+from relaax_like.supervision.process import Shutdown
 from relaax_like.wire import tracing
 
 logger = logging.getLogger(__name__)

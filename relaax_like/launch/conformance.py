@@ -36,10 +36,10 @@ from relaax_like.launch.algorithm_code import load_model_module, make_model
 from relaax_like.launch.bandit import EPISODE_STEPS, BanditSlots
 from relaax_like.launch.base_trainer import BaseTrainer
 from relaax_like.launch.local import ask_environment, open_slots
-from relaax_like.launch.process import Shutdown, without_native_stderr
 from relaax_like.learn.tally import Tally
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
+from relaax_like.supervision.process import Shutdown, without_native_stderr
 from relaax_like.wire.errors import ConfigError, RelaaxError
 from relaax_like.wire.spaces import (
     ACTION,

@@ -20,10 +20,10 @@ from relaax_like.launch.local import (
     open_slots,
 )
 from relaax_like.launch.saved_policy import LATEST, open_server, read_snapshot
-from relaax_like.launch.video import FilmedSlots, draw_without_screen, validate_video
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.nn.compiling import use_compile_cache
 from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.reports.video import FilmedSlots, draw_without_screen, validate_video
 
 logger = logging.getLogger(__name__)
 

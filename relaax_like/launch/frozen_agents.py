@@ -21,9 +21,9 @@ from relaax_like.launch.algorithm_code import (
     locate_errors,
     make_actors,
 )
-from relaax_like.launch.process import without_native_stderr
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
+from relaax_like.supervision.process import without_native_stderr
 from relaax_like.wire.errors import SnapshotError
 
 

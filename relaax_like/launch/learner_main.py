@@ -18,7 +18,9 @@ from relaax_like.config.models import Experiment
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch.learners import make_learners
 from relaax_like.launch.metrics import make_agent_metrics
-from relaax_like.launch.process import (
+from relaax_like.launch.security import make_client_security
+from relaax_like.learn.learner_service import LearnerService
+from relaax_like.supervision.process import (
     EXIT_USAGE,
     end_now,
     run_main,
@@ -26,8 +28,6 @@ from relaax_like.launch.process import (
     start_tracing,
     without_native_stderr,
 )
-from relaax_like.launch.security import make_client_security
-from relaax_like.learn.learner_service import LearnerService
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, ServerUnavailableError
 

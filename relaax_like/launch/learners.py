@@ -44,8 +44,8 @@ from relaax_like.launch.online_tester import (
     TestHook,
     require_environment,
 )
-from relaax_like.launch.process import without_native_stderr
 from relaax_like.learn.collected import make_collector
+from relaax_like.supervision.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 if TYPE_CHECKING:  # Most of them import TensorFlow.

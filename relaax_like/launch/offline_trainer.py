@@ -9,8 +9,8 @@ from relaax_like.experience.trajectory_files import find_trajectories
 from relaax_like.launch.base_trainer import BaseTrainer
 from relaax_like.launch.learners import make_offline_learner, validate_recordings
 from relaax_like.launch.local import validate_environment
-from relaax_like.launch.modes import LogMode
 from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.reports.modes import LogMode
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 

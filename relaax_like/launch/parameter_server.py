@@ -15,27 +15,7 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import TASK
 from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.learners import make_iteration_learners
-from relaax_like.launch.log_file import add_log_file
-from relaax_like.launch.process import (
-    EXIT_ERROR,
-    EXIT_USAGE,
-    Shutdown,
-    end_now,
-    freeze_gc,
-    raise_descriptor_limit,
-    validate_port_free,
-)
-from relaax_like.launch.progress import print_summary, watch_progress
-from relaax_like.launch.recording import make_file_recorder
 from relaax_like.launch.run import validate_served
-from relaax_like.launch.run_folder import (
-    SERVERS,
-    describe_start,
-    forget_results,
-    is_described,
-    write_config,
-    write_results,
-)
 from relaax_like.launch.security import (
     make_client_security,
     make_server_security,
@@ -43,7 +23,6 @@ from relaax_like.launch.security import (
     validate_unprotected,
 )
 from relaax_like.launch.start_values import BuildValues, find_recipe, make_start
-from relaax_like.launch.version_copies import open_version_copies
 from relaax_like.launch.waiting import make_proposer, wait_for_spaces
 from relaax_like.learn.experience_service import ExperienceService, log_failure
 from relaax_like.learn.experience_services import ExperienceServices
@@ -55,6 +34,27 @@ from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.stop_condition import Target
 from relaax_like.parameter_server.store import Store
+from relaax_like.reports.progress import print_summary, watch_progress
+from relaax_like.run_folders.recording import make_file_recorder
+from relaax_like.run_folders.run_folder import (
+    SERVERS,
+    describe_start,
+    forget_results,
+    is_described,
+    write_config,
+    write_results,
+)
+from relaax_like.run_folders.version_copies import open_version_copies
+from relaax_like.supervision.log_file import add_log_file
+from relaax_like.supervision.process import (
+    EXIT_ERROR,
+    EXIT_USAGE,
+    Shutdown,
+    end_now,
+    freeze_gc,
+    raise_descriptor_limit,
+    validate_port_free,
+)
 from relaax_like.wire import failpoints, tracing
 from relaax_like.wire.errors import ConfigError, SnapshotError
 from relaax_like.wire.reports import Event, Reporter

@@ -25,15 +25,6 @@ from relaax_like.launch.agents import (
 )
 from relaax_like.launch.algorithm_code import has_plain_agents
 from relaax_like.launch.metrics import make_agent_metrics
-from relaax_like.launch.process import (
-    EXIT_ERROR,
-    EXIT_USAGE,
-    Shutdown,
-    end_now,
-    freeze_gc,
-    raise_descriptor_limit,
-    validate_port_free,
-)
 from relaax_like.launch.security import (
     make_client_security,
     make_server_security,
@@ -48,6 +39,15 @@ from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.late_host import LateHost
 from relaax_like.rlx_server.server import RlxServer, new_event_loop
 from relaax_like.rlx_server.session import Session
+from relaax_like.supervision.process import (
+    EXIT_ERROR,
+    EXIT_USAGE,
+    Shutdown,
+    end_now,
+    freeze_gc,
+    raise_descriptor_limit,
+    validate_port_free,
+)
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import (
     ConfigError,

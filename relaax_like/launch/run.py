@@ -9,13 +9,13 @@ from pathlib import Path
 from relaax_like.config.algorithm_folder import MAIN, SLOTS, TRAINER
 from relaax_like.config.models import EnvironmentConfig, Experiment
 from relaax_like.config.plan import Offline, get_plan
-from relaax_like.launch.process import TRACE_FOLDER, validate_port_free
 from relaax_like.launch.security import (
     make_client_security,
     make_server_security,
     validate_exposure,
 )
-from relaax_like.launch.topology import Edge, Node, Role, Topology
+from relaax_like.supervision.process import TRACE_FOLDER, validate_port_free
+from relaax_like.supervision.topology import Edge, Node, Role, Topology
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.security import ClientSecurity

@@ -11,7 +11,6 @@ import numpy as np
 from relaax_like.bridge.client import make_client_id
 from relaax_like.config.models import Experiment
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.launch.process import Shutdown, validate_port_free
 from relaax_like.launch.rlx_server import end_server, make_rlx_server, serve_until_stopped
 from relaax_like.launch.saved_policy import LATEST, SavedPolicy
 from relaax_like.launch.security import make_server_security, validate_exposure
@@ -19,6 +18,7 @@ from relaax_like.nn.compiling import use_compile_cache
 from relaax_like.rlx_server.episodes import SlotEpisode
 from relaax_like.rlx_server.server import RlxServer
 from relaax_like.rlx_server.session import Session
+from relaax_like.supervision.process import Shutdown, validate_port_free
 
 logger = logging.getLogger(__name__)
 

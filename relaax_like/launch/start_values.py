@@ -11,7 +11,6 @@ import numpy as np
 
 from relaax_like.config.models import Experiment
 from relaax_like.core.manifest import Follow, Manifest, Variable, find_follows, make_manifest
-from relaax_like.launch.previous import load_previous
 from relaax_like.parameter_server.applier import RECIPE
 from relaax_like.parameter_server.initial_values import (
     compute_initial_values,
@@ -22,6 +21,7 @@ from relaax_like.parameter_server.push_journal import holds_records
 from relaax_like.parameter_server.snapshot_format import unpack_layout, unpack_optimizers
 from relaax_like.parameter_server.snapshots import read_newest_manifest
 from relaax_like.parameter_server.targets import get_follows
+from relaax_like.run_folders.previous import load_previous
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 logger = logging.getLogger(__name__)

@@ -14,11 +14,11 @@ from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import fix_run_dir
 from relaax_like.launch.base_trainer import BaseTrainer
 from relaax_like.launch.local import ask_environment
-from relaax_like.launch.modes import LogMode
 from relaax_like.launch.offline_trainer import OfflineTrainer
-from relaax_like.launch.process import Shutdown, Stopped
-from relaax_like.launch.run_folder import begin_run
 from relaax_like.launch.trainer import Trainer
+from relaax_like.reports.modes import LogMode
+from relaax_like.run_folders.run_folder import begin_run
+from relaax_like.supervision.process import Shutdown, Stopped
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
 

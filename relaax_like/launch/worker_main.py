@@ -23,16 +23,16 @@ from relaax_like.launch.agents import (
 )
 from relaax_like.launch.local import LocalAgents, open_slots
 from relaax_like.launch.metrics import make_agent_metrics
-from relaax_like.launch.process import (
+from relaax_like.launch.security import make_client_security
+from relaax_like.nn.compiling import use_compile_cache
+from relaax_like.nn.threads import limit_blas_threads
+from relaax_like.supervision.process import (
     Shutdown,
     end_now,
     run_main,
     setup_logging,
     start_tracing,
 )
-from relaax_like.launch.security import make_client_security
-from relaax_like.nn.compiling import use_compile_cache
-from relaax_like.nn.threads import limit_blas_threads
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, InvalidInputError, ProtocolError
 from relaax_like.wire.reports import Event, Reporter

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import CONFIG_NAME
-from relaax_like.launch.manager import Manager
 from relaax_like.launch.parameter_server import make_experience_services
-from relaax_like.launch.process import EXIT_USAGE
 from relaax_like.launch.security import make_client_security, make_server_security
-from relaax_like.launch.topology import Edge, Node, Topology
 from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.supervision.manager import Manager
+from relaax_like.supervision.process import EXIT_USAGE
+from relaax_like.supervision.topology import Edge, Node, Topology
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, RelaaxError
 from relaax_like.wire.security import ServerSecurity

@@ -10,13 +10,13 @@ import pytest
 from support.threads import Caller
 
 from relaax_like.config.address import Address
-from relaax_like.launch.process import SignalEvent, validate_port_free, without_native_stderr
+from relaax_like.supervision.process import SignalEvent, validate_port_free, without_native_stderr
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
 
 def test_the_garbage_collector_passes_over_what_is_loaded():
     code = (
-        "import gc; from relaax_like.launch.process import freeze_gc; "
+        "import gc; from relaax_like.supervision.process import freeze_gc; "
         "freeze_gc(); print(gc.get_freeze_count(), len(gc.get_objects()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -26,7 +26,7 @@ def test_the_garbage_collector_passes_over_what_is_loaded():
 
 def test_a_server_may_have_as_many_descriptors_as_the_system_allows():
     code = (
-        "import resource; from relaax_like.launch.process import raise_descriptor_limit; "
+        "import resource; from relaax_like.supervision.process import raise_descriptor_limit; "
         "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300)); "
         "raise_descriptor_limit(); print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
@@ -84,7 +84,7 @@ def test_all_who_wait_for_a_signal_hear_of_it():
 
 def test_the_second_signal_ends_the_process_and_no_first_one_does():
     code = (
-        "import os, signal; from relaax_like.launch.process import Shutdown\n"
+        "import os, signal; from relaax_like.supervision.process import Shutdown\n"
         "shutdown = Shutdown(); shutdown.request(1)\n"  # as a learner does that has failed
         "os.kill(os.getpid(), signal.SIGTERM); print(shutdown.exit_status, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGTERM); print('still here', flush=True)\n"
@@ -99,7 +99,7 @@ def start_unread(code: str) -> subprocess.CompletedProcess[str]:
     os.close(reading)
     try:
         return subprocess.run(
-            [sys.executable, "-c", f"from relaax_like.launch.process import *\n{code}"],
+            [sys.executable, "-c", f"from relaax_like.supervision.process import *\n{code}"],
             stdout=writing,
             stderr=subprocess.PIPE,
             text=True,
@@ -133,7 +133,7 @@ def test_a_pipe_that_breaks_elsewhere_is_no_end_of_the_output():
         "    reading, writing = os.pipe()\n"
         "    os.close(reading)\n"
         "    os.write(writing, b'x')\n"
-        "from relaax_like.launch.process import run_main\n"
+        "from relaax_like.supervision.process import run_main\n"
         "run_main(main)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -7,7 +7,7 @@ import pytest
 from support.runs import make_returns, make_run
 
 from relaax_like.config.run_folder import find_config, find_experiment
-from relaax_like.launch.runs import find_differences, group_runs, load_runs
+from relaax_like.run_folders.runs import find_differences, group_runs, load_runs
 from relaax_like.wire.errors import ConfigError
 
 RETURNS = make_returns([(1, 10, 5.0), (2, 20, 6.0)])

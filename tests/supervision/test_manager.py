@@ -14,9 +14,9 @@ import psutil
 import pytest
 from support.cluster import GYM_MAIN, TRACE, Cluster, Program, find_command, wait_until
 
-from relaax_like.launch.manager import Manager, shorten_tracebacks
-from relaax_like.launch.topology import Node, RestartPolicy, Topology
 from relaax_like.parameter_server.snapshots import read_latest
+from relaax_like.supervision.manager import Manager, shorten_tracebacks
+from relaax_like.supervision.topology import Node, RestartPolicy, Topology
 from relaax_like.wire.errors import RelaaxError
 
 QUICK = RestartPolicy(first_delay_sec=0.02, max_delay_sec=0.05, max_restarts=3)

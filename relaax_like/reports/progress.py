@@ -7,9 +7,9 @@ from pathlib import Path
 
 from relaax_like.config.models import Experiment
 from relaax_like.core.records import Status
-from relaax_like.launch.process import Shutdown
 from relaax_like.metrics.names import EPISODE_LENGTH, EPISODES, MEAN_RETURN
 from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.supervision.process import Shutdown
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ import pytest
 from support.runs import Points, make_returns, make_run
 from support.snapshots import make_state
 
-from relaax_like.launch.compare import RunSummary, find_mean_returns, summarize_run
-from relaax_like.launch.runs import load_runs
 from relaax_like.parameter_server.snapshots import Snapshots
+from relaax_like.reports.compare import RunSummary, find_mean_returns, summarize_run
+from relaax_like.run_folders.runs import load_runs
 
 # Second, step, mean return. The window is ten episodes: the third point is the first over a whole
 # one. Its mean is the best; that of the second was luck.

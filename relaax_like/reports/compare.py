@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relaax_like.launch.plot import compute_running_mean
-from relaax_like.launch.runs import Run
 from relaax_like.metrics.curves import Curve
 from relaax_like.metrics.names import EPISODE_REWARD, EPISODES, MEAN_RETURN
 from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.parameter_server.statistics import DEFAULT_WINDOW
+from relaax_like.reports.plot import compute_running_mean
+from relaax_like.run_folders.runs import Run
 from relaax_like.wire.errors import SnapshotError
 
 

@@ -12,7 +12,10 @@ from support.cluster import TRACE, Cluster, Program, find_command
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.yaml_document import read_yaml
-from relaax_like.launch.run_folder import (
+from relaax_like.parameter_server.folder import lock_folder
+from relaax_like.parameter_server.journal_format import HEADER_BYTES
+from relaax_like.parameter_server.snapshots import list_names, read_latest
+from relaax_like.run_folders.run_folder import (
     RUN,
     SERVERS,
     TRAIN,
@@ -23,9 +26,6 @@ from relaax_like.launch.run_folder import (
     read_command,
     validate_not_held,
 )
-from relaax_like.parameter_server.folder import lock_folder
-from relaax_like.parameter_server.journal_format import HEADER_BYTES
-from relaax_like.parameter_server.snapshots import list_names, read_latest
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 RELAAX = find_command("relaax")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relaax_like.launch.process import TRACE_FOLDER
+from relaax_like.supervision.process import TRACE_FOLDER
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.tracing import (
     CPU,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from relaax_like.launch.log_file import LOG_NAME, keeping_log
+from relaax_like.supervision.log_file import LOG_NAME, keeping_log
 from relaax_like.wire.errors import ConfigError
 
 logger = logging.getLogger("relaax_like.test_log_file")

@@ -5,7 +5,7 @@ RUN/experiment.info    settings, command lines, versions, machine, times; for pe
 RUN/experiment.yaml    the same, for programs
 RUN/spaces.json        the spaces of the environment, if the settings do not define them
 RUN/results.json       how the newest start ended
-RUN/log.txt            what it printed; see launch/log_file.py
+RUN/log.txt            what it printed; see supervision/log_file.py
 """
 
 import contextlib

@@ -23,9 +23,9 @@ from rich.text import Text
 from relaax_like.config.models import Experiment
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import Status
-from relaax_like.launch.modes import SPARE_COLUMNS, LogMode
-from relaax_like.launch.process import Shutdown
-from relaax_like.launch.progress import log_progress
+from relaax_like.reports.modes import SPARE_COLUMNS, LogMode
+from relaax_like.reports.progress import log_progress
+from relaax_like.supervision.process import Shutdown
 
 _TABLE_INTERVAL_SEC = 1.0
 # Groups of curves in the table, and the most lines that the optimizer's can take.

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from support.runs import make_returns, make_run
 
-from relaax_like.launch.modes import XAxis
-from relaax_like.launch.plot import (
+from relaax_like.reports.modes import XAxis
+from relaax_like.reports.plot import (
     _make_figure,
     choose_curve,
     compute_band,
     compute_running_mean,
     plot_runs,
 )
-from relaax_like.launch.runs import Run, RunGroup, group_runs, load_runs
+from relaax_like.run_folders.runs import Run, RunGroup, group_runs, load_runs
 from relaax_like.wire.errors import ConfigError
 
 

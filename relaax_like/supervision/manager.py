@@ -12,9 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from relaax_like.launch.guardian import Guardian
-from relaax_like.launch.process import EXIT_ERROR, EXIT_OUTPUT_CLOSED, EXIT_USAGE, SignalEvent
-from relaax_like.launch.topology import Node, Topology
+from relaax_like.supervision.guardian import Guardian
+from relaax_like.supervision.process import EXIT_ERROR, EXIT_OUTPUT_CLOSED, EXIT_USAGE, SignalEvent
+from relaax_like.supervision.topology import Node, Topology
 from relaax_like.wire import reports
 from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.reports import Event, Report

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from support.cluster import Processes, wait_until
 
-from relaax_like.launch.guardian import Guardian, end_groups
+from relaax_like.supervision.guardian import Guardian, end_groups
 
 # Notes the SIGTERM that it gets.
 ORDERLY = """
@@ -32,8 +32,8 @@ time.sleep(600)
 SHELL = "sleep 600 & echo up; wait"
 MANAGER = f"""
 import sys
-from relaax_like.launch.manager import Manager
-from relaax_like.launch.topology import Node, Topology
+from relaax_like.supervision.manager import Manager
+from relaax_like.supervision.topology import Node, Topology
 commands = dict(
     orderly=[sys.executable, "-c", {ORDERLY!r}],
     stubborn=[sys.executable, "-c", {STUBBORN!r}],

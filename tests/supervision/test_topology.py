@@ -9,7 +9,7 @@ from support.cluster import ROOT, Processes, find_command
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.run import make_topology
-from relaax_like.launch.topology import Edge, Node, Topology
+from relaax_like.supervision.topology import Edge, Node, Topology
 from relaax_like.wire.errors import ConfigError
 
 A2C = ROOT / "algorithms" / "a2c" / "a2c.yaml"

@@ -10,8 +10,8 @@ import pytest
 from support.durable import make_push, open_server
 from support.threads import wait_until
 
-from relaax_like.launch.version_copies import VersionCopies
 from relaax_like.learn.checkpoint import load_checkpoint
+from relaax_like.run_folders.version_copies import VersionCopies
 
 
 def list_versions(folder: Path) -> list[int]:

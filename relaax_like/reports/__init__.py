@@ -1,0 +1,1 @@
+"""What people look at: live table, summary, plots, videos, comparisons, traces."""
