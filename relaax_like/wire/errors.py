@@ -68,3 +68,7 @@ class CollectorFullError(RelaaxError):
 
 class CollectorClosedError(RelaaxError):
     """A collector takes nothing more. Not worth a retry."""
+
+
+class ReplayClosedError(RelaaxError):
+    """A replay table takes no more steps, or has nothing due any more. Not worth a retry."""

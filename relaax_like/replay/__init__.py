@@ -1,0 +1,34 @@
+"""Replay: a table of past steps, from which minibatches are drawn."""
+
+from relaax_like.replay.items import (
+    CompleteEpisodes,
+    SequenceBatch,
+    Sequences,
+    TransitionBatch,
+    Transitions,
+)
+from relaax_like.replay.rate_limiter import RateLimiter
+from relaax_like.replay.removers import OldestFirst
+from relaax_like.replay.row_spec import Column, RowSpec
+from relaax_like.replay.selectors import Fifo, Prioritized, Uniform
+from relaax_like.replay.storage import Storage
+from relaax_like.replay.table import Inserted, Table, TableCounts
+
+__all__ = [
+    "Column",
+    "CompleteEpisodes",
+    "Fifo",
+    "Inserted",
+    "OldestFirst",
+    "Prioritized",
+    "RateLimiter",
+    "RowSpec",
+    "SequenceBatch",
+    "Sequences",
+    "Storage",
+    "Table",
+    "TableCounts",
+    "TransitionBatch",
+    "Transitions",
+    "Uniform",
+]

@@ -1,0 +1,329 @@
+"""Items: what minibatches consist of, made of rows when they are sampled."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from relaax_like.replay.kernels import TERMINATED, load_kernel
+from relaax_like.replay.storage import ItemRule, Storage
+from relaax_like.wire.errors import ConfigError
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Drawn(NamedTuple):
+    """Items that a selector has drawn.
+
+    Attributes:
+      ids: [U, B] int64.
+      weights: [U, B] float32.
+    """
+
+    ids: np.ndarray
+    weights: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransitionBatch:
+    """U minibatches of B transitions. The arrays belong to the reader.
+
+    Attributes:
+      observations: name -> [U, B, ...], with earlier ones on the last axis where there is a
+        history.
+      actions: name -> [U, B, ...].
+      returns: [U, B, r] float32, the sum over i < steps of discount^i times the reward of step i.
+      discounts: [U, B] float32, the factor of the value of `next_observations`: discount^steps, and
+        0 after a termination.
+      next_observations: name -> [U, B, ...], after the last of the steps.
+      steps: [U, B] int64, how many rewards were added up: n or fewer.
+      log_prob: [U, B] float32, of the actions under the policy that acted.
+      extras: name -> [U, B, ...], of the first step.
+      ids: [U, B] int64, of the items; see `Table.update_priorities`.
+      weights: [U, B] float32, 1 unless the selector prefers some items.
+      versions: [U, B] int64, of the values that acted in the first step.
+      ages: [U, B] int64, rows that were inserted after the first step.
+      keys: [U, B, 3] int64, of the first step: agent, episode, step; see `Rollout.starts`.
+    """
+
+    observations: Arrays
+    actions: Arrays
+    returns: np.ndarray
+    discounts: np.ndarray
+    next_observations: Arrays
+    steps: np.ndarray
+    log_prob: np.ndarray
+    extras: Arrays
+    ids: np.ndarray
+    weights: np.ndarray
+    versions: np.ndarray
+    ages: np.ndarray
+    keys: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceBatch:
+    """U minibatches of B sequences of L steps each. The arrays belong to the reader.
+
+    A sequence never crosses the end of an episode, or a gap: what follows row t is row t + 1 of
+    `observations`, for each step that is present. Behind the end of a shorter sequence, where
+    `present` is False, arrays hold any finite numbers. The network's memory is empty at the first
+    row.
+
+    Attributes:
+      observations: name -> [U, L + 1, B, ...]; see `TransitionBatch`.
+      actions: name -> [U, L, B, ...].
+      rewards: [U, L, B, r] float32.
+      discounts: [U, L, B] float32, the factor of the value of the next observation.
+      continues: [U, L, B] bool, whether the next row is another step of the sequence.
+      present: [U, L, B] bool, whether there is such a step.
+      valid: [U, L, B] bool, present, and not there for the memory alone.
+      begins: [U, L, B] bool, whether an episode begins with this step.
+      log_prob: [U, L, B] float32.
+      extras: name -> [U, L, B, ...].
+      ids: [U, B] int64, of the items.
+      weights: [U, B] float32.
+      versions: [U, B] int64, of the values that acted in the first valid step.
+      ages: [U, B] int64, rows that were inserted after the first valid step.
+      keys: [U, B, 3] int64, of the first valid step: agent, episode, step.
+    """
+
+    observations: Arrays
+    actions: Arrays
+    rewards: np.ndarray
+    discounts: np.ndarray
+    continues: np.ndarray
+    present: np.ndarray
+    valid: np.ndarray
+    begins: np.ndarray
+    log_prob: np.ndarray
+    extras: Arrays
+    ids: np.ndarray
+    weights: np.ndarray
+    versions: np.ndarray
+    ages: np.ndarray
+    keys: np.ndarray
+
+
+Minibatches = TransitionBatch | SequenceBatch
+
+
+class Items(Protocol):
+    """One kind of items."""
+
+    @property
+    def rule(self) -> ItemRule:
+        """Which rows are items, and when they are complete."""
+
+    def gather(self, storage: Storage, drawn: Drawn) -> Minibatches:
+        """Returns the arrays of items that are in the table."""
+
+
+def _validate(kind: str, **numbers: tuple[int, int]) -> None:
+    for name, (value, least) in numbers.items():
+        if value < least:
+            raise ConfigError(f"replay: {kind} with {name} {value}, expected {least} or more")
+
+
+def _validate_discount(kind: str, discount: float) -> None:
+    if not 0.0 <= discount <= 1.0:
+        raise ConfigError(f"replay: {kind} with discount {discount}, expected 0 to 1")
+
+
+class Transitions:
+    """Every step is an item: with its n rewards, and the observation after them.
+
+    Fewer rewards are added up where an episode ends, or where the next step is missing: after a
+    termination the discount is 0; after a truncation, or before a gap, the value of the last
+    observation stands for the rest. An item is complete once the observation after its n-th step is
+    there, or its episode has ended.
+
+    Source: n-step returns, Sutton and Barto 2018, equation 7.1; truncation, Pardo et al. 2018,
+    https://arxiv.org/abs/1712.00378, section 3.1.
+
+    Args:
+      n_step: n.
+      discount: per step.
+
+    Raises:
+      ConfigError: a number is outside of its range.
+    """
+
+    def __init__(self, n_step: int = 1, discount: float = 0.99):
+        _validate("Transitions", n_step=(n_step, 1))
+        _validate_discount("Transitions", discount)
+        self.n_step = n_step
+        self.discount = discount
+        self._find = load_kernel("find_transitions")
+
+    @property
+    def rule(self) -> ItemRule:
+        """Each row, n - 1 steps later."""
+        return ItemRule(lookahead=self.n_step - 1, period=1)
+
+    def gather(self, storage: Storage, drawn: Drawn) -> TransitionBatch:
+        """Returns the arrays of items that are in the table."""
+        shape = drawn.ids.shape
+        ids = drawn.ids.reshape(-1)
+        size, rewards = ids.size, storage.rewards
+        returns = np.empty((size, rewards.shape[1]))
+        discounts = np.empty(size)
+        steps, tokens = np.empty(size, np.int64), np.empty(size, np.int64)
+        self._find(
+            *(ids, self.n_step, self.discount, storage.capacity, storage.links, rewards),
+            *(returns, discounts, steps, tokens),
+        )
+        rows = ids % storage.capacity
+        return TransitionBatch(
+            observations=storage.take_observations(ids, shape),
+            actions=storage.take(storage.actions, rows, shape),
+            returns=returns.astype(np.float32).reshape(*shape, -1),
+            discounts=discounts.astype(np.float32).reshape(shape),
+            next_observations=storage.take_observations(tokens, shape),
+            steps=steps.reshape(shape),
+            log_prob=storage.log_prob.take(rows).reshape(shape),
+            extras=storage.take(storage.extras, rows, shape),
+            ids=drawn.ids,
+            weights=drawn.weights,
+            versions=storage.versions.take(rows).reshape(shape),
+            ages=storage.next_id - 1 - drawn.ids,
+            keys=storage.keys.take(rows, 0).reshape(*shape, 3),
+        )
+
+
+class _SequenceItems:
+    """What sequences and complete episodes share."""
+
+    def __init__(self, discount: float):
+        self.discount = discount
+        self._find = load_kernel("find_sequences")
+
+    def _gather(self, storage: Storage, drawn: Drawn, length: int, burn_in: int) -> SequenceBatch:
+        # In the order [L, U, B]; turned at the end.
+        shape = drawn.ids.shape
+        ids = drawn.ids.reshape(-1)
+        tokens = np.empty((length + 1, ids.size), np.int64)
+        counts = np.empty((2, ids.size), np.int64)
+        self._find(
+            ids, length, burn_in, storage.oldest_id, storage.capacity, storage.links, tokens, counts
+        )
+        before, learned = counts
+        steps = np.arange(length)[:, None]
+        present = steps < before + learned  # [L, N]
+        rows = np.where(present, tokens[:-1], ids) % storage.capacity
+        states = storage.read_states(rows)
+        has_value = present & (states != TERMINATED)
+        discounts = np.where(has_value, self.discount, 0.0).astype(np.float32)
+
+        def turn(array: np.ndarray) -> np.ndarray:
+            array = array.reshape(array.shape[0], *shape, *array.shape[2:])
+            return np.ascontiguousarray(np.moveaxis(array, 1, 0))
+
+        def take(arrays: Arrays) -> dict[str, np.ndarray]:
+            return {name: turn(array.take(rows, 0)) for name, array in arrays.items()}
+
+        first = ids % storage.capacity
+        observations = storage.take_observations(tokens.reshape(-1), tokens.shape)
+        return SequenceBatch(
+            observations={name: turn(array) for name, array in observations.items()},
+            actions=take(storage.actions),
+            rewards=turn(storage.rewards.take(rows, 0)),
+            discounts=turn(discounts),
+            continues=turn(steps < before + learned - 1),
+            present=turn(present),
+            valid=turn(present & (steps >= before)),
+            begins=turn(present & (storage.keys[rows, 2] == 0)),
+            log_prob=turn(storage.log_prob.take(rows)),
+            extras=take(storage.extras),
+            ids=drawn.ids,
+            weights=drawn.weights,
+            versions=storage.versions.take(first).reshape(shape),
+            ages=storage.next_id - 1 - drawn.ids,
+            keys=storage.keys.take(first, 0).reshape(*shape, 3),
+        )
+
+
+class Sequences(_SequenceItems):
+    """Every `period`-th step of a chain is an item: a sequence of steps in order.
+
+    Up to `burn_in` steps before it come first; they fill the network's memory and are not valid.
+    Where the chain begins, or older rows were evicted, there are fewer of them, so that with the
+    default period each step is valid in exactly one sequence, the first steps of an episode
+    included. (In Kapturowski et al. 2019, section 2.3, these only ever fill the memory.) At the end
+    of an episode, or before a gap, a sequence is shorter.
+
+    Source: burn-in, Kapturowski et al. 2019, https://openreview.net/forum?id=r1lyTjAqYX, section 3.
+
+    Args:
+      steps: L, with the burn-in.
+      burn_in: of these.
+      period: steps from one item to the next; None: `steps - burn_in`, without overlap of valid
+        steps. Smaller: they overlap.
+      discount: per step.
+
+    Raises:
+      ConfigError: a number is outside of its range.
+    """
+
+    def __init__(
+        self, steps: int, burn_in: int = 0, period: int | None = None, discount: float = 0.99
+    ):
+        _validate(
+            "Sequences",
+            burn_in=(burn_in, 0),
+            steps=(steps, burn_in + 1),
+            period=(1 if period is None else period, 1),
+        )
+        _validate_discount("Sequences", discount)
+        if period is not None and period > steps - burn_in:
+            raise ConfigError(
+                f"replay: Sequences with period {period}, but only {steps - burn_in} valid steps "
+                f"({steps} steps, {burn_in} of them burn-in): steps between them would never be "
+                "learned from; lower period"
+            )
+        super().__init__(discount)
+        self.steps = steps
+        self.burn_in = burn_in
+        self.period = steps - burn_in if period is None else period
+
+    @property
+    def rule(self) -> ItemRule:
+        """Every `period`-th row, once all its steps are there."""
+        return ItemRule(lookahead=self.steps - self.burn_in - 1, period=self.period)
+
+    def gather(self, storage: Storage, drawn: Drawn) -> SequenceBatch:
+        """Returns the arrays of items that are in the table."""
+        return self._gather(storage, drawn, self.steps, self.burn_in)
+
+
+class CompleteEpisodes(_SequenceItems):
+    """The first step of an episode is an item, once the episode has ended: all of its steps.
+
+    An episode with a gap, or whose first steps were evicted, is not an item.
+
+    Args:
+      discount: per step.
+      multiple: L is the length of the longest episode of a draw, rounded up to a multiple of this,
+        so that compiled functions see few shapes.
+
+    Raises:
+      ConfigError: a number is outside of its range.
+    """
+
+    def __init__(self, discount: float = 0.99, multiple: int = 1):
+        _validate("CompleteEpisodes", multiple=(multiple, 1))
+        _validate_discount("CompleteEpisodes", discount)
+        super().__init__(discount)
+        self.multiple = multiple
+        self._count = load_kernel("count_steps")
+
+    @property
+    def rule(self) -> ItemRule:
+        """The first row of each episode, once that has ended."""
+        return ItemRule(lookahead=None, period=1)
+
+    def gather(self, storage: Storage, drawn: Drawn) -> SequenceBatch:
+        """Returns the arrays of items that are in the table."""
+        longest = self._count(drawn.ids.reshape(-1), storage.capacity, storage.links)
+        return self._gather(storage, drawn, -(-longest // self.multiple) * self.multiple, 0)

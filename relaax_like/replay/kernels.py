@@ -1,0 +1,621 @@
+"""Loops over rows of the replay table: links between rows, items, and the sum tree.
+
+Each loop is plain Python that numba compiles, once, into its cache. Where numba is missing the same
+source is interpreted: a hundred times slower, and bit-identical.
+
+A *row* is a step, or an observation alone: the last one of an episode, the last one before a gap,
+or one of those that a model with a history sees before its first step. Rows are numbered in the
+order of their arrival; row `id` is at the position `id % capacity` of every column.
+
+| column of `links` | meaning |
+|---|---|
+| `FOLLOWING` | id of the next row of the slot; `-(stream + 1)`: the next observation is the newest of that stream; `NOTHING`: an observation that nothing follows |
+| `PREVIOUS` | id of the row before it in the same slot and episode, without a gap; -1: it is the first |
+| `POSITION` | number of steps before it, counted from that first row |
+| `STATE` | `TERMINATED`, `ALIVE`, `TRUNCATED` or `OBSERVATION`; plus `ITEM` where an item begins |
+"""  # noqa: E501
+
+import functools
+import importlib.util
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+logger = logging.getLogger(__name__)
+
+# Columns of `links`, int64.
+FOLLOWING, PREVIOUS, POSITION, STATE = range(4)
+NOTHING = -(1 << 62)
+TERMINATED, ALIVE, TRUNCATED, OBSERVATION = range(4)
+ITEM = 4
+_KIND = 3  # mask: STATE without ITEM
+
+# Columns of `streams`, int64: the slot's agent, the step that is expected next, the id of the
+# newest row (-1: the next row begins a chain), the time of the last use, number of pending items.
+AGENT, EPISODE, STEP, TAIL, LAST_USED, PENDING = range(6)
+
+# Columns of `rule`, int64; see `items.ItemRule`.
+LOOKAHEAD, PERIOD, WHOLE_EPISODES = range(3)
+
+# What a row is copied from.
+FROM_STEP, FROM_NEXT, FROM_HISTORY = range(3)
+
+
+def _count_rows(
+    next_alive: np.ndarray, valid: np.ndarray, differs: np.ndarray, closes: bool
+) -> tuple[int, int]:
+    """Returns the number of steps of a segment, and of observations that nothing follows."""
+    length, width = next_alive.shape
+    steps = 0
+    finals = 0
+    for t in range(length):
+        for s in range(width):
+            if valid[t, s]:
+                steps += 1
+                if next_alive[t, s] != 1.0:
+                    finals += 1
+                elif t < length - 1:
+                    if not valid[t + 1, s] or differs[t, s]:
+                        finals += 1
+                elif closes:
+                    finals += 1
+    return steps, finals
+
+
+def _match_streams(
+    valid: np.ndarray,
+    slots: np.ndarray,
+    starts: np.ndarray,
+    streams: np.ndarray,
+    oldest: int,
+    joins: np.ndarray,
+    closing: np.ndarray,
+) -> int:
+    """Finds the streams that a segment continues, and those whose chain ends before it.
+
+    Returns:
+      Number of streams in `closing`.
+    """
+    num_closing = 0
+    for s in range(slots.size):
+        stream = slots[s]
+        is_open = streams[stream, TAIL] >= oldest
+        joins[s] = (
+            is_open
+            and valid[0, s]
+            and streams[stream, EPISODE] == starts[s, 1]
+            and streams[stream, STEP] == starts[s, 2]
+        )
+        if is_open and not joins[s]:
+            closing[num_closing] = stream
+            num_closing += 1
+    return num_closing
+
+
+def _insert_rows(
+    next_alive: np.ndarray,
+    valid: np.ndarray,
+    differs: np.ndarray,
+    joins: np.ndarray,
+    slots: np.ndarray,
+    starts: np.ndarray,
+    num_history: int,
+    closes: bool,
+    next_id: int,
+    oldest: int,
+    capacity: int,
+    reach: int,
+    now: int,
+    rule: np.ndarray,
+    links: np.ndarray,
+    keys: np.ndarray,
+    streams: np.ndarray,
+    pending: np.ndarray,
+    sources: np.ndarray,
+    complete: np.ndarray,
+) -> tuple[int, int]:
+    """Numbers the rows of a segment, links them, and finds the items that are complete with them.
+
+    Rows are in the order of time, slots side by side; behind each row that nothing follows comes
+    its last observation.
+
+    Returns:
+      Number of rows, whose sources are in `sources`, and of items in `complete`.
+    """
+    length, width = next_alive.shape
+    lookahead = rule[LOOKAHEAD]
+    period = rule[PERIOD]
+    whole = rule[WHOLE_EPISODES] != 0
+    last = np.empty(width, np.int64)
+    position = np.zeros(width, np.int64)
+    episode = starts[:, 1].copy()
+    step = starts[:, 2].copy()
+    row = next_id
+    found = 0
+    for s in range(width):
+        stream = slots[s]
+        last[s] = -1
+        if joins[s]:
+            last[s] = streams[stream, TAIL]
+            position[s] = links[last[s] % capacity, POSITION] + 1
+        else:
+            streams[stream, PENDING] = 0
+    for i in range(num_history):
+        for s in range(width):
+            if joins[s] or not valid[0, s] or starts[s, 2] <= 0:
+                continue
+            p = row % capacity
+            links[p, FOLLOWING] = NOTHING
+            links[p, PREVIOUS] = last[s]
+            links[p, POSITION] = 0
+            links[p, STATE] = OBSERVATION
+            if last[s] >= 0:
+                links[last[s] % capacity, FOLLOWING] = row
+            sources[row - next_id, 0] = FROM_HISTORY
+            sources[row - next_id, 1] = i * width + s
+            last[s] = row
+            row += 1
+    for t in range(length):
+        for s in range(width):
+            alive = next_alive[t, s]
+            if valid[t, s]:
+                stream = slots[s]
+                p = row % capacity
+                if last[s] >= 0:
+                    links[last[s] % capacity, FOLLOWING] = row
+                links[p, FOLLOWING] = NOTHING
+                links[p, PREVIOUS] = last[s]
+                links[p, POSITION] = position[s]
+                state = ALIVE
+                if alive == 0.0:
+                    state = TERMINATED
+                elif alive < 0.0:
+                    state = TRUNCATED
+                links[p, STATE] = state
+                keys[p, 0] = starts[s, 0]
+                keys[p, 1] = episode[s]
+                keys[p, 2] = step[s]
+                sources[row - next_id, 0] = FROM_STEP
+                sources[row - next_id, 1] = t * width + s
+                begins = position[s] == 0 and step[s] == 0
+                if position[s] % period == 0 and (begins or not whole):
+                    pending[stream, streams[stream, PENDING]] = row
+                    streams[stream, PENDING] += 1
+                ends = state != ALIVE
+                if t < length - 1:
+                    breaks = not ends and (not valid[t + 1, s] or differs[t, s])
+                else:
+                    breaks = not ends and closes
+                # Items that are complete with this row.
+                kept = 0
+                for i in range(streams[stream, PENDING]):
+                    item = pending[stream, i]
+                    if item < oldest:
+                        continue
+                    q = item % capacity
+                    if ends or breaks:
+                        is_complete = ends or not whole
+                    elif lookahead < 0 or position[s] - links[q, POSITION] < lookahead:
+                        pending[stream, kept] = item
+                        kept += 1
+                        continue
+                    else:
+                        is_complete = True
+                    # The observations before it that its own is stacked with must be there.
+                    before = item
+                    for _ in range(reach):
+                        before = links[before % capacity, PREVIOUS]
+                        if before < oldest:
+                            is_complete = is_complete and before < 0
+                            break
+                    if is_complete:
+                        links[q, STATE] |= ITEM
+                        complete[found] = item
+                        found += 1
+                streams[stream, PENDING] = kept
+                last[s] = row
+                position[s] += 1
+                row += 1
+                if ends or breaks:
+                    p = row % capacity
+                    links[last[s] % capacity, FOLLOWING] = row
+                    links[p, FOLLOWING] = NOTHING
+                    links[p, PREVIOUS] = last[s]
+                    links[p, POSITION] = position[s]
+                    links[p, STATE] = OBSERVATION
+                    sources[row - next_id, 0] = FROM_NEXT
+                    sources[row - next_id, 1] = t * width + s
+                    last[s] = -1
+                    position[s] = 0
+                    row += 1
+            step[s] += 1
+            if alive != 1.0:
+                episode[s] += 1
+                step[s] = 0
+    for s in range(width):
+        stream = slots[s]
+        streams[stream, AGENT] = starts[s, 0]
+        streams[stream, EPISODE] = episode[s]
+        streams[stream, STEP] = step[s]
+        streams[stream, TAIL] = last[s]
+        streams[stream, LAST_USED] = now
+        if last[s] >= 0:
+            links[last[s] % capacity, FOLLOWING] = -(stream + 1)
+    return row - next_id, found
+
+
+def _close_streams(
+    closing: np.ndarray,
+    num_closing: int,
+    next_id: int,
+    oldest: int,
+    capacity: int,
+    reach: int,
+    rule: np.ndarray,
+    links: np.ndarray,
+    streams: np.ndarray,
+    pending: np.ndarray,
+    sources: np.ndarray,
+    complete: np.ndarray,
+) -> tuple[int, int]:
+    """Ends chains: the newest observation of each stream becomes a row.
+
+    Returns:
+      Number of rows, whose streams are in `sources`, and of items in `complete`.
+    """
+    row = next_id
+    found = 0
+    for i in range(num_closing):
+        stream = closing[i]
+        tail = streams[stream, TAIL]
+        streams[stream, TAIL] = -1
+        if tail < oldest:
+            streams[stream, PENDING] = 0
+            continue
+        p = row % capacity
+        links[tail % capacity, FOLLOWING] = row
+        links[p, FOLLOWING] = NOTHING
+        links[p, PREVIOUS] = tail
+        links[p, POSITION] = links[tail % capacity, POSITION] + 1
+        links[p, STATE] = OBSERVATION
+        sources[row - next_id] = stream
+        row += 1
+        for j in range(streams[stream, PENDING]):
+            item = pending[stream, j]
+            is_complete = item >= oldest and rule[WHOLE_EPISODES] == 0
+            if is_complete:
+                before = item
+                for _ in range(reach):
+                    before = links[before % capacity, PREVIOUS]
+                    if before < oldest:
+                        is_complete = before < 0
+                        break
+            if is_complete:
+                links[item % capacity, STATE] |= ITEM
+                complete[found] = item
+                found += 1
+        streams[stream, PENDING] = 0
+    return row - next_id, found
+
+
+def _evict_rows(
+    oldest: int,
+    new_oldest: int,
+    capacity: int,
+    reach: int,
+    links: np.ndarray,
+    removed: np.ndarray,
+) -> int:
+    """Finds the items that end with rows: those of the rows, and those stacked with them.
+
+    Returns:
+      Number of items in `removed`.
+    """
+    found = 0
+    for row in range(oldest, new_oldest):
+        p = row % capacity
+        if links[p, STATE] & ITEM:
+            links[p, STATE] &= _KIND
+            removed[found] = row
+            found += 1
+        following = row
+        for _ in range(reach):
+            following = links[following % capacity, FOLLOWING]
+            if following < 0:
+                break
+            p = following % capacity
+            if links[p, STATE] & ITEM:
+                links[p, STATE] &= _KIND
+                removed[found] = following
+                found += 1
+    return found
+
+
+def _find_transitions(
+    ids: np.ndarray,
+    n_step: int,
+    discount: float,
+    capacity: int,
+    links: np.ndarray,
+    rewards: np.ndarray,
+    returns: np.ndarray,
+    discounts: np.ndarray,
+    lengths: np.ndarray,
+    tokens: np.ndarray,
+) -> None:
+    """Adds up rewards, and finds what follows the last of them."""
+    for i in range(ids.size):
+        p = ids[i] % capacity
+        factor = 1.0
+        returns[i] = 0.0
+        length = 0
+        while True:
+            for c in range(rewards.shape[1]):
+                returns[i, c] += factor * rewards[p, c]
+            factor *= discount
+            length += 1
+            following = links[p, FOLLOWING]
+            state = links[p, STATE] & _KIND
+            if state != ALIVE or length == n_step or following < 0:
+                break
+            q = following % capacity
+            if (links[q, STATE] & _KIND) == OBSERVATION:
+                break
+            p = q
+        discounts[i] = 0.0 if state == TERMINATED else factor
+        lengths[i] = length
+        tokens[i] = following
+
+
+def _find_sequences(
+    ids: np.ndarray,
+    num_steps: int,
+    burn_in: int,
+    oldest: int,
+    capacity: int,
+    links: np.ndarray,
+    tokens: np.ndarray,
+    counts: np.ndarray,
+) -> None:
+    """Lists the rows of sequences, and what follows the last of them.
+
+    Each begins with up to `burn_in` steps that came before the item, as far as they are there, and
+    continues with the item's, up to `num_steps - burn_in`. `tokens`, `[num_steps + 1, N]`, repeats
+    the last one behind the end; `counts`, `[2, N]`, gets the two numbers.
+    """
+    for i in range(ids.size):
+        first = ids[i]
+        before = 0
+        while before < burn_in:
+            previous = links[first % capacity, PREVIOUS]
+            if previous < oldest or (links[previous % capacity, STATE] & _KIND) == OBSERVATION:
+                break
+            first = previous
+            before += 1
+        row = first
+        most = before + num_steps - burn_in
+        length = 0
+        while True:
+            tokens[length, i] = row
+            length += 1
+            p = row % capacity
+            following = links[p, FOLLOWING]
+            if following < 0 or (links[p, STATE] & _KIND) != ALIVE or length == most:
+                break
+            if (links[following % capacity, STATE] & _KIND) == OBSERVATION:
+                break
+            row = following
+        for t in range(length, num_steps + 1):
+            tokens[t, i] = following
+        counts[0, i] = before
+        counts[1, i] = length - before
+
+
+def _count_steps(ids: np.ndarray, capacity: int, links: np.ndarray) -> int:
+    """Returns the most steps from one of the rows to the end of its chain."""
+    longest = 0
+    for i in range(ids.size):
+        row = ids[i]
+        length = 0
+        while row >= 0 and (links[row % capacity, STATE] & _KIND) != OBSERVATION:
+            length += 1
+            row = links[row % capacity, FOLLOWING]
+        longest = max(longest, length)
+    return longest
+
+
+def _find_stacks(
+    tokens: np.ndarray,
+    oldest: int,
+    capacity: int,
+    links: np.ndarray,
+    streams: np.ndarray,
+    places: np.ndarray,
+) -> None:
+    """Finds where observations are, and those before them: `places`, `[N, n]`, oldest first.
+
+    The first observation of a chain stands for those before it.
+    """
+    number = places.shape[1]
+    for i in range(tokens.size):
+        token = tokens[i]
+        if token >= 0:
+            places[i, number - 1] = token % capacity
+            previous = links[token % capacity, PREVIOUS]
+        else:
+            places[i, number - 1] = capacity - token - 1
+            previous = streams[-token - 1, TAIL]
+        for j in range(number - 2, -1, -1):
+            if previous >= oldest:
+                places[i, j] = previous % capacity
+                previous = links[previous % capacity, PREVIOUS]
+            else:
+                places[i, j] = places[i, j + 1]
+
+
+def _add_members(ids: np.ndarray, count: int, members: np.ndarray, index: np.ndarray) -> None:
+    """Appends ids to a dense set, whose index says where the id at each position is."""
+    capacity = index.size
+    for i in range(ids.size):
+        members[count + i] = ids[i]
+        index[ids[i] % capacity] = count + i
+
+
+def _remove_members(ids: np.ndarray, count: int, members: np.ndarray, index: np.ndarray) -> None:
+    """Removes ids from a dense set: the last member takes the place of each."""
+    capacity = index.size
+    for i in range(ids.size):
+        place = index[ids[i] % capacity]
+        count -= 1
+        moved = members[count]
+        members[place] = moved
+        index[moved % capacity] = place
+
+
+def _set_leaves(positions: np.ndarray, numbers: np.ndarray, nodes: np.ndarray) -> None:
+    """Writes leaves of a tree of sums and maxima, and recomputes what is above them."""
+    size = nodes.shape[0] // 2
+    for i in range(positions.size):
+        node = size + positions[i]
+        nodes[node, 0] = numbers[i]
+        nodes[node, 1] = numbers[i]
+        while node > 1:
+            node //= 2
+            nodes[node, 0] = nodes[2 * node, 0] + nodes[2 * node + 1, 0]
+            nodes[node, 1] = max(nodes[2 * node, 1], nodes[2 * node + 1, 1])
+
+
+def _find_leaves(masses: np.ndarray, nodes: np.ndarray, positions: np.ndarray) -> None:
+    """Descends from the root to the leaf that each mass falls on."""
+    size = nodes.shape[0] // 2
+    for i in range(masses.size):
+        mass = masses[i]
+        node = 1
+        while node < size:
+            node *= 2
+            left = nodes[node, 0]
+            # Rounding can leave a mass beyond the last leaf: never go where nothing is.
+            if mass >= left and nodes[node + 1, 0] > 0.0:
+                mass -= left
+                node += 1
+        positions[i] = node - size
+
+
+class _Type(NamedTuple):
+    """Of an argument: NumPy dtype, number of axes, whether it is written to."""
+
+    dtype: str
+    ndim: int = 0
+    writable: bool = False
+
+
+class Kernel(NamedTuple):
+    """One loop, and what numba must know of it.
+
+    Attributes:
+      loop: the Python form.
+      returns: number of int64 that it returns.
+      arguments: their types.
+    """
+
+    loop: Callable[..., Any]
+    returns: int
+    arguments: tuple[_Type, ...]
+
+
+_INT, _FLOAT, _BOOL = _Type("int64"), _Type("float64"), _Type("bool_")
+_IDS, _TABLE = _Type("int64", 1), _Type("int64", 2)
+_OUT_IDS, _OUT_TABLE = _Type("int64", 1, True), _Type("int64", 2, True)
+_FLAGS, _OUT_FLAGS = _Type("bool_", 2), _Type("bool_", 1, True)
+_ALIVE = _Type("float32", 2)
+
+KERNELS: dict[str, Kernel] = {
+    "count_rows": Kernel(_count_rows, 2, (_ALIVE, _FLAGS, _FLAGS, _BOOL)),
+    "match_streams": Kernel(
+        _match_streams, 1, (_FLAGS, _IDS, _TABLE, _OUT_TABLE, _INT, _OUT_FLAGS, _OUT_IDS)
+    ),
+    "insert_rows": Kernel(
+        _insert_rows,
+        2,
+        (
+            *(_ALIVE, _FLAGS, _FLAGS, _OUT_FLAGS, _IDS, _TABLE, _INT, _BOOL, _INT, _INT, _INT),
+            *(_INT, _INT, _OUT_IDS, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE),
+            _OUT_IDS,
+        ),
+    ),
+    "close_streams": Kernel(
+        _close_streams,
+        2,
+        (
+            *(_OUT_IDS, _INT, _INT, _INT, _INT, _INT, _OUT_IDS, _OUT_TABLE, _OUT_TABLE),
+            *(_OUT_TABLE, _OUT_IDS, _OUT_IDS),
+        ),
+    ),
+    "evict_rows": Kernel(_evict_rows, 1, (_INT, _INT, _INT, _INT, _OUT_TABLE, _OUT_IDS)),
+    "find_transitions": Kernel(
+        _find_transitions,
+        0,
+        (
+            *(_IDS, _INT, _FLOAT, _INT, _OUT_TABLE, _Type("float32", 2, True)),
+            *(_Type("float64", 2, True), _Type("float64", 1, True), _OUT_IDS, _OUT_IDS),
+        ),
+    ),
+    "find_sequences": Kernel(
+        _find_sequences, 0, (_IDS, _INT, _INT, _INT, _INT, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE)
+    ),
+    "count_steps": Kernel(_count_steps, 1, (_IDS, _INT, _OUT_TABLE)),
+    "find_stacks": Kernel(_find_stacks, 0, (_IDS, _INT, _INT, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE)),
+    "add_members": Kernel(_add_members, 0, (_IDS, _INT, _OUT_IDS, _OUT_IDS)),
+    "set_leaves": Kernel(_set_leaves, 0, (_IDS, _Type("float64", 1), _Type("float64", 2, True))),
+    "find_leaves": Kernel(_find_leaves, 0, (_Type("float64", 1), _Type("float64", 2), _OUT_IDS)),
+    "remove_members": Kernel(_remove_members, 0, (_IDS, _INT, _OUT_IDS, _OUT_IDS)),
+}
+
+
+@functools.cache
+def load_kernel(name: str, form: str | None = None) -> Callable[..., Any]:
+    """Returns the callable form of a loop; compiles it, or takes it from numba's cache.
+
+    Args:
+      name: key in `KERNELS`.
+      form: "numba" or "python"; None takes numba where it is installed.
+    """
+    kernel = KERNELS[name]
+    if form is None and importlib.util.find_spec("numba"):
+        try:
+            return _compile(kernel)
+        except ImportError as error:  # numba is there, but too old for this NumPy, or broken
+            logger.warning("cannot import numba, the replay table is very slow: %s", error)
+    elif form == "numba":
+        return _compile(kernel)
+    return kernel.loop
+
+
+def _compile(kernel: Kernel) -> Callable[..., Any]:
+    import numba
+
+    def make_type(one: _Type) -> Any:
+        scalar = getattr(numba.types, one.dtype)
+        if not one.ndim:
+            return scalar
+        return numba.types.Array(scalar, one.ndim, "C", readonly=not one.writable)
+
+    arguments = [make_type(one) for one in kernel.arguments]
+    result = {0: numba.void, 1: numba.int64}.get(
+        kernel.returns, numba.types.UniTuple(numba.int64, kernel.returns)
+    )
+    # nogil: agents' threads continue while a minibatch is put together.
+    options: dict[str, Any] = {"error_model": "numpy", "fastmath": False, "nogil": True}
+    try:
+        return numba.njit(result(*arguments), cache=True, **options)(kernel.loop)
+    except Exception as error:  # whatever a read-only, full or damaged cache raises
+        logger.info("%s cannot be cached, compiling: %s", kernel.loop.__name__, error)
+    return numba.njit(result(*arguments), cache=False, **options)(kernel.loop)
+
+
+def compile_kernels() -> None:
+    """Compiles every loop into numba's cache, so that later starts take them from there."""
+    for name in KERNELS:
+        load_kernel(name)

@@ -1,0 +1,107 @@
+"""RateLimiter: keeps the number of updates per environment step in a range."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from relaax_like.wire.errors import ConfigError
+
+
+class RateLimiter:
+    """Counts environment steps and minibatches, and says which of the two must wait.
+
+        limiter = RateLimiter(updates_per_step=1.0, warm_up_steps=1_000, max_segment_steps=64)
+        if limiter.can_insert(64):
+            limiter.note_insert(64)
+        if limiter.can_sample(8):
+            limiter.note_sample(8)
+
+    `updates_per_step` minibatches are *due* for each step after the first `warm_up_steps`; nothing
+    is sampled before. The *deficit* is how many of these have not been taken yet; it stays between
+    `-tolerance` and `tolerance`. Where the tolerance is at least that of the largest segment plus
+    the most minibatches of one request, never do both have to wait: an insertion waits only above
+    `tolerance - updates_per_step * max_segment_steps`, sampling only below `max_minibatches -
+    tolerance`.
+
+    Counts alone: `Table` has the lock, and the waiting. Source of the idea: Cassirer et al. 2021,
+    https://arxiv.org/abs/2102.04736, section 3.4 (samples per insert).
+
+    Args:
+      updates_per_step: minibatches per environment step.
+      warm_up_steps: steps before the first minibatch.
+      tolerance: minibatches; None: the least that is allowed.
+      max_segment_steps: environment steps of the largest segment, of all its slots.
+      max_minibatches: U, of one request.
+
+    Raises:
+      ConfigError: a number is outside of its range, or the tolerance is too small.
+    """
+
+    def __init__(
+        self,
+        updates_per_step: float,
+        warm_up_steps: int = 0,
+        tolerance: float | None = None,
+        *,
+        max_segment_steps: int = 1,
+        max_minibatches: int = 1,
+    ):
+        for name, value, least in (
+            ("warm_up_steps", warm_up_steps, 0),
+            ("max_segment_steps", max_segment_steps, 1),
+            ("max_minibatches", max_minibatches, 1),
+        ):
+            if value < least:
+                raise ConfigError(f"replay: {name} is {value}, expected {least} or more")
+        if not 0.0 < updates_per_step < float("inf"):
+            raise ConfigError(
+                f"replay: updates_per_step is {updates_per_step}, expected a number above 0"
+            )
+        needed = updates_per_step * max_segment_steps + max_minibatches
+        if tolerance is None:
+            tolerance = needed
+        if not tolerance >= needed:
+            raise ConfigError(
+                f"replay: tolerance {tolerance:g} is too small: a segment of {max_segment_steps} "
+                f"steps makes {updates_per_step * max_segment_steps:g} minibatches due "
+                f"(updates_per_step {updates_per_step:g}), and one request takes "
+                f"{max_minibatches}; set tolerance to {needed:g} or more, or send shorter segments"
+            )
+        self.updates_per_step = updates_per_step
+        self.warm_up_steps = warm_up_steps
+        self.tolerance = tolerance
+        self.max_segment_steps = max_segment_steps
+        self.max_minibatches = max_minibatches
+        self.steps = 0
+        self.minibatches = 0
+
+    @property
+    def deficit(self) -> float:
+        """Minibatches that are due and have not been taken; below 0: taken in advance."""
+        return self._count_due(self.steps) - self.minibatches
+
+    def can_insert(self, steps: int) -> bool:
+        """Returns whether that many steps leave the deficit in its range."""
+        return self._count_due(self.steps + steps) - self.minibatches <= self.tolerance
+
+    def can_sample(self, minibatches: int) -> bool:
+        """Returns whether that many minibatches leave the deficit in its range."""
+        return self.steps >= self.warm_up_steps and self.deficit - minibatches >= -self.tolerance
+
+    def note_insert(self, steps: int) -> None:
+        """Counts steps, whether or not there is room for them."""
+        self.steps += steps
+
+    def note_sample(self, minibatches: int) -> None:
+        """Counts minibatches."""
+        self.minibatches += minibatches
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the counts."""
+        return {"steps": self.steps, "minibatches": self.minibatches}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `get_state` returned."""
+        self.steps, self.minibatches = int(state["steps"]), int(state["minibatches"])
+
+    def _count_due(self, steps: int) -> float:
+        return self.updates_per_step * max(0, steps - self.warm_up_steps)

@@ -1,0 +1,167 @@
+"""RowSpec: what a row of the replay table consists of, and whether a table of them fits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relaax_like.experience.rollout import Rollout
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+
+_MEMORY_FILE = Path("/proc/meminfo")
+# Of each row beside its columns: links, ids of agent, episode and step.
+_LINK_BYTES = 7 * 8
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Column:
+    """One array of the table, without its first axis.
+
+    Attributes:
+      shape: of one row.
+      dtype: as it is on the wire; nothing is converted.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+Columns = Mapping[str, Column]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSpec:
+    """The columns of a replay table.
+
+        spec = RowSpec.from_rollout(rollout)
+
+    Attributes:
+      observations: by name, without earlier observations.
+      actions: by name.
+      num_rewards: r.
+      extras: by name, columns that a data handler adds.
+    """
+
+    observations: Columns
+    actions: Columns
+    num_rewards: int = 1
+    extras: Columns = field(default_factory=dict)
+
+    @classmethod
+    def from_rollout(cls, rollout: Rollout) -> "RowSpec":
+        """Returns the columns that rollouts like this one fill."""
+
+        def read(arrays: Mapping[str, np.ndarray]) -> dict[str, Column]:
+            return {name: Column(array.shape[2:], array.dtype) for name, array in arrays.items()}
+
+        return cls(
+            observations=read(rollout.inputs),
+            actions=read(rollout.actions),
+            num_rewards=rollout.rewards.shape[2],
+            extras=read(rollout.extras),
+        )
+
+    @property
+    def observation_bytes(self) -> int:
+        """Bytes of the observations of one row."""
+        return sum(column.row_bytes for column in self.observations.values())
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row, with its links."""
+        columns = [*self.actions.values(), *self.extras.values()]
+        # Rewards, log_prob and version.
+        numbers = 4 * self.num_rewards + 4 + 8
+        return self.observation_bytes + sum(c.row_bytes for c in columns) + numbers + _LINK_BYTES
+
+    def validate(self, rollout: Rollout) -> None:
+        """Checks that all arrays of a segment are those of this spec, over the same steps.
+
+        Raises:
+          InvalidInputError: names the first that is not; nothing was inserted.
+        """
+        if rollout.next_alive.ndim != 2 or not rollout.next_alive.size:
+            raise InvalidInputError(
+                f"next_alive has shape {list(rollout.next_alive.shape)}, expected [T, k] with at "
+                "least one step of one slot; send no empty segments",
+                "next_alive",
+            )
+        leading = rollout.next_alive.shape
+        for label, arrays, columns in (
+            ("inputs", rollout.inputs, self.observations),
+            ("next_inputs", rollout.next_inputs, self.observations),
+            ("actions", rollout.actions, self.actions),
+            ("extras", rollout.extras, self.extras),
+        ):
+            if arrays.keys() != columns.keys():
+                raise InvalidInputError(
+                    f"{label} are {sorted(arrays)}, expected {sorted(columns)}; send the arrays "
+                    "that the replay table was made for",
+                    label,
+                )
+            for name, array in arrays.items():
+                column = columns[name]
+                if array.shape != (*leading, *column.shape) or array.dtype != column.dtype:
+                    _refuse(f"{label}[{name!r}]", array, (*leading, *column.shape), column.dtype)
+        rewards = rollout.rewards
+        if rewards.shape != (*leading, self.num_rewards) or rewards.dtype != np.float32:
+            _refuse("rewards", rewards, (*leading, self.num_rewards), np.dtype(np.float32))
+        if rollout.log_prob.shape != leading:
+            _refuse("log_prob", rollout.log_prob, leading, np.dtype(np.float32))
+        if rollout.versions.shape != leading[:1]:
+            _refuse("versions", rollout.versions, leading[:1], np.dtype(np.int64))
+        if rollout.valid is not None and rollout.valid.shape != leading:
+            _refuse("valid", rollout.valid, leading, np.dtype(np.bool_))
+        if rollout.starts is not None and rollout.starts.shape != (leading[1], 3):
+            _refuse("starts", rollout.starts, (leading[1], 3), np.dtype(np.int64))
+
+
+def _refuse(label: str, array: np.ndarray, shape: tuple[Any, ...], dtype: np.dtype) -> None:
+    raise InvalidInputError(
+        f"{label} is {array.dtype} of shape {list(array.shape)}, expected {dtype} of "
+        f"{list(shape)}; send segments of the spaces that the replay table was made for",
+        label,
+    )
+
+
+def read_available_bytes() -> int | None:
+    """Returns how much memory this machine has available; None: it does not say (not Linux)."""
+    try:
+        lines = _MEMORY_FILE.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024
+    return None
+
+
+def validate_memory(spec: RowSpec, capacity: int, needed: int, available: int | None) -> None:
+    """Refuses a table that does not fit into memory.
+
+    Args:
+      spec: of its rows.
+      capacity: rows.
+      needed: bytes of all arrays.
+      available: bytes; None: unknown, and nothing is refused.
+
+    Raises:
+      ConfigError: has both figures, and the largest capacity that fits.
+    """
+    if available is None or needed <= available:
+        return
+    fitting = max(0, int(capacity * (available / needed)))
+    raise ConfigError(
+        f"replay: capacity {capacity:,} needs {needed / _GIB:,.2f} GiB, "
+        f"{spec.row_bytes:,} bytes per row, but only {available / _GIB:,.2f} GiB of memory are "
+        f"available; set capacity to at most {fitting:,}, or make observations smaller"
+    )

@@ -1,0 +1,317 @@
+"""Selectors: which items minibatches are made of."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from relaax_like.config.schedule import Schedule
+from relaax_like.replay.kernels import load_kernel
+from relaax_like.replay.sum_tree import SumTree
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+
+
+class Selector(Protocol):
+    """Knows the items of a table by their ids, and draws from them. Not thread-safe.
+
+    Attributes:
+      bytes_per_row: memory that it needs for each row of the table.
+    """
+
+    bytes_per_row: int
+
+    def start(self, capacity: int) -> None:
+        """Makes room for a table of that many rows; at most one item begins with each."""
+
+    def insert(self, ids: np.ndarray) -> None:
+        """Adds items, `[n] int64`."""
+
+    def remove(self, ids: np.ndarray) -> None:
+        """Removes items, `[n] int64`, that were inserted."""
+
+    def has(self, number: int) -> bool:
+        """Returns whether that many items can be drawn."""
+
+    def draw(
+        self, minibatches: int, size: int, random: np.random.Generator, env_steps: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draws minibatches; `has(minibatches * size)`.
+
+        Args:
+          minibatches: U.
+          size: B.
+          random: is advanced.
+          env_steps: of the run, for schedules.
+
+        Returns:
+          Ids, [U, B] int64, and weights, [U, B] float32.
+        """
+
+    def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
+        """Takes what an update found out about items.
+
+        Args:
+          ids: [n] int64.
+          errors: [n] float64.
+
+        Returns:
+          How many of the items are not there any more; these are ignored.
+        """
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns all that is needed to continue bit-identically. Arrays can be views."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `get_state` returned, after `start`."""
+
+
+class _Unweighted:
+    """What selectors without priorities share."""
+
+    def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
+        """Ignores the errors: there are no priorities."""
+        return 0
+
+
+class Uniform(_Unweighted):
+    """Draws each item with the same probability, with replacement."""
+
+    bytes_per_row = 16
+
+    def start(self, capacity: int) -> None:
+        """See `Selector`."""
+        self._members = np.zeros(capacity, np.int64)  # ids; the first `_count`
+        self._index = np.zeros(capacity, np.int64)  # position of an id -> its place there
+        self._count = 0
+        self._add = load_kernel("add_members")
+        self._remove = load_kernel("remove_members")
+
+    def insert(self, ids: np.ndarray) -> None:
+        """See `Selector`."""
+        self._add(ids, self._count, self._members, self._index)
+        self._count += len(ids)
+
+    def remove(self, ids: np.ndarray) -> None:
+        """See `Selector`."""
+        self._remove(ids, self._count, self._members, self._index)
+        self._count -= len(ids)
+
+    def has(self, number: int) -> bool:
+        """Returns whether there is an item: each can be drawn several times."""
+        return self._count > 0
+
+    def draw(
+        self, minibatches: int, size: int, random: np.random.Generator, env_steps: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `Selector`."""
+        places = random.integers(0, self._count, (minibatches, size))
+        return self._members[places], np.ones((minibatches, size), np.float32)
+
+    def get_state(self) -> dict[str, Any]:
+        """See `Selector`."""
+        return {"members": self._members[: self._count]}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """See `Selector`."""
+        self._count = 0
+        self.insert(np.ascontiguousarray(state["members"], np.int64))
+
+
+class Fifo(_Unweighted):
+    """Draws each item once, in the order in which items became complete."""
+
+    bytes_per_row = 24
+
+    def start(self, capacity: int) -> None:
+        """See `Selector`."""
+        self._queue = np.zeros(2 * capacity, np.int64)
+        self._head = self._tail = 0  # of the queue
+        self._waiting = np.full(capacity, -1)  # position of an id -> the id, if not drawn yet
+        self._count = 0
+
+    def insert(self, ids: np.ndarray) -> None:
+        """See `Selector`."""
+        if self._tail + len(ids) > len(self._queue):
+            kept = self._list_waiting()
+            self._queue[: len(kept)] = kept
+            self._head, self._tail = 0, len(kept)
+        self._queue[self._tail : self._tail + len(ids)] = ids
+        self._tail += len(ids)
+        self._waiting[ids % len(self._waiting)] = ids
+        self._count += len(ids)
+
+    def remove(self, ids: np.ndarray) -> None:
+        """See `Selector`; items that were drawn are ignored."""
+        positions = ids % len(self._waiting)
+        self._count -= int(np.count_nonzero(self._waiting[positions] == ids))
+        self._waiting[positions] = -1
+
+    def has(self, number: int) -> bool:
+        """Returns whether that many have not been drawn yet."""
+        return self._count >= number
+
+    def draw(
+        self, minibatches: int, size: int, random: np.random.Generator, env_steps: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `Selector`; `random` is not used."""
+        number = minibatches * size
+        assert self.has(number)
+        stop = self._head
+        drawn = np.empty(0, np.int64)
+        while len(drawn) < number:  # some of the queue can have been evicted
+            stop = min(self._tail, stop + number - len(drawn))
+            part = self._queue[self._head : stop]
+            drawn = part[self._is_waiting(part)]
+        self._head = stop
+        self._waiting[drawn % len(self._waiting)] = -1
+        self._count -= number
+        return drawn.reshape(minibatches, size), np.ones((minibatches, size), np.float32)
+
+    def get_state(self) -> dict[str, Any]:
+        """See `Selector`."""
+        return {"queue": self._list_waiting()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """See `Selector`."""
+        self.insert(np.asarray(state["queue"], np.int64))
+
+    def _is_waiting(self, ids: np.ndarray) -> np.ndarray:
+        return self._waiting[ids % len(self._waiting)] == ids
+
+    def _list_waiting(self) -> np.ndarray:
+        queue = self._queue[self._head : self._tail]
+        return queue[self._is_waiting(queue)]
+
+
+class Prioritized:
+    """Draws items in proportion to priorities: `P(i) = p_i^alpha / sum of p_k^alpha`.
+
+    Source: Schaul et al. 2016, https://arxiv.org/abs/1511.05952: equation 1, with the proportional
+    variant `p_i = |error_i| + epsilon` of section 3.3; importance weights `(N P(i))^-beta`, divided
+    by the largest of the minibatch, section 3.4; one draw from each of B equal segments of the sum,
+    appendix B.2.1. New items get the largest priority in the table, an empty table's first ones 1.
+
+    The minibatches of one draw are all drawn with the priorities of its start.
+
+    Args:
+      alpha: 0 is uniform.
+      beta: exponent of the weights in the first minibatch, after which it rises by
+        `beta_increment` to 1; or a schedule over environment steps.
+      beta_increment: per minibatch.
+      epsilon: added to errors, so that an item without one is not forgotten.
+
+    Raises:
+      ConfigError: a number is outside of its range.
+    """
+
+    # A number of the table's ids; nodes with two numbers, up to 4 of them per row.
+    bytes_per_row = 8 + 64
+
+    def __init__(
+        self,
+        alpha: float = 0.6,
+        beta: float | Schedule = 0.4,
+        beta_increment: float = 0.001,
+        epsilon: float = 0.01,
+    ):
+        betas = (beta.start, beta.end) if isinstance(beta, Schedule) else (beta,)
+        for name, value, least, most in (
+            ("alpha", alpha, 0.0, 1.0),
+            *(("beta", one, 0.0, 1.0) for one in betas),
+            ("beta_increment", beta_increment, 0.0, 1.0),
+            ("epsilon", epsilon, 0.0, float("inf")),
+        ):
+            if not least <= value <= most:
+                raise ConfigError(
+                    f"replay: Prioritized with {name} {value}, expected {least:g} to {most:g}"
+                )
+        self._alpha = alpha
+        self._beta = beta
+        self._increment = beta_increment
+        self._epsilon = epsilon
+
+    @property
+    def total(self) -> float:
+        """Sum of all priorities, to the power of alpha."""
+        return self._tree.total
+
+    def start(self, capacity: int) -> None:
+        """See `Selector`."""
+        self._tree = SumTree(capacity)
+        self._ids = np.full(capacity, -1)  # at each position
+        self._count = 0
+        self._minibatches = 0
+
+    def insert(self, ids: np.ndarray) -> None:
+        """See `Selector`."""
+        if not len(ids):
+            return
+        positions = ids % len(self._ids)
+        self._tree.set(positions, np.full(len(ids), self._tree.largest or 1.0))
+        self._ids[positions] = ids
+        self._count += len(ids)
+
+    def remove(self, ids: np.ndarray) -> None:
+        """See `Selector`."""
+        if not len(ids):
+            return
+        positions = ids % len(self._ids)
+        self._tree.set(positions, np.zeros(len(ids)))
+        self._ids[positions] = -1
+        self._count -= len(ids)
+
+    def has(self, number: int) -> bool:
+        """Returns whether there is an item: each can be drawn several times."""
+        return self._count > 0
+
+    def draw(
+        self, minibatches: int, size: int, random: np.random.Generator, env_steps: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `Selector`."""
+        total = self._tree.total
+        segments = np.arange(size) + random.random((minibatches, size))
+        positions = self._tree.find((segments * (total / size)).reshape(-1))
+        probabilities = (self._tree.get(positions) / total).reshape(minibatches, size)
+        betas = self._find_betas(minibatches, env_steps)
+        weights = (self._count * probabilities) ** -betas[:, None]
+        weights /= weights.max(1, keepdims=True)
+        self._minibatches += minibatches
+        return self._ids[positions].reshape(minibatches, size), weights.astype(np.float32)
+
+    def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
+        """Sets the priorities of items from their errors; see `Selector`.
+
+        Raises:
+          InvalidInputError: an error is not finite; nothing was changed.
+        """
+        if not np.isfinite(errors).all():
+            place = int(np.flatnonzero(~np.isfinite(errors))[0])
+            raise InvalidInputError(
+                f"errors[{place}] of item {ids[place]} is {errors[place]}, expected a finite "
+                "number; lower the learning rate, or clip the gradient",
+                "errors",
+            )
+        positions = ids % len(self._ids)
+        there = self._ids[positions] == ids
+        priorities = (np.abs(errors[there]) + self._epsilon) ** self._alpha
+        self._tree.set(positions[there], priorities)
+        return int(len(ids) - np.count_nonzero(there))
+
+    def get_state(self) -> dict[str, Any]:
+        """See `Selector`."""
+        leaves = self._tree.get_leaves()[: len(self._ids)]
+        return {"ids": self._ids, "leaves": leaves, "minibatches": self._minibatches}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """See `Selector`."""
+        self._ids[:] = state["ids"]
+        self._tree.set_leaves(np.asarray(state["leaves"]))
+        self._count = int(np.count_nonzero(self._ids >= 0))
+        self._minibatches = int(state["minibatches"])
+
+    def _find_betas(self, minibatches: int, env_steps: int) -> np.ndarray:
+        """Returns the exponent of each of the next minibatches, `[U]`."""
+        if isinstance(self._beta, Schedule):
+            return np.full(minibatches, self._beta.compute(env_steps))
+        done = self._minibatches + np.arange(minibatches)
+        return np.minimum(1.0, self._beta + self._increment * done)

@@ -1,0 +1,550 @@
+"""Storage: raw steps, each stored once, in a ring that all slots share."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from relaax_like.experience.rollout import Arrays, Rollout
+from relaax_like.replay.kernels import (
+    EPISODE,
+    FROM_HISTORY,
+    FROM_NEXT,
+    FROM_STEP,
+    LAST_USED,
+    STATE,
+    STEP,
+    TAIL,
+    load_kernel,
+)
+from relaax_like.replay.removers import Remover
+from relaax_like.replay.row_spec import Columns, RowSpec, read_available_bytes, validate_memory
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+
+_KIND = 3
+_STREAM_COLUMNS = 6
+# Groups of slots that sent segments together; the numbers of their streams are remembered.
+_MAX_GROUPS = 4096
+
+
+class ItemRule(NamedTuple):
+    """Which rows are items.
+
+    Attributes:
+      lookahead: steps that must follow in the same chain, unless it ends before; None: the row is
+        the first of an episode, which must have ended.
+      period: every how many steps of a chain.
+    """
+
+    lookahead: int | None
+    period: int
+
+
+class Change(NamedTuple):
+    """What an insertion did.
+
+    Attributes:
+      first_id: of the new rows.
+      next_id: one behind the last of them.
+      steps: rows that are steps, which is how many environment steps came.
+      added: [n] int64, ids of items that are complete now.
+      removed: [m] int64, ids of items that were evicted.
+    """
+
+    first_id: int
+    next_id: int
+    steps: int
+    added: np.ndarray
+    removed: np.ndarray
+
+
+_NO_IDS = np.empty(0, np.int64)
+
+
+class Storage:
+    """A ring of rows; see `kernels` for what a row is, and how rows are linked.
+
+        storage = Storage(RowSpec.from_rollout(rollout), capacity=1_000_000)
+        storage.start(Transitions(n_step=3).rule)
+        change = storage.insert(rollout, OldestFirst())
+
+    A segment continues its slot's *chain* if agent, episode and step are those that follow the
+    newest row of the slot; otherwise, as after the loss of a segment, a gap ends the chain. Holes
+    are not stored: they are gaps, too. Where `next_inputs` are not the inputs of the next row, the
+    chain is cut in the same way. The last observation before each end takes a row. Segments without
+    `starts` continue nothing, and nothing continues them.
+
+    Rows get the same ids, and tables the same content, when the same segments are inserted in the
+    same order into an empty storage, with the same other calls in between.
+
+    Not thread-safe; `Table` has the lock.
+
+    Attributes:
+      capacity: rows.
+      num_bytes: of all arrays.
+      observations: name -> [capacity + max_streams, ...]; behind the rows are the newest
+        observation of each stream.
+      actions: name -> [capacity, ...].
+      rewards: [capacity, r] float32.
+      log_prob: [capacity] float32.
+      versions: [capacity] int64.
+      extras: name -> [capacity, ...].
+      keys: [capacity, 3] int64: agent, episode, step.
+      links: [capacity, 4] int64.
+      streams: [max_streams, 6] int64.
+      oldest_id: of the rows that are there.
+      next_id: of the next new row; ids are never used twice.
+    """
+
+    def __init__(
+        self,
+        spec: RowSpec,
+        capacity: int,
+        *,
+        history: Mapping[str, int] | None = None,
+        max_streams: int = 1024,
+        item_bytes: int = 0,
+        available_bytes: int | None = None,
+    ):
+        """Allocates all arrays.
+
+        Args:
+          spec: of the rows.
+          capacity: rows; each step is one, and each last observation before an end.
+          history: input -> observations that the model sees, joined on the last axis, 2 or more;
+            each is stored once.
+          max_streams: slots whose chain is open; beyond it, that of the slot that was silent for
+            the longest is ended, as at a gap.
+          item_bytes: bytes per row that a selector needs; for the check of memory alone.
+          available_bytes: memory to fit in; None: what the machine has available.
+
+        Raises:
+          ConfigError: it does not fit into memory, or a number is too small.
+        """
+        history = dict(history or {})
+        for name, value, least in (
+            ("capacity", capacity, 2),
+            ("max_streams", max_streams, 1),
+            *((f"history of {name!r}", number, 2) for name, number in history.items()),
+        ):
+            if value < least:
+                raise ConfigError(f"replay: {name} is {value}, expected {least} or more")
+        for name in history:
+            if name not in spec.observations or not spec.observations[name].shape:
+                raise ConfigError(
+                    f"replay: history of {name!r}, expected an input with at least one axis, of "
+                    f"{sorted(spec.observations)}; correct the name"
+                )
+        self.num_bytes = (
+            capacity * (spec.row_bytes + item_bytes)
+            + max_streams * (spec.observation_bytes + 8 * _STREAM_COLUMNS)
+        )  # fmt: skip
+        available = read_available_bytes() if available_bytes is None else available_bytes
+        validate_memory(spec, capacity, self.num_bytes, available)
+        self.spec = spec
+        self.capacity = capacity
+        self._history = history
+        self._max_streams = max_streams
+        # Zeros: memory that nobody has written to is not taken from the machine.
+        self.observations = _allocate(spec.observations, capacity + max_streams)
+        self.actions = _allocate(spec.actions, capacity)
+        self.rewards = np.zeros((capacity, spec.num_rewards), np.float32)
+        self.log_prob = np.zeros(capacity, np.float32)
+        self.versions = np.zeros(capacity, np.int64)
+        self.extras = _allocate(spec.extras, capacity)
+        self.keys = np.zeros((capacity, 3), np.int64)
+        self.links = np.zeros((capacity, 4), np.int64)
+        self.streams = np.zeros((max_streams, _STREAM_COLUMNS), np.int64)
+        self.streams[:, TAIL] = -1
+        self.oldest_id = 0
+        self.next_id = 0
+        self._reach = max(history.values(), default=1) - 1
+        self._now = 0
+        self._numbers: dict[int, int] = {}  # agent -> stream
+        self._groups: dict[bytes, np.ndarray] = {}  # agents of a segment -> streams
+        self._kernels = {
+            name: load_kernel(name)
+            for name in (
+                *("count_rows", "match_streams", "insert_rows", "close_streams", "evict_rows"),
+                "find_stacks",
+            )
+        }
+        self.start(ItemRule(0, 1))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are there."""
+        return self.next_id - self.oldest_id
+
+    def start(self, rule: ItemRule) -> None:
+        """Sets which rows are items, before the first insertion."""
+        assert self.next_id == 0, "rows were inserted already"
+        lookahead, period = rule
+        self._rule = np.array([-1 if lookahead is None else lookahead, period, lookahead is None])
+        most_pending = 1 if lookahead is None else -(-(lookahead + 1) // period)
+        self._pending = np.zeros((self._max_streams, most_pending), np.int64)
+
+    def insert(self, rollout: Rollout, remover: Remover) -> Change:
+        """Adds the steps of a segment, `[T, k]`, and evicts as many rows as necessary.
+
+        Raises:
+          InvalidInputError: it does not fit the spec, or the capacity; nothing was changed.
+        """
+        self.spec.validate(rollout)
+        self._validate_history(rollout)
+        next_alive = np.ascontiguousarray(rollout.next_alive, np.float32)
+        length, width = next_alive.shape
+        valid = rollout.valid
+        if valid is None:
+            valid = np.ones((length, width), np.bool_)
+        valid = np.ascontiguousarray(valid, np.bool_)
+        differs = _find_differences(rollout) if length > 1 else valid
+        closes = rollout.starts is None
+        steps, finals = self._kernels["count_rows"](next_alive, valid, differs, closes)
+        num_history = self._reach if rollout.history else 0
+        # Each stream that is not continued takes a row, and so does one that is given up for it.
+        upper = steps + finals + width * (2 + num_history)
+        self._validate_size(upper, length, width)
+        self._validate_agents(rollout.starts)
+        oldest = remover.find_oldest(self.oldest_id, self.next_id, self.capacity, upper)
+        removed = self._evict(oldest)
+        first_id = self.next_id
+        added: list[np.ndarray] = []
+        if rollout.starts is None:
+            starts = np.zeros((width, 3), np.int64)
+            starts[:, 0] = -1
+            slots, streams, pending = self._make_scratch(width)
+        else:
+            starts = np.ascontiguousarray(rollout.starts, np.int64)
+            slots = self._find_streams(starts, added)
+            streams, pending = self.streams, self._pending
+        joins, closing = np.empty(width, np.bool_), np.empty(width, np.int64)
+        num_closing = self._kernels["match_streams"](
+            valid, slots, starts, streams, self.oldest_id, joins, closing
+        )
+        if num_closing:
+            added.append(self._close(closing[:num_closing]))
+        rows = steps + finals + width * num_history
+        sources = np.empty((rows, 2), np.int64)
+        complete = np.empty(length * width + width * pending.shape[1], np.int64)
+        self._now += 1
+        rows, found = self._kernels["insert_rows"](
+            *(next_alive, valid, differs, joins, slots, starts, num_history, closes),
+            *(self.next_id, self.oldest_id, self.capacity, self._reach, self._now, self._rule),
+            *(self.links, self.keys, streams, pending, sources, complete),
+        )
+        self._write(rollout, sources[:rows], steps)
+        if not closes:
+            self._write_tails(rollout, slots)
+        self.next_id += rows
+        added.append(complete[:found])
+        items = added[0] if len(added) == 1 else np.concatenate(added)
+        return Change(first_id, self.next_id, steps, items, removed)
+
+    def close_streams(self, agents: Sequence[int], remover: Remover) -> Change:
+        """Ends the chains of slots that send nothing more, as at a gap; unknown ones are ignored.
+
+        Args:
+          agents: their numbers, the first of `Rollout.starts`.
+          remover: as in `insert`.
+        """
+        slots = [self._numbers[agent] for agent in agents if agent in self._numbers]
+        removed = _NO_IDS
+        if slots:
+            oldest = remover.find_oldest(self.oldest_id, self.next_id, self.capacity, len(slots))
+            removed = self._evict(oldest)
+        first_id = self.next_id
+        added = self._close(np.array(slots, np.int64))
+        return Change(first_id, self.next_id, 0, added, removed)
+
+    def take(
+        self, arrays: Arrays, rows: np.ndarray, shape: tuple[int, ...]
+    ) -> dict[str, np.ndarray]:
+        """Copies rows of columns.
+
+        Args:
+          arrays: name -> [capacity, ...].
+          rows: [N] int64, positions.
+          shape: leading axes of the result, of N elements.
+
+        Returns:
+          Name -> [*shape, ...].
+        """
+        return {
+            name: array.take(rows, 0).reshape(*shape, *array.shape[1:])
+            for name, array in arrays.items()
+        }
+
+    def take_observations(
+        self, tokens: np.ndarray, shape: tuple[int, ...]
+    ) -> dict[str, np.ndarray]:
+        """Copies observations, with those before them where there is a history.
+
+        Args:
+          tokens: [N] int64, ids of rows, or what `links` say follows one.
+          shape: leading axes of the result, of N elements.
+
+        Returns:
+          Name -> [*shape, ...].
+        """
+        taken = {}
+        most = self._reach + 1
+        places = np.empty((tokens.size, most), np.int64)
+        self._kernels["find_stacks"](
+            tokens, self.oldest_id, self.capacity, self.links, self.streams, places
+        )
+        for name, array in self.observations.items():
+            number = self._history.get(name, 1)
+            if number == 1:
+                stacked = array.take(places[:, -1], 0)
+                taken[name] = stacked.reshape(*shape, *array.shape[1:])
+                continue
+            *outer, depth = array.shape[1:]
+            stacked = np.empty((tokens.size, *outer, number, depth), array.dtype)
+            for age in range(number):
+                stacked[..., number - 1 - age, :] = array.take(places[:, most - 1 - age], 0)
+            taken[name] = stacked.reshape(*shape, *outer, number * depth)
+        return taken
+
+    def read_states(self, rows: np.ndarray) -> np.ndarray:
+        """Returns how the steps at positions `[...]` ended: `kernels.TERMINATED` and so on."""
+        return self.links[rows, STATE] & _KIND
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns all rows and links.
+
+        Columns are views: copy or write them before the next insertion.
+        Restored, the storage returns bit-identical arrays for the same calls.
+        """
+        used = min(self.next_id, self.capacity)
+        open_streams = np.flatnonzero(self.streams[:, TAIL] >= self.oldest_id)
+        return {
+            "capacity": self.capacity,
+            "oldest_id": self.oldest_id,
+            "next_id": self.next_id,
+            "now": self._now,
+            "rule": self._rule,
+            "columns": {name: array[:used] for name, array in self._list_columns()},
+            "tails": {
+                name: a[self.capacity + open_streams] for name, a in self.observations.items()
+            },
+            "streams": self.streams.copy(),
+            "pending": self._pending.copy(),
+            "agents": np.array(list(self._numbers.items()), np.int64).reshape(-1, 2),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `get_state` returned; must be empty before.
+
+        Raises:
+          InvalidInputError: it is the state of a storage of another size, or of other items.
+        """
+        for name, mine, theirs in (
+            ("capacity", self.capacity, int(state["capacity"])),
+            ("item rule", self._rule.tolist(), np.asarray(state["rule"]).tolist()),
+            ("streams", self.streams.shape, np.shape(state["streams"])),
+        ):
+            if mine != theirs:
+                raise InvalidInputError(
+                    f"replay: the saved table has {name} {theirs}, this one has {mine}; resume "
+                    "with the same settings, or start with an empty table",
+                    name,
+                )
+        self.oldest_id, self.next_id = int(state["oldest_id"]), int(state["next_id"])
+        self._now = int(state["now"])
+        for name, array in self._list_columns():
+            saved = state["columns"][name]
+            array[: len(saved)] = saved
+        self.streams[:] = state["streams"]
+        self._pending[:] = state["pending"]
+        open_streams = np.flatnonzero(self.streams[:, TAIL] >= self.oldest_id)
+        for name, array in self.observations.items():
+            array[self.capacity + open_streams] = state["tails"][name]
+        self._numbers = {int(agent): int(stream) for agent, stream in state["agents"]}
+        self._groups = {}
+
+    def _list_columns(self) -> list[tuple[str, np.ndarray]]:
+        named = [("observations", self.observations), ("actions", self.actions)]
+        named.append(("extras", self.extras))
+        columns = [(f"{kind}/{n}", array) for kind, arrays in named for n, array in arrays.items()]
+        others = ("rewards", "log_prob", "versions", "keys", "links")
+        return [*columns, *((name, getattr(self, name)) for name in others)]
+
+    def _validate_size(self, upper: int, length: int, width: int) -> None:
+        if upper > self.capacity:
+            raise InvalidInputError(
+                f"a segment of {length} steps of {width} slots takes up to {upper} rows, and the "
+                f"replay table has {self.capacity}; raise capacity, or send shorter segments",
+                "capacity",
+            )
+        if width > self._max_streams:
+            raise InvalidInputError(
+                f"a segment of {width} slots, and the replay table has room for "
+                f"{self._max_streams} at a time; raise max_streams, or send fewer slots at once",
+                "max_streams",
+            )
+
+    def _evict(self, new_oldest: int) -> np.ndarray:
+        """Evicts all rows before one; returns the ids of their items."""
+        oldest = self.oldest_id
+        number = new_oldest - oldest
+        if number <= 0:
+            return _NO_IDS
+        removed = np.empty(min(number * (1 + self._reach), self.num_rows), np.int64)
+        found = self._kernels["evict_rows"](
+            oldest, new_oldest, self.capacity, self._reach, self.links, removed
+        )
+        self.oldest_id = new_oldest
+        return removed[:found]
+
+    def _validate_agents(self, starts: np.ndarray | None) -> None:
+        if starts is None or starts[:, 0].tobytes() in self._groups:
+            return
+        agents = starts[:, 0].tolist()
+        if len(set(agents)) < len(agents):
+            raise InvalidInputError(
+                f"starts: agents {agents}, expected a different number for each slot; number the "
+                "slots with make_agent_ids",
+                "starts",
+            )
+
+    def _validate_history(self, rollout: Rollout) -> None:
+        if not rollout.history:
+            return
+        for name, number in self._history.items():
+            shape = (number - 1, rollout.slots, *self.spec.observations[name].shape)
+            found = rollout.history[name].shape if name in rollout.history else "missing"
+            if found != shape:
+                raise InvalidInputError(
+                    f"history of {name!r}: {found}, expected an array of shape {shape}; the agents "
+                    "must join as many observations as the replay table",
+                    "history",
+                )
+
+    def _find_streams(self, starts: np.ndarray, added: list[np.ndarray]) -> np.ndarray:
+        """Returns the stream of each slot, `[k]`; `added` gets items that end with others."""
+        agents = starts[:, 0]
+        known = self._groups.get(agents.tobytes())
+        if known is not None:
+            return known
+        numbers = [self._numbers.get(agent, -1) for agent in agents.tolist()]
+        for place, agent in enumerate(agents.tolist()):
+            if numbers[place] < 0:
+                numbers[place] = self._assign(agent, {n for n in numbers if n >= 0}, added)
+        slots = np.array(numbers, np.int64)
+        if len(self._groups) >= _MAX_GROUPS:
+            self._groups.clear()
+        self._groups[agents.tobytes()] = slots
+        return slots
+
+    def _assign(self, agent: int, taken: set[int], added: list[np.ndarray]) -> int:
+        """Returns a stream for a new agent: a free one, or the one that was silent longest."""
+        if len(self._numbers) < self._max_streams:
+            number = len(self._numbers)
+        else:
+            used = self.streams[:, LAST_USED].copy()
+            used[list(taken)] = np.iinfo(np.int64).max
+            number = int(used.argmin())
+            added.append(self._close(np.array([number])))
+            del self._numbers[next(a for a, n in self._numbers.items() if n == number)]
+            self._groups.clear()
+        self.streams[number, [EPISODE, STEP]] = -1
+        self._numbers[agent] = number
+        return number
+
+    def _close(self, closing: np.ndarray) -> np.ndarray:
+        """Ends the chains of streams; returns the ids of items that are complete now."""
+        sources = np.empty(len(closing), np.int64)
+        complete = np.empty(len(closing) * self._pending.shape[1], np.int64)
+        rows, found = self._kernels["close_streams"](
+            *(closing, len(closing), self.next_id, self.oldest_id, self.capacity, self._reach),
+            *(self._rule, self.links, self.streams, self._pending, sources, complete),
+        )
+        positions = (self.next_id + np.arange(rows)) % self.capacity
+        for array in self.observations.values():
+            array[positions] = array[self.capacity + sources[:rows]]
+        self.next_id += rows
+        return complete[:found]
+
+    def _make_scratch(self, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns streams of a segment that continues nothing: numbers, streams, pending items."""
+        streams = np.zeros((width, _STREAM_COLUMNS), np.int64)
+        streams[:, TAIL] = -1
+        return np.arange(width), streams, np.zeros((width, self._pending.shape[1]), np.int64)
+
+    def _write(self, rollout: Rollout, sources: np.ndarray, steps: int) -> None:
+        """Copies the columns of new rows, whose links are written already."""
+        length, width = rollout.next_alive.shape
+        number, start = len(sources), self.next_id % self.capacity
+        stop = start + number
+        pairs = list(self._list_sources(rollout))
+        if steps == number == length * width and stop <= self.capacity:
+            for array, source in pairs:
+                array[start:stop] = source.reshape(number, *array.shape[1:])
+            return
+        positions = np.arange(start, stop) % self.capacity
+        kinds, places = sources[:, 0], sources[:, 1]
+        are_steps = kinds == FROM_STEP
+        rows, origin = positions[are_steps], places[are_steps]
+        for array, source in pairs:
+            array[rows] = source.reshape(-1, *array.shape[1:])[origin]
+        are_finals = kinds == FROM_NEXT
+        if are_finals.any():
+            rows, origin = positions[are_finals], places[are_finals]
+            for name, array in self.observations.items():
+                array[rows] = rollout.next_inputs[name].reshape(-1, *array.shape[1:])[origin]
+        are_earlier = kinds == FROM_HISTORY
+        if are_earlier.any():
+            rows, origin = positions[are_earlier], places[are_earlier]
+            for name, number in self._history.items():
+                # An input with fewer earlier ones than others; the first rows are never read.
+                skipped = (self._reach + 1 - number) * width
+                array, earlier = self.observations[name], rollout.history[name]
+                flat = earlier.reshape(-1, *array.shape[1:])
+                array[rows] = flat[np.maximum(origin - skipped, origin % width)]
+
+    def _list_sources(self, rollout: Rollout) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns columns, and the arrays `[T, k, ...]` that fill them."""
+        pairs = [(self.observations[name], array) for name, array in rollout.inputs.items()]
+        pairs += [(self.actions[name], array) for name, array in rollout.actions.items()]
+        pairs += [(self.extras[name], array) for name, array in rollout.extras.items()]
+        pairs.append((self.rewards, rollout.rewards))
+        pairs.append((self.log_prob, rollout.log_prob))
+        width = rollout.slots
+        versions = rollout.versions if width == 1 else np.repeat(rollout.versions, width)
+        pairs.append((self.versions, versions))
+        return pairs
+
+    def _write_tails(self, rollout: Rollout, slots: np.ndarray) -> None:
+        """Copies the newest observation of each slot whose chain is open."""
+        open_slots = self.streams[slots, TAIL] >= 0
+        streams = self.capacity + slots
+        is_all = open_slots.all()
+        for name, array in self.observations.items():
+            newest = rollout.next_inputs[name][-1]
+            if is_all:
+                array[streams] = newest
+            else:
+                array[streams[open_slots]] = newest[open_slots]
+
+
+def _allocate(columns: Columns, rows: int) -> dict[str, np.ndarray]:
+    return {name: np.zeros((rows, *c.shape), c.dtype) for name, c in columns.items()}
+
+
+def _find_differences(rollout: Rollout) -> np.ndarray:
+    """Returns where `next_inputs` are not the inputs of the next row, `[T, k] bool`."""
+    differs = np.zeros(rollout.next_alive.shape, np.bool_)
+    for name, inputs in rollout.inputs.items():
+        following = rollout.next_inputs[name]
+        if _is_shifted(inputs, following):
+            continue
+        axes = tuple(range(2, inputs.ndim))
+        differs[:-1] |= (following[:-1] != inputs[1:]).any(axes)
+    return differs
+
+
+def _is_shifted(inputs: np.ndarray, following: np.ndarray) -> bool:
+    """Returns whether both are views of one array, one row apart."""
+    first, second = inputs.__array_interface__["data"][0], following.__array_interface__["data"][0]
+    return inputs.strides == following.strides and second == first + inputs.strides[0]

@@ -1,0 +1,355 @@
+"""Table: storage, items, selector, remover and rate limiter, behind one lock."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from relaax_like.experience.rollout import Rollout
+from relaax_like.replay.items import Drawn, Items, Minibatches
+from relaax_like.replay.rate_limiter import RateLimiter
+from relaax_like.replay.removers import OldestFirst, Remover
+from relaax_like.replay.selectors import Selector
+from relaax_like.replay.storage import Change, Storage
+from relaax_like.wire.errors import ConfigError, InvalidInputError, ReplayClosedError
+
+
+class Inserted(NamedTuple):
+    """What an insertion did.
+
+    Attributes:
+      first_id: of the new rows.
+      next_id: one behind the last of them.
+      steps: environment steps that were inserted.
+    """
+
+    first_id: int
+    next_id: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class TableCounts:
+    """Counts of a table; none of them ever falls, except `rows`, `items` and `deficit`.
+
+    Attributes:
+      rows: that are there.
+      items: that are there.
+      steps: environment steps that were inserted.
+      minibatches: that were sampled.
+      evicted_items: that are gone.
+      dropped_priorities: errors of items that were gone when they came.
+      deficit: minibatches that are due; 0 without a limiter.
+    """
+
+    rows: int
+    items: int
+    steps: int
+    minibatches: int
+    evicted_items: int
+    dropped_priorities: int
+    deficit: float
+
+
+class Table:
+    """A replay table.
+
+        table = Table(
+            Storage(RowSpec.from_rollout(rollout), capacity=1_000_000),
+            Transitions(n_step=3, discount=0.99),
+            Prioritized(alpha=0.6),
+            minibatch_size=256,
+            limiter=RateLimiter(1.0, warm_up_steps=10_000, max_segment_steps=64),
+        )
+        table.insert(rollout)                        # agents' threads
+        batch = table.sample()                       # the learner's
+        table.update_priorities(batch.ids, errors)
+
+    With a limiter, either insertions or samples wait, never both: sampling waits until enough steps
+    were inserted and items are complete; inserting waits while the learner is behind, but not while
+    there is nothing to sample.
+
+    Everything is in memory, and lost with the process. Thread-safe: all calls are made under one
+    lock, which is released while a call waits.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        items: Items,
+        selector: Selector,
+        *,
+        minibatch_size: int,
+        remover: Remover | None = None,
+        limiter: RateLimiter | None = None,
+        seed: int = 0,
+    ):
+        """Starts empty.
+
+        Args:
+          storage: empty; belongs to the table.
+          items: what minibatches consist of.
+          selector: which of them; belongs to the table.
+          minibatch_size: B.
+          remover: which rows make room; None: the oldest.
+          limiter: belongs to the table; None: nothing waits, except for the first items.
+          seed: of the random generator.
+
+        Raises:
+          ConfigError: a number is outside of its range.
+        """
+        if minibatch_size < 1:
+            raise ConfigError(f"replay: minibatch_size is {minibatch_size}, expected 1 or more")
+        self._storage = storage
+        self._items = items
+        self._selector = selector
+        self._remover = remover or OldestFirst()
+        self._limiter = limiter
+        self._size = minibatch_size
+        self._random = np.random.Generator(np.random.PCG64(seed))
+        storage.start(items.rule)
+        selector.start(storage.capacity)
+        # Guards all that follows, and what is above.
+        self._changed = threading.Condition()
+        self._closed = False
+        self._num_items = 0
+        self._steps = 0
+        self._minibatches = 0
+        self._evicted = 0
+        self._dropped = 0
+
+    @property
+    def counts(self) -> TableCounts:
+        """Counts at this moment."""
+        with self._changed:
+            return TableCounts(
+                rows=self._storage.num_rows,
+                items=self._num_items,
+                steps=self._steps,
+                minibatches=self._minibatches,
+                evicted_items=self._evicted,
+                dropped_priorities=self._dropped,
+                deficit=self._limiter.deficit if self._limiter else 0.0,
+            )
+
+    def insert(
+        self, rollout: Rollout, *, timeout_sec: float | None = None, slip: bool = False
+    ) -> Inserted | None:
+        """Adds the steps of a segment, `[T, k]`; its arrays are copied.
+
+        Args:
+          rollout: holes are left out.
+          timeout_sec: how long to wait for the limiter; None: without a limit; 0: not at all.
+          slip: whether to insert even if the limiter says no; the deficit then leaves its range.
+
+        Returns:
+          What was inserted; None: the limiter did not allow it in time, and nothing was changed.
+
+        Raises:
+          InvalidInputError: the segment does not fit the table; nothing was changed.
+          ReplayClosedError: the table is closed; nothing was changed.
+        """
+        steps = rollout.env_steps
+        with self._changed:
+            self._validate_segment(steps)
+            if not slip and not self._wait(lambda: self._can_insert(steps), timeout_sec):
+                return None
+            if self._closed:
+                raise ReplayClosedError(
+                    "the replay table is closed and takes no more steps; create a new one"
+                )
+            change = self._storage.insert(rollout, self._remover)
+            self._apply(change)
+            return Inserted(change.first_id, change.next_id, change.steps)
+
+    def sample(
+        self, minibatches: int = 1, *, timeout_sec: float | None = None
+    ) -> Minibatches | None:
+        """Returns minibatches, `[U, B, ...]`.
+
+        Args:
+          minibatches: U.
+          timeout_sec: how long to wait for the limiter, and for items; None: without a limit; 0:
+            not at all.
+
+        Returns:
+          Copies; None: there was nothing to sample in time.
+
+        Raises:
+          InvalidInputError: the limiter was made for fewer minibatches.
+          ReplayClosedError: the table is closed, and no minibatches are due any more.
+        """
+        limiter = self._limiter
+        if minibatches < 1 or (limiter and minibatches > limiter.max_minibatches):
+            most = limiter.max_minibatches if limiter else "any number"
+            raise InvalidInputError(
+                f"replay: {minibatches} minibatches requested, expected 1 to {most}; raise "
+                "max_minibatches of the limiter",
+                "minibatches",
+            )
+        with self._changed:
+            if not self._wait(lambda: self._can_sample(minibatches), timeout_sec):
+                return None
+            if not self._can_sample(minibatches):
+                raise ReplayClosedError(
+                    "the replay table is closed and no minibatches are due; stop the learner"
+                )
+            ids, weights = self._selector.draw(minibatches, self._size, self._random, self._steps)
+            if limiter:
+                limiter.note_sample(minibatches)
+            self._minibatches += minibatches
+            self._changed.notify_all()
+            return self._items.gather(self._storage, Drawn(ids, weights))
+
+    def can_insert(self, steps: int) -> bool:
+        """Returns whether a segment of that many steps would be inserted at once."""
+        with self._changed:
+            return self._can_insert(steps)
+
+    def can_sample(self, minibatches: int = 1) -> bool:
+        """Returns whether that many minibatches would be returned at once."""
+        with self._changed:
+            return self._can_sample(minibatches)
+
+    def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> int:
+        """Takes what an update found out about items, such as errors of values.
+
+        Args:
+          ids: [...] int64, of `sample`.
+          errors: [...] of the same shape; of an item that is there twice, the last counts.
+
+        Returns:
+          How many of the items were evicted since they were drawn; these are ignored.
+
+        Raises:
+          InvalidInputError: shapes differ, or an error is not finite; nothing was changed.
+        """
+        if np.shape(ids) != np.shape(errors):
+            raise InvalidInputError(
+                f"errors have shape {list(np.shape(errors))}, expected {list(np.shape(ids))} like "
+                "ids; return one error for each item",
+                "errors",
+            )
+        flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
+        with self._changed:
+            dropped = self._selector.update(flat, np.asarray(errors, np.float64).reshape(-1))
+            self._dropped += dropped
+            return dropped
+
+    def forget(self, agents: Sequence[int]) -> None:
+        """Ends the chains of slots that send nothing more, as at a gap.
+
+        Args:
+          agents: their numbers, the first of `Rollout.starts`; unknown ones are ignored.
+        """
+        with self._changed:
+            self._apply(self._storage.close_streams(agents, self._remover))
+
+    def close(self) -> None:
+        """Takes no more steps, and wakes all callers that wait. Idempotent.
+
+        Minibatches that are due can still be sampled; without a limiter, any number.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Keeps all other threads out, such as while a state is written."""
+        with self._changed:
+            yield
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns everything: rows, items, priorities, counts, and the random generator.
+
+        Arrays can be views of the table's: write or copy them while it is `frozen`.
+        """
+        with self._changed:
+            return {
+                "storage": self._storage.get_state(),
+                "selector": self._selector.get_state(),
+                "limiter": self._limiter.get_state() if self._limiter else {},
+                "random": self._random.bit_generator.state,
+                "counts": {
+                    "items": self._num_items,
+                    "steps": self._steps,
+                    "minibatches": self._minibatches,
+                    "evicted": self._evicted,
+                    "dropped": self._dropped,
+                },
+            }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `get_state` returned; must be empty before.
+
+        From here on all calls return what they would have returned there, bit-identically.
+
+        Raises:
+          InvalidInputError: it is the state of a table with other settings; names the first.
+        """
+        with self._changed:
+            self._storage.set_state(state["storage"])
+            self._selector.set_state(state["selector"])
+            if self._limiter:
+                self._limiter.set_state(state["limiter"])
+            self._random.bit_generator.state = state["random"]
+            counts = {name: int(value) for name, value in state["counts"].items()}
+            self._num_items = counts["items"]
+            self._steps = counts["steps"]
+            self._minibatches = counts["minibatches"]
+            self._evicted = counts["evicted"]
+            self._dropped = counts["dropped"]
+            self._changed.notify_all()
+
+    def _validate_segment(self, steps: int) -> None:
+        most = self._limiter.max_segment_steps if self._limiter else steps
+        if steps > most:
+            raise InvalidInputError(
+                f"a segment of {steps} steps, but the limiter was made for at most {most}; raise "
+                "max_segment_steps, or send shorter segments",
+                "max_segment_steps",
+            )
+
+    def _can_insert(self, steps: int) -> bool:
+        limiter = self._limiter
+        if limiter is None or limiter.can_insert(steps):
+            return True
+        # Steps that have to come first: nothing else could let the learner continue.
+        return not self._selector.has(limiter.max_minibatches * self._size)
+
+    def _can_sample(self, minibatches: int) -> bool:
+        limiter = self._limiter
+        if not self._selector.has(minibatches * self._size):
+            return False
+        if limiter is None:
+            return True
+        if self._closed:
+            return limiter.deficit >= minibatches
+        return limiter.can_sample(minibatches)
+
+    def _wait(self, is_ready: Callable[[], bool], timeout_sec: float | None) -> bool:
+        """Waits; returns False if the time is up. True: it is ready, or the table is closed."""
+        deadline = None if timeout_sec is None else time.monotonic() + timeout_sec
+        while not is_ready() and not self._closed:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            self._changed.wait(left)
+        return True
+
+    def _apply(self, change: Change) -> None:
+        """Brings the selector and the counts up to date."""
+        if len(change.removed):
+            self._selector.remove(change.removed)
+        self._selector.insert(change.added)
+        self._num_items += len(change.added) - len(change.removed)
+        self._evicted += len(change.removed)
+        self._steps += change.steps
+        if self._limiter:
+            self._limiter.note_insert(change.steps)
+        self._changed.notify_all()
