@@ -205,7 +205,7 @@ class BatchHost(AgentHost):
         return self._predict(requests)
 
     def take_state(self) -> dict[str, Any]:
-        """Returns the state of the shared processors, by task; call while nothing is in progress."""
+        """Returns the state of the shared processors, by task, while nothing is in progress."""
         return {task: processor.take_state() for task, processor in self._processors.items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -60,7 +60,10 @@ def test_what_names_no_file_is_refused(name: str, want: str) -> None:
 
 def test_a_folder_of_a_shipped_name_is_a_clash(here: Path) -> None:
     (here / "ppo").mkdir()
-    with pytest.raises(ConfigError, match=r"both a folder here and the name.*or ppo/ppo for the"):
+    with pytest.raises(
+        ConfigError,
+        match=r"both a folder in the working directory and the name.*or ppo/ppo for the",
+    ):
         find_experiment_file("ppo")
     assert find_experiment_file("ppo/ppo") == PPO
     (here / "mine").mkdir()
