@@ -40,7 +40,7 @@ def test_a_file_of_that_name_wins(here: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "want"),
     [
-        ("acrobot", "several shipped experiments.*give a2c/acrobot or ppo/acrobot$"),
+        ("acrobot", "several shipped experiments.*pass a2c/acrobot or ppo/acrobot$"),
         (
             "ppoo",
             r"^ppoo: no such file, and no shipped experiment.*did you mean ppo\?.*examples",
