@@ -1,4 +1,4 @@
-"""Agents: what answers an environment's three verbs."""
+"""Agents: they answer an environment's three verbs."""
 
 from relaax_like.agent.agent import Agent, State
 from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent

@@ -14,9 +14,9 @@ State = np.ndarray | Mapping[str, np.ndarray]
 
 
 class Agent(abc.ABC):
-    """A plain agent: one instance per environment slot, with a network of its own.
+    """A plain agent: one instance per environment slot, with its own network.
 
-    The environment's loop calls it like this; nothing else calls it, and never two at a time:
+    Only the environment's loop calls it, one call at a time:
 
         action = agent.act(env.reset())
         while action is not None:
@@ -29,8 +29,8 @@ class Agent(abc.ABC):
 
     Attributes:
       config: the algorithm's `Config`.
-      parameter_server: where weights come from and gradients go to.
-      exploit: True when the best action is wanted and nothing is learned. Set by the host.
+      parameter_server: provides weights and receives gradients.
+      exploit: choose the best actions; learn nothing. Set by the host.
     """
 
     def __init__(self, config: Any, parameter_server: ParameterServerClient):
@@ -44,7 +44,7 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def reward_and_act(self, reward: float, state: State) -> Any:
-        """Takes the reward of the last action and returns the next action.
+        """Receives the reward of the last action and returns the next action.
 
         Returns:
           The action, or None when the training's budget is used up.
@@ -58,13 +58,13 @@ class Agent(abc.ABC):
         truncated: bool = False,
         success: bool | None = None,
     ) -> float | None:
-        """Takes the last reward of an episode.
+        """Receives the last reward of an episode.
 
         Args:
           reward: of the last action.
-          state: the final state, where it is known; always when `truncated`.
-          truncated: the episode was cut off, it did not end in a terminal state.
-          success: whether the task was solved, where that is defined.
+          state: the final state, if it is known; always known if `truncated`.
+          truncated: the episode was cut off; it did not end in a terminal state.
+          success: whether the task was solved; None: unknown.
 
         Returns:
           The episode's score, or None when the training's budget is used up.
@@ -75,4 +75,4 @@ class Agent(abc.ABC):
         return self.parameter_server.metrics()
 
     def close(self) -> None:  # noqa: B027 - optional: most agents hold nothing
-        """Lets go of what the agent holds; its unfinished episode is discarded."""
+        """Releases the agent's resources; its unfinished episode is discarded."""

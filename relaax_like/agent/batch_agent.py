@@ -1,4 +1,4 @@
-"""BatchAgent: one client's k slots, as arrays, through one or several ComputationTasks."""
+"""BatchAgent: acts for one client's k slots, as arrays, with one or several ComputationTasks."""
 
 import abc
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -16,43 +16,43 @@ from relaax_like.wire.spaces import OBSERVATION
 Arrays = Mapping[str, np.ndarray]
 # Task -> name -> [k, ...].
 States = Mapping[str, Arrays]
-# Yields what a task must predict, receives its answer, and returns actions and next states.
+# Yields requests to tasks, receives their predictions, and returns actions and next states.
 Predicting = Generator[Request, Prediction, tuple[Arrays, States]]
 
 
 class Environment(Protocol):
-    """A single environment, as gymnasium's; what `BatchAgent.run` plays with."""
+    """A single environment with Gymnasium's interface, for `BatchAgent.run`."""
 
     def reset(self) -> tuple[Any, Mapping[str, Any]]:
-        """Begins an episode; returns its first observation, an array or named ones, and more."""
+        """Begins an episode; returns its first observation (an array, or a dict), and its info."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, Mapping[str, Any]]:
-        """Takes one action; returns observation, reward, terminated, truncated, and more."""
+        """Takes one action; returns observation, reward, terminated, truncated, and info."""
 
 
 class BatchAgent(abc.ABC):
-    """Acts for k slots through one or several tasks, and has them learn.
+    """Acts for k slots with one or several tasks, and makes them learn.
 
-    Its owner calls `observe` with what happened, then, when it is not `waiting`, answers its
-    requests until it has its actions:
+    Its owner calls `observe` with what happened, then, when the agent is not `waiting`, answers its
+    requests until the agent returns its actions:
 
         agent.observe(observations, rewards, terminated, truncated, ended, finals, episodes)
         actions = None
         while actions is None:
             actions = agent.take(predict(agent.request()))
 
-    Requests of many agents can so be answered in one call. `run` is the same for one environment
-    at hand. What the tasks predict and store is up to three hooks: `_get_init_states`,
-    `_cts_predict` and `_cts_store_data`.
+    In this way, the requests of many agents can be answered in one call. `run` does the same for
+    one environment in this process. Three hooks determine what the tasks predict and store:
+    `_get_init_states`, `_cts_predict` and `_cts_store_data`.
 
     Attributes:
       main_task: the task that stores every step. It alone counts the environment's steps and
         reports the episodes. Set by the class; None: the first one.
       helpers: task -> its helper.
-      config: the algorithm's `Config`, where the agent has one.
-      learning: False stores and learns nothing; predictions are the best actions then.
-      observation_history: observations that are joined in each that `observe` gets. Its owner sets
-        it.
+      config: the algorithm's `Config`, if the agent has one.
+      learning: if False, the agent stores and learns nothing, and chooses the best actions.
+      observation_history: number of observations that are joined in each one that `observe`
+        receives. Set by the owner.
 
     Args:
       helpers: as the attribute.
@@ -88,11 +88,11 @@ class BatchAgent(abc.ABC):
         self._init_states = self._get_init_states()
         self._states: States = self._init_states
         self._observations: Arrays = {}
-        # Of the current step: absent slots, what was carried out; and slots absent from the next.
+        # Of the current step: absent slots, what was carried out, slots absent from the next step.
         self._absent: np.ndarray | None = None
         self._executed: Executed | None = None
         self._absent_next: np.ndarray | None = None
-        # The request to each task in the current step, and its answer.
+        # The request to each task in the current step, and the prediction.
         self._asked: dict[str, tuple[Request, Prediction]] = {}
         self._predicting: Predicting | None = None
         self._request: Request | None = None
@@ -100,14 +100,14 @@ class BatchAgent(abc.ABC):
     @property
     def waiting(self) -> bool:
         """Whether a task has so much experience to learn from that the agent should pause."""
-        for helper in self._storing:  # noqa: SIM110 - asked for each step: quicker than `any`
+        for helper in self._storing:  # noqa: SIM110 - used in each step: faster than `any`
             if helper.waiting:
                 return True
         return False
 
     @property
     def can_be_absent(self) -> bool:
-        """Whether `observe` takes slots that are absent, and actions that were not the agent's."""
+        """Whether `observe` supports absent slots, and actions that were not the agent's."""
         stores_all = type(self)._cts_store_data is BatchAgent._cts_store_data
         return stores_all and len(self.helpers) == 1
 
@@ -123,12 +123,12 @@ class BatchAgent(abc.ABC):
 
     @property
     def discarded_rollouts(self) -> int:
-        """Complete rollouts that were dropped because the learner was not ready for them."""
+        """Number of complete rollouts that were dropped because the learner was not ready."""
         return sum(helper.discarded_rollouts for helper in self._storing)
 
     @property
     def discarded_steps(self) -> int:
-        """Environment steps in them, of the main task."""
+        """Number of environment steps in the main task's discarded rollouts."""
         return sum(helper.discarded_steps for helper in self._storing if helper.counts_steps)
 
     def metrics(self) -> Metrics:
@@ -140,16 +140,16 @@ class BatchAgent(abc.ABC):
     def _get_init_states(self) -> States:
         """Returns the memory at the start of an episode: task -> name -> `[k, ...]`; zeros.
 
-        Entries beside those of the tasks are memory of the agent itself.
+        Entries other than those of the tasks are memory of the agent itself.
         """
         return {name: helper.make_init_states() for name, helper in self.helpers.items()}
 
     @abc.abstractmethod
     def _cts_predict(self, observations: Arrays, states: States) -> Predicting:
-        """Asks the tasks: `prediction = yield self._ask(task, inputs, states[task])`.
+        """Requests predictions: `prediction = yield self._ask(task, inputs, states[task])`.
 
         Not every call leads to a step: what must be remembered belongs in the returned memory,
-        which is reset in slots where an episode ended.
+        which is reset in slots whose episode ended.
 
         Args:
           observations: name -> `[k, ...]`.
@@ -167,10 +167,10 @@ class BatchAgent(abc.ABC):
         next_observations: Arrays,
         final_observations: Arrays | None,
     ) -> None:
-        """Stores a step; by default, each task that was asked stores it with the same reward.
+        """Stores a step; by default, in each task that was asked, with the same reward.
 
-        A task that stores less, or something else, calls `add_actions` and `add_outcome` of its
-        helper at its own times, always alternately.
+        To store fewer or other steps in a task, call `add_actions` and `add_outcome` of its helper,
+        at any time but always alternately.
 
         Args:
           asked: task -> its request in this step, and the prediction.
@@ -198,7 +198,7 @@ class BatchAgent(abc.ABC):
             )
 
     def _find_joined(self, inputs: Arrays) -> Mapping[str, int]:
-        """Returns which inputs are observations as they came, joined with those before them."""
+        """Returns the inputs that are unchanged observations -> how many are joined in each."""
         number = self.observation_history
         if number == 1:
             return {}
@@ -206,10 +206,10 @@ class BatchAgent(abc.ABC):
         return dict.fromkeys(names, number)
 
     def _split(self, task: str) -> list[OnlineHelper]:
-        """Gives each slot a helper of its own, `[1, ...]`, for a task whose slots store apart.
+        """Makes a helper for each slot, `[1, ...]`, for a task whose slots store different steps.
 
-        To be called once, in the constructor, and used in `_cts_store_data` instead of the task's
-        common helper.
+        Call it once, in the constructor, and use the helpers in `_cts_store_data` instead of the
+        task's common helper.
         """
         helpers = self.helpers[task].split()
         self._storing.remove(self.helpers[task])
@@ -237,17 +237,17 @@ class BatchAgent(abc.ABC):
         """Receives the outcome of the last actions.
 
         Args:
-          observations: name -> [k, ...]; where an episode ended, the next one's first. None when
+          observations: name -> [k, ...]; where an episode ended, the next one's first. None if
             all slots ended and no new episode has begun yet.
           rewards: [k, r]; None at the start, when there were no actions.
           terminated: [k] bool.
           truncated: [k] bool, not where terminated.
-          ended: [k] bool, either of them; None where no episode ended.
+          ended: [k] bool, either of them; None if no episode ended.
           final_observations: name -> [k, ...], rows of slots that were truncated.
-          episodes: that ended with this step.
+          episodes: that ended in this step.
           executed: what was carried out instead of the last actions; None: the actions themselves.
           absent: [k] bool, slots whose observations are meaningless and which need no action; None:
-            there are none.
+            no slot.
 
         `executed` and `absent` are for agents whose `can_be_absent` is True.
         """
@@ -266,7 +266,7 @@ class BatchAgent(abc.ABC):
                     self._asked,
                     rewards if self._shape is None else self._shape(rewards),
                     alive,
-                    # What follows a terminal state is multiplied by zero: any array will do.
+                    # The value after a terminal state is multiplied by zero: any array will do.
                     self._observations if observations is None else observations,
                     final_observations,
                 )
@@ -274,7 +274,7 @@ class BatchAgent(abc.ABC):
                 for helper in self._storing:
                     helper.refresh()
             if executed is not None and self.cuts_overridden:
-                # The trace ends there, and what is learned from begins without a memory.
+                # The trace ends there, and the next one begins without a memory.
                 ended = executed.overridden if ended is None else ended | executed.overridden
             if ended is not None:
                 self._reset_states(ended)
@@ -291,10 +291,10 @@ class BatchAgent(abc.ABC):
         return self._request
 
     def take(self, prediction: Prediction) -> Arrays | None:
-        """Takes the answer to `request`.
+        """Receives the prediction for `request`.
 
         Returns:
-          The actions, name -> [k, ...]; None when another task must be asked first.
+          The actions, name -> [k, ...]; None if another task must be asked first.
         """
         assert self._predicting is not None
         assert self._request is not None
@@ -311,10 +311,10 @@ class BatchAgent(abc.ABC):
         return None
 
     def take_state(self) -> dict[str, Any] | None:
-        """Removes and returns what an agent in another process needs to resume, after `observe`.
+        """Removes and returns the state from which an agent in another process can resume.
 
-        `close` then has nothing left to report. An agent that keeps state outside its memory and
-        its helpers adds it here and in `set_state`.
+        Call it after `observe`; `close` then has nothing left to report. A subclass that keeps
+        state outside its memory and its helpers adds it here and in `set_state`.
 
         Returns:
           Arrays and JSON types, nested; None, and nothing is removed, while a rollout is being
@@ -344,28 +344,27 @@ class BatchAgent(abc.ABC):
     # The loop of scripts and tests, without servers.
 
     def run(self, env: Environment, num_games: int, action_repeat: int = 1) -> list[float]:
-        """Plays complete episodes of one environment here, and learns from them.
+        """Plays complete episodes of one environment in this process, and learns from them.
 
             with ParameterServer(store, metrics=recorder) as server:
                 host = make_agent_host(experiment, lambda name: InProcessClient(server, name))
                 host.make_agent().run(gymnasium.make("CartPole-v1"), num_games=500)
                 host.close()
 
-        Actions are handed over as the tasks choose them, observations to the tasks as they come:
-        what clips, flattens or stacks them belongs around the environment. Needs an agent of one
-        slot. The curve `success` is recorded where `info["success"]` says so at an episode's end:
-        1 for more than 0, else 0.
+        Actions and observations are passed on unchanged: wrap the environment to clip, flatten or
+        stack them. The agent must have one slot. The curve `success` is recorded if `info` has
+        "success" at an episode's end: 1 if it is more than 0, otherwise 0.
 
         Args:
-          env: stepped, not closed.
-          num_games: episodes; fewer when the training has finished.
-          action_repeat: steps of the environment per action, rewards added up; they count as one.
+          env: is stepped, but not closed.
+          num_games: number of episodes; fewer if the training finishes.
+          action_repeat: steps of the environment per action, rewards summed; they count as one.
 
         Returns:
           The total reward of each episode, not shaped. Every complete rollout was learned from.
         """
         if self._slots != 1:
-            raise ValueError(f"run: the agent has {self._slots} slots, but run supports one")
+            raise ValueError(f"run: the agent has {self._slots} slots, expected 1; use slots=1")
         totals: list[float] = []
         while len(totals) < num_games and not (self.learning and self._main.finished):
             totals.append(self._run_one_episode(env, action_repeat))
@@ -376,10 +375,10 @@ class BatchAgent(abc.ABC):
         """Plays one episode; returns its total reward.
 
         FLARE's order: reset, init states; while alive and not timed out: predict, step, store; then
-        one more prediction at the final observation. FLARE stores that one too, with zero rewards,
-        since its rows carry no successor. Ours do: the last step is stored with the final
-        observation and with what ended the episode, so that the extra row would say nothing new.
-        What is predicted there, and remembered of it, is dropped.
+        one more prediction at the final observation. FLARE also stores that one, with zero rewards,
+        because its rows do not have a successor. Ours do: the last step is stored with the final
+        observation and with what ended the episode, so the extra row would add no information. The
+        last prediction and its memory are dropped.
         """
         observation, info = env.reset()
         self.observe(_to_rows(observation))
@@ -433,7 +432,7 @@ class BatchAgent(abc.ABC):
 
 
 class SimpleRLAgent(BatchAgent):
-    """One task, named `RL`, that sees the observations and chooses the actions."""
+    """Has one task, named `RL`, that sees the observations and chooses the actions."""
 
     def _cts_predict(self, observations: Arrays, states: States) -> Predicting:
         prediction = yield self._ask(TASK, observations, states[TASK])
@@ -463,7 +462,7 @@ def _to_rows(observation: Any) -> dict[str, np.ndarray]:
 
 
 def _choose_rows(slots: np.ndarray, those: States, others: States) -> States:
-    """Returns arrays with the rows of some slots from the first, and all else from the others."""
+    """Returns arrays with the rows of `slots` from `those`, and everything else from `others`."""
     return {
         task: {
             name: np.where(_widen(slots, array.ndim), those[task][name], array)

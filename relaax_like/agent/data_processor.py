@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # The processor itself works without TensorFlow.
 logger = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
-# Agents that do not learn get values that are at most about so old.
+# Agents that do not learn receive values that are at most about this old.
 _REFRESH_SEC = 0.5
 
 
@@ -36,8 +36,8 @@ class ComputationDataProcessor:
         processor.stop()
 
     `predict` runs in its caller's thread, one caller at a time. Rollouts go to the learner, which
-    packs waiting ones side by side; the actor adopts the values that it returns between two
-    predictions.
+    packs waiting ones side by side; the actor adopts the values that the learner returns between
+    two predictions.
 
     Args:
       actor: computes actions.
@@ -72,7 +72,7 @@ class ComputationDataProcessor:
 
     @property
     def privileged(self) -> tuple[str, ...]:
-        """Names of the observations that are there to learn from alone."""
+        """Names of the observations that are used only for learning."""
         return tuple(name for name, _ in self._actor.model.get_privileged_specs())
 
     @property
@@ -97,7 +97,7 @@ class ComputationDataProcessor:
         """Fetches the values and starts to learn.
 
         Raises:
-          ServerUnavailableError: there is no parameter server, or no learner yet.
+          ServerUnavailableError: the parameter server or the learner is not ready.
         """
         self._learner.start(self._take)
 
@@ -106,7 +106,7 @@ class ComputationDataProcessor:
         self._learner.stop()
 
     def take_state(self) -> dict[str, Any]:
-        """Returns what actor and learner hold, while nothing is under way; see `Learner`."""
+        """Returns the state of actor and learner, while nothing is in progress; see `Learner`."""
         return {"actor": self._actor.get_state(), "learner": self._learner.take_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -115,14 +115,14 @@ class ComputationDataProcessor:
         self._learner.set_state(state["learner"])
 
     def fail(self, error: RelaaxError) -> None:
-        """Makes `predict` raise the error from now on: nothing is learned any more."""
+        """Makes `predict` raise the error from now on, because learning has failed."""
         self._failure = error
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
-        """Chooses actions for all requests in one call each for acting and exploiting ones.
+        """Chooses actions for all requests, in one call for acting and one for exploiting agents.
 
         Raises:
-          RelaaxError: what `fail` was called with.
+          RelaaxError: the error that was passed to `fail`.
         """
         if self._failure is not None:
             raise self._failure
@@ -143,30 +143,30 @@ class ComputationDataProcessor:
         env_steps: int | None = None,
         agent: str = "",
     ) -> None:
-        """Hands a rollout over to be learned from.
+        """Submits a rollout to the learner.
 
         Args:
           rollout: its arrays are not copied.
           episodes: that ended during it.
-          on_done: called from another thread when the values that it led to are in force (or when
-            it could not be used).
-          env_steps: to be counted with it: 0 where another task counts the agent's steps, more than
-            the rollout has where others were discarded before it; None: the rollout's.
-          agent: who played it.
+          on_done: called from another thread when the values learned from the rollout are in force
+            (or when it could not be used).
+          env_steps: number to count with it: 0 if another task counts the agent's steps, more than
+            the rollout has if others were discarded before it; None: the rollout's own.
+          agent: name of the agent that played it.
         """
         steps = rollout.env_steps if env_steps is None else env_steps
         self._submit(rollout, episodes, steps, on_done, agent)
 
     def report(self, episodes: Sequence[Episode], env_steps: int) -> None:
-        """Counts episodes and steps that no gradient was made of."""
+        """Counts episodes and steps that were not learned from."""
         self._submit(None, tuple(episodes), env_steps)
 
     def leave(self, agent: str) -> None:
-        """Reports that an agent submits nothing more, so that nothing waits for it."""
+        """Reports that an agent will submit nothing more, so that nothing waits for it."""
         self._learner.leave(agent)
 
     def refresh(self, on_done: Callable[[], None] | None = None) -> None:
-        """Asks for the newest values; `on_done` is called when they are in force."""
+        """Requests the newest values; `on_done` is called when they are in force."""
         self._next_refresh = time.monotonic() + _REFRESH_SEC
         self._submit(None, (), 0, on_done)
 

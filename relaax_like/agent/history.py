@@ -14,9 +14,9 @@ class ObservationHistory:
     """Keeps the last `length` observations of each slot and joins them on the last axis.
 
     Oldest first: vectors `[k, d]` become `[k, length * d]`, images `[k, h, w, c]` become
-    `[k, h, w, length * c]`. Where an episode begins its first observation fills all places, so that
+    `[k, h, w, length * c]`. When an episode begins, its first observation fills all places, so that
     nothing of another episode is seen. Source: frame stacking, Mnih et al. 2015,
-    https://doi.org/10.1038/nature14236, Methods, "Preprocessing"; filling is the common practice.
+    https://doi.org/10.1038/nature14236, Methods, "Preprocessing"; filling is common practice.
 
         history = ObservationHistory(length=4, slots=8)
         inputs = history.add(observations)  # the first call: all slots begin
@@ -24,15 +24,15 @@ class ObservationHistory:
         final_inputs = history.join_finals(final_observations)
         inputs = history.add(observations, began=ended)
 
-    Arrays that come out never change and are read-only: the newest are also the memory. Not
+    Returned arrays never change and are read-only: the newest are also the memory. Not
     thread-safe.
     """
 
     def __init__(self, length: int, slots: int):
-        """Begins without any observation.
+        """Starts without observations.
 
         Args:
-          length: observations that are joined.
+          length: number of observations that are joined.
           slots: k.
 
         Raises:
@@ -43,19 +43,19 @@ class ObservationHistory:
                 raise ConfigError(f"observation history: {name} {value}, expected 1 or more")
         self._length = length
         self._slots = slots
-        # Name -> [k, ..., length * d], as given out last; empty before the first observation.
+        # Name -> [k, ..., length * d], as returned last; empty before the first observation.
         self._joined: dict[str, np.ndarray] = {}
 
     @property
     def length(self) -> int:
-        """Observations that are joined."""
+        """Number of observations that are joined."""
         return self._length
 
     def add(self, observations: Arrays, began: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Adds the newest observations and returns each joined with those before it.
 
         Args:
-          observations: name -> `[k, ..., d]`; not kept, so the caller can reuse the arrays.
+          observations: name -> `[k, ..., d]`; copied, so the caller can reuse the arrays.
           began: `[k]` bool, slots whose episode begins with this observation; None: no slot. The
             first call begins an episode in all slots.
 
@@ -80,7 +80,7 @@ class ObservationHistory:
         return dict(joined)
 
     def join_finals(self, final_observations: Arrays) -> dict[str, np.ndarray]:
-        """Joins final observations of episodes with those before them; keeps nothing.
+        """Joins final observations of episodes with those before them; stores nothing.
 
         Call it before the `add` that begins the next episodes.
 
@@ -99,7 +99,7 @@ class ObservationHistory:
         return joined
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the observations that are kept, name -> `[k, ..., length * d]`."""
+        """Returns the stored observations, name -> `[k, ..., length * d]`."""
         return dict(self._joined)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -119,7 +119,7 @@ class ObservationHistory:
 
 
 def _fill(first: np.ndarray, length: int) -> np.ndarray:
-    """Joins `length` times the same; a new array `[k, ..., length * d]` in C order."""
+    """Repeats an observation `length` times; a new array `[k, ..., length * d]` in C order."""
     *leading, depth = first.shape
     filled = np.empty((*leading, length, depth), first.dtype)
     filled[:] = first[..., None, :]
@@ -127,11 +127,11 @@ def _fill(first: np.ndarray, length: int) -> np.ndarray:
 
 
 def _append(joined: np.ndarray, newest: np.ndarray) -> np.ndarray:
-    """Drops the oldest observation and puts the newest behind the others; a new array."""
+    """Drops the oldest observation and appends the newest; returns a new array."""
     depth = newest.shape[-1]
     appended = np.empty(joined.shape, joined.dtype)
-    # One move of all memory by `depth`, not one of each row: a third of the time that joining a
-    # ring of 84 x 84 frames takes. What comes over from the next row lies where the newest goes.
+    # One move of all memory by `depth`, not one per row: this takes a third of the time of joining
+    # a ring of 84 x 84 frames. What moves in from the next row is overwritten by the newest.
     appended.reshape(-1)[: joined.size - depth] = joined.reshape(-1)[depth:]
     appended[..., joined.shape[-1] - depth :] = newest
     return appended

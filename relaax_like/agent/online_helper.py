@@ -20,35 +20,35 @@ from relaax_like.wire.errors import InvalidInputError
 logger = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
-# Shorter than the timeout of clients, which wait a minute for their actions.
+# Shorter than the timeout of clients, which wait for their actions for a minute.
 _WAIT_SEC, _LONG_WAIT_SEC = 2.0, 50.0
 # Share of a client's own limit, which must also cover the prediction and the event loop.
 AGENT_SHARE = 0.5
-# Refused rollouts in a row after which a client's session ends: its simulator needs checking.
+# Number of consecutive refused rollouts that ends a client's session: its simulator is faulty.
 _MAX_REFUSED = 3
-# Shortest time between two log lines about them.
+# Shortest time between two log lines about refused rollouts.
 _REFUSED_LINE_SEC = 1.0
 
 
 class OnlineHelper:
-    """Asks one task for actions, and submits each complete rollout once.
+    """Requests actions from one task, and submits each complete rollout once.
 
     While a rollout is being learned from, the agent can act for `ahead` more rollouts. Then it must
     wait, for at most `max_wait_sec`: if the parameter server hangs, the agent continues with the
-    current values, and rollouts are discarded and counted until those under way have been answered.
-    Not thread-safe, except for the processor's callbacks.
+    current values, and rollouts are discarded and counted until the submitted ones have been
+    answered. Not thread-safe, except for the processor's callbacks.
 
-    A rollout with numbers that nothing can be learned from is refused on its own: rollouts of other
+    A rollout with numbers that cannot be learned from is refused on its own: rollouts of other
     agents are not affected. The third one in a row ends the session.
 
     Each environment step is counted once: those of a discarded rollout with the next request, those
     of the unfinished rollout when the helper is closed.
 
     Attributes:
-      discarded_rollouts: complete rollouts that were discarded because learning was too slow.
-      discarded_steps: environment steps in them.
-      refused_rollouts: rollouts with NaN, infinity or numbers that are too large.
-      client: see below.
+      discarded_rollouts: number of complete rollouts discarded because learning was too slow.
+      discarded_steps: number of environment steps in them.
+      refused_rollouts: number of rollouts with NaN, infinity or numbers that are too large.
+      client: as the argument.
       overridden: as the argument.
       counts_steps: whether the steps of its rollouts are counted. True unless another task of the
         agent's `BatchAgent` counts them.
@@ -57,16 +57,16 @@ class OnlineHelper:
       processor: of the task; predicts and learns.
       slots: k.
       steps: T.
-      ahead: rollouts that can be under way while the agent acts. 0: each is learned from before the
-        next action, which a repeatable serial run needs.
+      ahead: number of rollouts that can be in progress while the agent acts. 0: each is learned
+        from before the next action, which a repeatable serial run needs.
       on_learned: called, from another thread, when a rollout has been learned from.
       max_wait_sec: longest wait for that; None: 2 s, but 50 s for the first rollout, whose gradient
-        must be compiled, and where `ahead` is 0, so that a repeatable run discards nothing in a
-        slow moment.
+        must be compiled, and if `ahead` is 0, so that a repeatable run discards nothing when the
+        machine is briefly slow.
       client: the agent's client, for logs.
       overridden: what happens to steps whose action was overridden; see `OnPolicy`.
-      max_segment_sec: a rollout that takes longer is submitted with the steps that it has; None: it
-        is always complete.
+      max_segment_sec: a rollout that takes longer is submitted with the steps that it has; None:
+        rollouts are always complete.
     """
 
     # Shared by all helpers: a client can open any number of sessions.
@@ -104,8 +104,8 @@ class OnlineHelper:
         self._due_at = 0.0  # of the unfinished rollout
         self._buffer = RolloutBuffer(steps, agents, overridden)
         self._episodes: list[Episode] = []
-        self._uncounted = 0  # steps of discarded rollouts, to go with the next request
-        # Two counters, each with one writer: what is under way needs no lock.
+        self._uncounted = 0  # steps of discarded rollouts, to be counted with the next request
+        # Two counters, each with one writer, so no lock is needed.
         self._submitted = 0
         self._learned = 0
         self._wait_until = 0.0
@@ -113,22 +113,22 @@ class OnlineHelper:
 
     @property
     def waiting(self) -> bool:
-        """True while too many rollouts are under way for the agent to continue acting."""
+        """Whether too many rollouts are in progress for the agent to continue acting."""
         return self._submitted - self._learned > self._ahead and time.monotonic() < self._wait_until
 
     @property
     def under_way(self) -> bool:
-        """Whether a rollout has been submitted and not been learned from yet."""
+        """Whether a rollout has been submitted and has not been learned from yet."""
         return self._submitted > self._learned
 
     @property
     def unfinished_steps(self) -> int:
-        """Steps of all slots that are stored and not yet learned from."""
+        """Number of steps of all slots in the unfinished rollout."""
         return self._buffer.env_steps
 
     @property
     def finished(self) -> str:
-        """What ended the training, or "" while it continues."""
+        """What ended the training; "" while it continues."""
         return self._processor.finished
 
     def metrics(self) -> Metrics:
@@ -136,9 +136,9 @@ class OnlineHelper:
         return self._processor.metrics()
 
     def split(self) -> list["OnlineHelper"]:
-        """Returns a helper for each slot, to store with instead of this one.
+        """Returns a helper for each slot, to be used for storing instead of this one.
 
-        For a task of which not all slots store the same steps; see `BatchAgent._split`.
+        For a task whose slots do not all store the same steps; see `BatchAgent._split`.
         """
         return [self._make_for_slot() for _ in range(self._slots)]
 
@@ -150,7 +150,7 @@ class OnlineHelper:
                 self._progress.wait(0.1)
 
     def answer(self, request: Request) -> Prediction:
-        """Returns the task's prediction for one request, `[k, ...]`, at once."""
+        """Returns the task's prediction for one request, `[k, ...]`, immediately."""
         return self._processor.predict([request])[0]
 
     def make_init_states(self) -> dict[str, np.ndarray]:
@@ -179,7 +179,7 @@ class OnlineHelper:
         joined: Mapping[str, int] | None = None,
         absent: np.ndarray | None = None,
     ) -> None:
-        """Stores what was seen, remembered (before the step) and done; `[k, ...]`.
+        """Stores inputs, memory before the step, and actions; `[k, ...]`.
 
         `joined`, `absent`: see `RolloutBuffer.add_actions`.
         """
@@ -204,13 +204,13 @@ class OnlineHelper:
         executed: Executed | None = None,
         absent_next: np.ndarray | None = None,
     ) -> None:
-        """Stores what the actions led to; see `RolloutBuffer.add_outcome`.
+        """Stores the outcome of the actions; see `RolloutBuffer.add_outcome`.
 
-        A rollout that is complete now is submitted, with the episodes that were added.
+        If the rollout is now complete, submits it with the episodes that were added.
 
         Raises:
-          InvalidInputError: it has numbers that nothing can be learned from, as had the ones before
-            it; names array, step and slot.
+          InvalidInputError: it has numbers that cannot be learned from, as had the previous ones;
+            the error names array, step and slot.
         """
         is_due = self._max_segment_sec is not None and time.monotonic() >= self._due_at
         rollout = self._buffer.add_outcome(
@@ -232,7 +232,7 @@ class OnlineHelper:
             return
         self._refused_in_a_row = 0
         if self._submitted - self._learned > self._ahead:  # the wait was in vain
-            # Its newest episodes go with the next one: a report for each would bury the learner.
+            # Its newest episodes go with the next one: a report each would overload the learner.
             self.discarded_rollouts += 1
             self.discarded_steps += taken
             self._uncounted += taken
@@ -248,14 +248,14 @@ class OnlineHelper:
         self._processor.submit(rollout, ended, self._note_learned, env_steps, self._name)
 
     def add_episodes(self, episodes: Sequence[Episode]) -> None:
-        """Reports episodes that end with the step whose outcome is added next.
+        """Adds episodes that end in the step whose outcome is added next.
 
-        Those whose return is too large to learn from are left out: they would spoil the mean.
+        Those whose return is too large to learn from are left out: they would distort the mean.
         """
         self._episodes.extend(e for e in episodes if abs(e.episode_return) <= MAX_RETURN)
 
     def take_state(self) -> dict[str, Any]:
-        """Takes the unfinished rollout away, to be given to `set_state` of another helper."""
+        """Removes and returns the unfinished rollout, for `set_state` of another helper."""
         state = {
             "buffer": self._buffer.get_state(),
             "episodes": [[episode.episode_return, episode.length] for episode in self._episodes],
@@ -277,7 +277,7 @@ class OnlineHelper:
         self._uncounted = int(state["uncounted"])
 
     def refresh(self) -> None:
-        """Asks for newer values without waiting for them; for agents that do not learn."""
+        """Requests newer values without waiting for them; for agents that do not learn."""
         self._processor.refresh_soon()
 
     def close(self) -> None:
@@ -298,8 +298,8 @@ class OnlineHelper:
         self._processor.report(ended, self._take_env_steps(env_steps))
         if self._refused_in_a_row >= _MAX_REFUSED:
             raise InvalidInputError(
-                f"{error}; {_MAX_REFUSED} rollouts in a row were rejected: check the simulator "
-                "there, or scale its numbers",
+                f"{error}; {_MAX_REFUSED} rollouts in a row were rejected; check the simulator at "
+                "that step, or scale its numbers",
                 error.field,
             )
         now = time.monotonic()

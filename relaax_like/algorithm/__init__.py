@@ -1,6 +1,6 @@
-"""What an algorithm is written with: `from relaax_like.algorithm import Algorithm, Batch, ...`.
+"""The classes for writing algorithms: `from relaax_like.algorithm import Algorithm, Batch, ...`.
 
-Nothing here imports TensorFlow before it is used.
+TensorFlow is not imported before it is used.
 """
 
 from relaax_like.algorithm.actor_critic import ActorCritic, Evaluation

@@ -1,6 +1,6 @@
 """Acting: actions, log-probabilities and next memory for a batch of rows of many agents.
 
-What acts in NumPy does not import TensorFlow.
+Acting in NumPy does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class NumpyActor:
-    """Runs a model's policy in NumPy: for models that are made of our own layers alone.
+    """Runs a model's policy in NumPy, for models that consist of our own layers only.
 
     `set_values` can be called from any thread; the new values take effect together, between two
     calls of `act`.
@@ -41,8 +41,8 @@ class NumpyActor:
 
     Args:
       model: as the attribute.
-      seed: of the draws.
-      config: has the schedules that exploration follows; None: there are none.
+      seed: of the random numbers.
+      config: its schedules control exploration; None: no schedules.
       whole: whether all variables are needed, as by `value`, and not only those of `Model.acting`.
     """
 
@@ -60,7 +60,7 @@ class NumpyActor:
         self._bound: object = None
 
     def set_values(self, values: Sequence[np.ndarray], version: int) -> None:
-        """Sets the values of all variables, in manifest order; the arrays must not change later."""
+        """Sets the values of all variables, in manifest order; the caller must not change them."""
         self._given = (values, version)
 
     def get_state(self) -> dict[str, Any]:
@@ -78,12 +78,12 @@ class NumpyActor:
         exploit: bool = False,
         ranks: np.ndarray | None = None,
     ) -> Prediction:
-        """Chooses actions for `[B, ...]` inputs and states; the best ones when `exploit`.
+        """Chooses actions for `[B, ...]` inputs and states; the best ones if `exploit`.
 
         Args:
           inputs: by name.
           states: the memory, by name.
-          exploit: whether to take the best actions.
+          exploit: whether to choose the best actions.
           ranks: `[B] float32`, entry "rank" of `explore`; None: zeros.
         """
         version = self._take_up()
@@ -109,7 +109,7 @@ class NumpyActor:
     def value(self, inputs: Arrays, states: Arrays) -> np.ndarray:
         """Returns V, `[B] float32`, for `[B, ...]` inputs and the memory before them.
 
-        Needs a model with a `value`, as `ActorCritic` has it.
+        The model must have a method `value`, like `ActorCritic`.
         """
         self._take_up()
         return self.model.value(inputs, states)  # type: ignore[attr-defined]
@@ -131,7 +131,7 @@ class NumpyActor:
 class CompiledActor:
     """Runs a model's policy as one compiled TensorFlow call, padded to powers of two.
 
-    So the function is compiled for few batch sizes. Thread-safe.
+    The padding keeps the number of compiled batch sizes small. Thread-safe.
     """
 
     def __init__(self, model: Model, seed: int, config: Any = None):
@@ -228,16 +228,16 @@ class CompiledActor:
 
 
 def trace_policy(model: Model, function: Callable[..., Any], **options: Any) -> Any:
-    """Returns a `tf.function` of what runs a model's policy; see `Model.autograph`.
+    """Returns a `tf.function` of a function that runs a model's policy; see `Model.autograph`.
 
     Args:
-      model: whose policy it runs.
-      function: to trace.
+      model: whose policy is run.
+      function: the function to trace.
       options: of `tf.function`.
 
     Raises:
-      ConfigError: when it is traced: the policy depends on the value of a tensor where `autograph`
-        is False; names the line.
+      ConfigError: when it is traced, if an `if` or a loop of the policy depends on the value of a
+        tensor although `autograph` is False; names the line.
     """
 
     def trace(*arguments: Any, **named: Any) -> Any:
@@ -257,7 +257,7 @@ class _Subset:
     """The variables that a policy is allowed to read: `Model.acting`. Others are NaN while it acts.
 
     So if the subset lacks a variable, the first action fails, wherever the agents run; they never
-    act with values that nobody sent.
+    act with values that they did not receive.
     """
 
     def __init__(self, model: Model, whole: bool = False):
@@ -273,7 +273,7 @@ class _Subset:
         self._is_valid = names is None
 
     def mask(self, values: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-        """Returns the values, with NaN for all that is not in the subset."""
+        """Returns the values, with NaN for all variables that are not in the subset."""
         if not self._masks:
             return values
         pairs = zip(values, self._masks, strict=True)
@@ -302,9 +302,9 @@ Actor = NumpyActor | CompiledActor
 
 
 def make_actor(model: Model, seed: int, config: Any = None, whole: bool = False) -> Actor:
-    """Returns the quickest form in which a model can act; arguments as of `NumpyActor`.
+    """Returns the fastest actor for a model; for the arguments, see `NumpyActor`.
 
-    A model whose `policy` gives NumPy results for arrays, because it is made of our layers alone,
+    A model whose `policy` returns NumPy results for arrays, because it consists of our layers only,
     acts in NumPy; any other is compiled.
     """
     actor = NumpyActor(model, seed, config, whole)

@@ -33,7 +33,7 @@ POLICY, VALUE, TRUNK = "policy", "value", "trunk"
 
 @dataclass(frozen=True)
 class Unrolled:
-    """What an actor-critic makes of a rollout `[T, k, ...]`.
+    """What an actor-critic computes for a rollout `[T, k, ...]`.
 
     Attributes:
       distribution: of `action`, over the T * k rows; with `actions` in the settings of all actions.
@@ -50,7 +50,7 @@ class Unrolled:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an actor-critic computes for a batch, whose leading axes `[...]` it has.
+    """What an actor-critic computes for a batch with the leading axes `[...]`.
 
     Attributes:
       policy: the distribution of `action`; with `actions` in the settings a `Joint` of all actions.
@@ -78,8 +78,8 @@ class Evaluation:
 class ActorCritic(Model):
     """A policy and a value function: two networks, or two linear heads on one trunk.
 
-    Made of our layers alone, so that it acts in NumPy, unless it has convolutions. Where layers are
-    recurrent, each network remembers for itself. Each leaf of the action space has its own columns
+    Consists of our layers only, so it acts in NumPy, unless it has convolutions. If layers are
+    recurrent, each network has its own memory. Each leaf of the action space has its own columns
     of the policy's outputs, in the order of the leaves' names.
     """
 
@@ -135,7 +135,7 @@ class ActorCritic(Model):
         outputs, state = self.actor(x, states.get(POLICY))
         if state is not None:
             next_states[POLICY] = state
-        if VALUE in self._state_sizes:  # remembers on its own, also while nothing is learned
+        if VALUE in self._state_sizes:  # has its own memory, updated even if nothing is learned
             next_states[VALUE] = self.critic(x, states[VALUE])[1]
         if not self._columns:
             return {ACTION: self.heads[ACTION](outputs)}, next_states
@@ -150,14 +150,14 @@ class ActorCritic(Model):
         Args:
           inputs: observations by leaf, `[B, ...]`.
           states: the memory before them.
-          critic: what computes the values, such as the `Target` of this model's critic; None: that
-            critic.
+          critic: computes the values, such as the `Target` of this model's critic; None: this
+            model's critic.
         """
         x, _ = self._look(inputs, states)
         return (critic or self.critic)(x, states.get(VALUE))[0][..., 0]
 
     def unroll(self, inputs: Tensors, states: Tensors, begins: tf.Tensor) -> Unrolled:
-        """Goes through a rollout.
+        """Computes policy and values of a rollout.
 
         Args:
           inputs: name -> `[T, k, ...]`.
@@ -174,7 +174,7 @@ class ActorCritic(Model):
         return Evaluation(self.make_distribution(parameters), parameters, values, memory)
 
     def compute_returns(self, batch: Batch) -> tf.Tensor:
-        """Returns `batch.returns`, or the weighted sum where there are several rewards, `[...]`."""
+        """Returns `batch.returns`, or the weighted sum if there are several rewards, `[...]`."""
         rewards = self._config.rewards
         if rewards is None:
             return batch.returns
@@ -194,13 +194,13 @@ class ActorCritic(Model):
         )
 
     def compute_means(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Returns what the policy does on average, from the parameters of an `Unrolled`.
+        """Returns the policy's mean actions, from the parameters of an `Unrolled`.
 
         Args:
           parameters: `[..., n]`.
 
         Returns:
-          `[..., m]`: what `PolicyHead.compute_means` returns, of one leaf after the other.
+          `[..., m]`: what `PolicyHead.compute_means` returns, one leaf after the other.
         """
         if not self._parameters:
             return self.heads[ACTION].compute_means(parameters)
@@ -255,7 +255,7 @@ def _make_head(config: ActorCriticConfig, leaf: str, own: ActionConfig) -> Polic
 
 
 def _make_columns(config: ActorCriticConfig, sizes: list[int]) -> dict[str, slice]:
-    """Returns the places of each leaf's numbers, which stand side by side; {} for one action."""
+    """Returns the columns of each leaf's numbers, which are side by side; {} for one action."""
     if config.actions is None:
         return {}
     columns, start = {}, 0

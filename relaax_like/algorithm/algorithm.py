@@ -13,7 +13,7 @@ from relaax_like.nn.lazy_tensorflow import tf
 
 
 class Algorithm:
-    """Owns a model and decides which costs it learns from.
+    """Owns a model and computes the costs that it minimises.
 
         class Cloning(Algorithm):
             def learn(self, batch):
@@ -27,17 +27,17 @@ class Algorithm:
       model: the network.
       config: the settings. While a method is traced, `Tunable` settings and schedules are tensors.
       global_t: environment steps of the whole run, `[] int64`, while a method is traced.
-      random: source of random numbers for `learn` and `prepare`; draws depend on the run's seed,
-        the variable group and the step alone.
+      random: source of random numbers for `learn` and `prepare`; draws depend only on the run's
+        seed, the variable group and the step.
       phases: optimizer steps of one update, in order; empty: one step of all groups.
       frozen: variable groups that are not trained.
       autograph: whether its methods, or those of its model, have an `if` or a loop that depends on
-        the value of a tensor. False halves the time of tracing.
+        the value of a tensor. False halves the tracing time.
 
     Args:
       model: the network.
       config: the settings.
-      seed: of the draws.
+      seed: of the random numbers.
     """
 
     phases: Sequence[Phase] = ()
@@ -59,40 +59,42 @@ class Algorithm:
 
     @property
     def max_gradient_norm(self) -> Any:
-        """Global norm that gradients are scaled down to; None: they are left as they are.
+        """Maximum global norm, to which larger gradients are scaled down; None: no limit.
 
-        A mapping from variable group to norm scales each group's gradient by itself. By default the
-        setting of that name. Pascanu et al. 2013, https://arxiv.org/abs/1211.5063.
+        A mapping from variable group to norm scales each group's gradient by itself. By default,
+        the setting of this name. Pascanu et al. 2013, https://arxiv.org/abs/1211.5063.
         """
         return getattr(self.config, "max_gradient_norm", None)
 
     def prepare(self, batch: Batch) -> Tensors:
-        """Computes what all minibatches of a batch share, such as advantages; nothing by default.
+        """Computes what all minibatches of a batch share, such as advantages; by default nothing.
 
         Called once per batch, before its first update. No gradient flows through it.
 
         Returns:
-          Tensors with the leading axes of the batch. They are cut into minibatches with it and are
-          `batch.extras` in `learn`.
+          Tensors with the leading axes of the batch. They are split into minibatches with it, and
+          are in `batch.extras` in `learn`.
         """
         return {}
 
     def learn(self, batch: Batch) -> Losses:
         """Returns the costs of a minibatch. Optional: not every task learns.
 
-        Each variable group that is not `frozen` needs a cost; a cost reaches the group of its name
-        alone.
+        Each variable group that is not `frozen` needs a cost; a cost only trains the group of its
+        name.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not learn: it has no method learn")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not learn: it has no method learn; define it"
+        )
 
     def compute_losses(self, batch: Batch) -> Losses:
-        """Calls `learn`; other forms of it override this."""
+        """Calls `learn`; classes whose `learn` has other arguments override this."""
         return self.learn(batch)
 
     def stop(self, metrics: Tensors) -> tf.Tensor | bool:
-        """Returns whether to skip the remaining updates of this batch, `[] bool`; never by default.
+        """Returns whether to skip the remaining updates of this batch, `[] bool`; by default never.
 
-        Called after each update, which stays.
+        Called after each update, which is kept.
 
         Args:
           metrics: costs and metrics that `learn` returned for the update's minibatch.

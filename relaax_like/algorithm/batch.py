@@ -21,22 +21,22 @@ class Batch:
 
     Attributes:
       inputs: observations x_t by name, `[..., *shape]`.
-      next_inputs: observations after the action; where an episode ended, its last one.
+      next_inputs: observations after the action; where an episode ended, its final one.
       actions: by name.
-      rewards: by name, as the model's reward specs say, `[..., *shape]`.
+      rewards: by name, as in the model's reward specs, `[..., *shape]`.
       returns: `[...]`, the sum of the discounted rewards of n steps; with n = 1 the reward itself.
-        Where there are several rewards, there is no single one: read `rewards`.
+        If there are several rewards, there is no single return: read `rewards`.
       discount: `[...]`, the factor of the value of `next_inputs`: gamma to the n-th power, and 0
         after a termination (not after a truncation).
       continues: `[...]`, 1 where the next row in time is of the same episode, 0 after any end; cuts
         recursions such as those of advantages.
       valid: `[...]`, 1, or 0 for rows that do not count: padding, and steps that are not known.
-      weights: `[...]`, importance of each row; 1 unless a replay table says otherwise.
-      log_prob: `[...]`, of the actions under the policy that acted; None where it is not known, as
-        with agents that have a `ComputationTask` of their own.
-      memory: the network's memory before the first step, name -> `[B, size]`; {} without one.
-      next_memory: the memory after single steps, name -> `[B, size]`, where an agent with a
-        `ComputationTask` of its own says it; else {}.
+      weights: `[...]`, importance of each row; 1 unless a replay table sets another.
+      log_prob: `[...]`, of the actions under the policy that acted; None if it is not known, as
+        with agents that have their own `ComputationTask`.
+      memory: the network's memory before the first step, name -> `[B, size]`; {} without memory.
+      next_memory: the memory after single steps, name -> `[B, size]`, if an agent with its own
+        `ComputationTask` provides it; otherwise {}.
       begins: `[T, B] bool`, whether an episode begins at t; None for single steps.
       next_actions: actions at t + 1, by name; {} unless the plan has `next_actions`.
       extras: what `prepare` returned, and what a data handler added.
@@ -59,7 +59,7 @@ class Batch:
     extras: Tensors = field(default_factory=dict)
 
     def mean(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns sum(valid * weights * x) / sum(valid), a scalar; 0 where no row is valid.
+        """Returns sum(valid * weights * x) / sum(valid), a scalar; 0 if no row is valid.
 
         Args:
           x: `[...]`.
@@ -73,7 +73,7 @@ class Batch:
         return x / (tf.sqrt(tf.reduce_sum(self.valid * x * x) / rows) + 1e-8)
 
     def _count(self) -> tf.Tensor:
-        """Returns sum(valid), but 1 where no row is valid: a mean of nothing is 0."""
+        """Returns sum(valid), but 1 if no row is valid: a mean over no rows is 0."""
         return tf.maximum(tf.reduce_sum(self.valid), 1.0)
 
 
@@ -82,9 +82,9 @@ class Losses:
     """What `Algorithm.learn` returns.
 
     Attributes:
-      costs: variable group -> scalar that is minimised by the group's variables alone.
-      rows: per-row results by name, `[...]` as the batch, such as TD errors; they go to the data
-        handler, and as priorities to a replay table.
+      costs: variable group -> scalar that is minimised only by the group's variables.
+      rows: per-row results by name, `[...]` like the batch, such as TD errors; they are passed to
+        the data handler, and to a replay table as priorities.
       metrics: scalars by name that are recorded; no gradient flows from them.
     """
 

@@ -1,4 +1,4 @@
-"""Encoder: from observations, as the settings describe them, to features for your own heads."""
+"""Encoder: maps observations, as described by the settings, to features for your own heads."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Encoder(Module):
     Acts in NumPy, unless there are images. A `Target` of an encoder uses its running statistics.
 
     Attributes:
-      features: width of what comes out.
+      features: number of features.
       normalizers: of the leaves that are normalised.
 
     Args:
-      config: what is observed, and the layers.
+      config: describes the observations and the layers.
       seed: of the initial values.
       name: first part of the variables' names, and name of its memory.
       normalizers: those of another encoder of the model, which this one is to share; None: its own.
@@ -79,14 +79,14 @@ class Encoder(Module):
         In NumPy for arrays, in TensorFlow for tensors; see `Network`.
 
         Args:
-          inputs: observations by name, `[..., *shape]`; others than its own are left alone.
+          inputs: observations by name, `[..., *shape]`; other names are ignored.
           memory: by name: before the step, `[..., size]`; with `begins` before the first step,
-            `[B, size]`. Others than its own are left alone.
-          begins: `batch.begins`, if the inputs are `[T, B, *shape]`; None: each row is a step by
-            itself.
+            `[B, size]`. Other names are ignored.
+          begins: `batch.begins`, if the inputs are `[T, B, *shape]`; None: each row is a separate
+            step.
 
         Returns:
-          The features `[..., features]`, and its memory after each step, name -> `[..., size]`; {}
+          The features `[..., features]`, and the memory after each step, name -> `[..., size]`; {}
           without a memory.
         """
         x = read_observations(self._config, self.normalizers, self._num_values, inputs)
@@ -96,7 +96,7 @@ class Encoder(Module):
 
 
 def make_input_specs(config: EncoderConfig) -> Specs:
-    """Returns the specs of one observation, leaf by leaf: flat, an image, or integers from 0 on."""
+    """Returns the specs of one observation, leaf by leaf: flat, an image, or integers from 0."""
     dtypes = dict.fromkeys(config.images, "uint8") | dict.fromkeys(config.num_values, "int64")
     return [
         (leaf, {"shape": shape, "dtype": dtypes.get(leaf, "float32")})
@@ -105,7 +105,7 @@ def make_input_specs(config: EncoderConfig) -> Specs:
 
 
 def get_inputs(config: EncoderConfig) -> tuple[int, ...] | dict[str, Branch]:
-    """Returns what `make_network` is to know of the observations.
+    """Returns the description of the observations for `make_network`.
 
     Raises:
       ConfigError: the settings do not define observations and actions.
@@ -123,7 +123,7 @@ def get_inputs(config: EncoderConfig) -> tuple[int, ...] | dict[str, Branch]:
 
 
 def make_normalizers(config: EncoderConfig) -> dict[str, Normalizer]:
-    """Returns those of the leaves that are normalised; images and integers are not."""
+    """Makes the normalizers of all leaves that are normalised; images and integers are not."""
     if not config.has_normalizer:
         return {}
     shapes = config.input_shapes
@@ -136,12 +136,12 @@ def read_observations(
     num_values: Mapping[str, Sequence[int]],
     inputs: Mapping[str, Values],
 ) -> Values:
-    """Returns what the networks see: normalised, integers as one-hot; of several leaves by name.
+    """Returns the networks' inputs: normalised, integers as one-hot; several leaves by name.
 
     Args:
       config: of the model.
       normalizers: of the leaves that are normalised.
-      num_values: `config.num_values`, which takes too long to be made at each step.
+      num_values: `config.num_values`, which is too slow to compute in each step.
       inputs: observations by name.
     """
     seen = {}

@@ -1,4 +1,4 @@
-"""What `Model.policy` gets to explore with; needs no TensorFlow."""
+"""The exploration values that `Model.policy` receives; does not need TensorFlow."""
 
 import inspect
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ class Exploration:
     """The schedules of a config, as `explore` of `Model.policy`.
 
     Attributes:
-      names: of the entries of `explore`; empty where the model's policy does not take it.
+      names: of the entries of `explore`; empty if the model's policy does not take it.
 
     Args:
-      model: whose policy is asked.
-      config: with fields that are schedules; None: there are none.
+      model: whose policy explores.
+      config: its fields that are schedules are used; None: no schedules.
     """
 
     def __init__(self, model: Model, config: Any = None):
@@ -36,7 +36,7 @@ class Exploration:
     def compute(
         self, global_t: int, size: int, ranks: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """Computes the entries, name -> `[size] float32`; {} where the policy takes none.
+        """Computes the entries, name -> `[size] float32`; {} if the policy does not take them.
 
         Args:
           global_t: environment steps of the whole run.

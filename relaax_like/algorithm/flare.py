@@ -24,13 +24,13 @@ class FlareAlgorithm(Algorithm):
                 ...
                 return {"cost": (q - target) ** 2}          # [B, 1], [B], or a scalar
 
-    All arguments are of single steps, `[B, ...]`; rollouts are taken apart, with the memory that
-    the model's policy has at each step. Of single steps, `next_states` is what the agent says.
-    `next_alive["alive"]: [B, 1]` is 1, 0 after a termination, -1 after a truncation. A cost of a
-    variable group's name reaches that group alone; the sum of all others reaches all groups.
+    All arguments are of single steps, `[B, ...]`; rollouts are split into steps, with the memory
+    that the model's policy has at each step. For single steps, `next_states` comes from the agent.
+    `next_alive["alive"]: [B, 1]` is 1, 0 after a termination, -1 after a truncation. A cost with a
+    variable group's name only trains that group; the sum of all others trains all groups.
 
-    `predict` and `exploit` can be overridden where the agent has a `ComputationTask` of its own;
-    elsewhere an override is refused, as agents act by `Model.policy` there.
+    `predict` and `exploit` can be overridden if the agent has its own `ComputationTask`; otherwise
+    an override is refused, because agents then act by `Model.policy`.
     """
 
     def predict(self, inputs: Tensors, states: Tensors) -> tuple[Tensors, Tensors]:

@@ -17,7 +17,7 @@ from relaax_like.algorithm.model import Model, Specs, get_normalizers, order_var
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.wire.errors import ConfigError
 
-# What the names of memory begin with, before and after a step.
+# Prefixes of the names of memory, before and after a step.
 MEMORY, NEXT_MEMORY = "memory/", "next_memory/"
 
 # Read by ONNX Runtime 1.12 and newer.
@@ -27,16 +27,16 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class GreedyPolicy:
-    """Computes what a model's policy does greedily, for B rows at once.
+    """Computes a model's greedy actions, for B rows at once.
 
         policy = GreedyPolicy(model, values, config)
         policy.save(folder)  # a SavedModel
         policy.save_onnx(file, {"version": "844"})
 
     Inputs are the observations by leaf, and `memory/NAME` for each memory that actions depend on.
-    Outputs are the actions by name, `ACTION/logits` and the like, which they are computed from, and
-    `next_memory/NAME`. Actions are those of the distribution: integers count from 0, and numbers
-    are clipped to no bounds, except those of a policy that squashes its actions into them.
+    Outputs are the actions by name, `ACTION/logits` and the like, from which the actions are
+    computed, and `next_memory/NAME`. Actions are those of the distribution: integers start at 0,
+    and numbers are not clipped to bounds, but a policy can squash its actions into them.
 
     Attributes:
       inputs: name -> `[None, ...]` tf.TensorSpec.
@@ -44,9 +44,9 @@ class GreedyPolicy:
       keys: name -> its name in the files, a Python identifier: `memory_policy` for `memory/policy`.
 
     Args:
-      model: its variables are set.
+      model: its variables are set to `values`.
       values: of all variables, in manifest order.
-      config: with schedules that the policy explores by; None: without any.
+      config: its schedules control exploration; None: no schedules.
       global_t: environment steps of the run, for schedules.
 
     Raises:
@@ -76,17 +76,17 @@ class GreedyPolicy:
     def save(self, folder: Path) -> None:
         """Writes a SavedModel; its signature is `serving_default`."""
         holder = tf.Module()
-        holder.captured = list(self._function.variables)  # what is not found in it is not saved
+        holder.captured = list(self._function.variables)  # other variables are not saved
         tf.saved_model.save(holder, str(folder), signatures={"serving_default": self._function})
 
     def save_onnx(self, file: Path, metadata: Mapping[str, str]) -> None:
         """Writes an ONNX model.
 
-        Operations that ONNX lacks are logged as errors; the file cannot be loaded then.
+        Operations that ONNX does not support are logged as errors; then the file cannot be loaded.
 
         Args:
           file: to write.
-          metadata: text by name, to be stored in the file.
+          metadata: name -> text, stored in the file.
 
         Raises:
           ModuleNotFoundError: onnx or tf2onnx is missing.
@@ -101,16 +101,16 @@ class GreedyPolicy:
         file.write_bytes(model.SerializeToString())
 
     def run_saved(self, folder: Path, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Loads what `save` has written, and computes the outputs."""
+        """Loads a SavedModel that `save` has written, and computes the outputs."""
         signature = tf.saved_model.load(str(folder)).signatures["serving_default"]
         found = signature(**{self.keys[n]: tf.constant(a) for n, a in inputs.items()})
         return {name: found[self.keys[name]].numpy() for name in self.outputs}
 
     def run_actor(self, actor: Actor, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Computes the outputs as agents do.
+        """Computes the outputs in the same way as agents do.
 
         Args:
-          actor: of the same model; it has the values.
+          actor: of the same model, with the values set.
           inputs: by name.
         """
         rows = len(next(iter(inputs.values())))
@@ -130,7 +130,7 @@ class GreedyPolicy:
         return {name: np.asarray(array) for name, array in found.items()}
 
     def make_random_inputs(self, rows: int, seed: int) -> dict[str, np.ndarray]:
-        """Draws inputs, `[rows, ...]`: of normalised observations such as the policy has seen."""
+        """Draws inputs, `[rows, ...]`; normalised ones resemble what the policy has observed."""
         random = np.random.default_rng(seed)
         moments = {n.statistic: n for n in get_normalizers(self._model)}
         inputs: dict[str, np.ndarray] = {}
@@ -152,7 +152,7 @@ class GreedyPolicy:
         return inputs
 
     def _trace(self, memory: Sequence[str]) -> None:
-        """Makes the function, with these memories alone."""
+        """Makes the function with only these memories."""
         specs = _to_tensor_specs(self._model.get_input_specs())
         kept = [(name, p) for name, p in self._model.get_state_specs() if name in memory]
         specs.update(_to_tensor_specs([(MEMORY + name, p) for name, p in kept]))
@@ -237,7 +237,7 @@ def _to_tensor_specs(specs: Specs) -> dict[str, tf.TensorSpec]:
 
 
 def _make_identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
-    """Returns a different Python identifier for each name, and none that is taken."""
+    """Returns a different Python identifier for each name; none of them is in `taken`."""
     used = set(taken)
     keys: dict[str, str] = {}
     for name in names:

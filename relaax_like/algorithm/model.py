@@ -1,4 +1,4 @@
-"""Model: a network and the specs of what goes in and out; it never trains."""
+"""Model: a network and the specs of its inputs and outputs; it never trains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # (name, properties): `shape` without the batch axis, and optionally `dtype` (float32).
 Specs = Sequence[tuple[str, Mapping[str, Any]]]
-# By name: a tf.Tensor each, or an np.ndarray where a model acts in NumPy.
+# Name -> tf.Tensor, or np.ndarray if a model acts in NumPy.
 Tensors = Mapping[str, Any]
 
 
@@ -36,16 +36,16 @@ class Model(Module, abc.ABC):
             return {"action": Categorical(self.net(inputs["observation"]))}, states
     """
 
-    # Whether XLA compiles it: on a processor it is quicker for all but convolutions.
+    # Whether XLA compiles it: on a CPU that is faster for everything except convolutions.
     xla = True
-    # Whether `policy`, where agents act with it or where it is exported, has an `if` or a loop that
-    # depends on the value of a tensor; False halves the time of tracing it. `Algorithm.autograph`
-    # says it for learning.
+    # Whether `policy` has an `if` or a loop that depends on the value of a tensor, when agents act
+    # with it or it is exported; False halves the tracing time. For learning, see
+    # `Algorithm.autograph`.
     autograph = True
-    # Attributes whose variables `policy` reads: those that agents pull. Empty: all.
+    # Attributes whose variables `policy` reads; agents pull only these. Empty: all.
     acting: Sequence[str] = ()
-    # Variable group -> attributes whose variables it has. Variables of no attribute that is named
-    # are in the group "default".
+    # Variable group -> attributes whose variables it contains. All other variables are in the group
+    # "default".
     groups: Mapping[str, Sequence[str]] = {}
 
     def __init__(self, name: str | None = None):
@@ -58,7 +58,7 @@ class Model(Module, abc.ABC):
         """Names and shapes of the observations that the network reads."""
 
     def get_state_specs(self) -> Specs:
-        """Names and shapes of the short-term memory; none by default."""
+        """Names and shapes of the short-term memory; by default none."""
         return []
 
     @abc.abstractmethod
@@ -66,16 +66,16 @@ class Model(Module, abc.ABC):
         """Names and shapes of the actions."""
 
     def get_privileged_specs(self) -> Specs:
-        """Names and shapes of observations that are there to learn from alone; none by default.
+        """Names and shapes of observations that are used only for learning; by default none.
 
-        A critic can read them beside the others, in `batch.inputs` and `batch.next_inputs`, as in
+        A critic can read them with the others, in `batch.inputs` and `batch.next_inputs`, as in
         Pinto et al. 2018 (asymmetric actor critic, https://arxiv.org/abs/1710.06542). The policy
         acts without them, so clients that only act need not send them.
         """
         return []
 
     def get_reward_specs(self) -> Specs:
-        """Names and shapes of the rewards; one number named `reward` by default.
+        """Names and shapes of the rewards; by default one number named `reward`.
 
         The environment sends `[r]` rewards for each action: those of the first name, then those of
         the second, and so on. Each shape is `[n]`, and r is the sum.
@@ -86,7 +86,7 @@ class Model(Module, abc.ABC):
     def policy(
         self, inputs: Tensors, memory: Tensors, *args: Any, **kwargs: Any
     ) -> tuple[dict[str, Distribution], Tensors]:
-        """Returns each action's distribution, keyed as the action specs, and the next memory.
+        """Returns each action's distribution, by the action specs' names, and the next memory.
 
         `policy(self, inputs, memory)`, or with exploration `policy(self, inputs, memory, explore)`.
 
@@ -94,13 +94,13 @@ class Model(Module, abc.ABC):
           inputs: observations by name, `[B, ...]`.
           memory: short-term memory by name, `[B, ...]`.
           explore: name -> `[B]`: the values of the config's schedules; and "rank", a number in
-            [0, 1) of each agent, the same throughout the run.
+            [0, 1) for each agent, the same throughout the run.
         """
 
     def get_group(self, name: str) -> str:
-        """Names the variable group, and thereby the optimizer, of a trainable variable.
+        """Returns the variable group, and thereby the optimizer, of a trainable variable.
 
-        By default as `groups` says.
+        By default, `groups` determines it.
 
         Args:
           name: the variable's, as in the manifest: `policy.0.W`.
@@ -120,7 +120,7 @@ def _find_names(part: Any) -> set[str]:
 
 
 def get_learning_specs(model: Model) -> Specs:
-    """Returns names and shapes of all observations in a batch: those of the policy come first."""
+    """Returns names and shapes of all observations in a batch; those of the policy come first."""
     return [*model.get_input_specs(), *model.get_privileged_specs()]
 
 
@@ -144,7 +144,7 @@ def get_reward_columns(model: Model) -> dict[str, slice]:
 
 
 def get_trainable_variables(model: Model) -> list[tf.Variable]:
-    """Returns what is learned, in manifest order: group by group, else as in the model."""
+    """Returns the trainable variables in manifest order: group by group, as in the model."""
     return [as_tf_variable(variable) for variable in _order_trainable(model)]
 
 
@@ -172,7 +172,7 @@ def get_acting_names(model: Model) -> frozenset[str] | None:
         if not found:
             raise ConfigError(
                 f"{describe_place(type(model), 'acting')}: acting names {attribute!r}, but the "
-                "model has no attribute of that name with variables"
+                "model has no attribute of that name with variables; correct acting"
             )
         names |= found
     return frozenset(names)
@@ -189,9 +189,9 @@ def order_variables(model: Model) -> list[tf.Variable]:
 
 
 def get_variables(model: Model) -> list[Variable]:
-    """Returns all variables with their present values, in manifest order.
+    """Returns all variables with their current values, in manifest order.
 
-    A model of our own layers needs no TensorFlow for it.
+    For a model of our own layers, this does not need TensorFlow.
     """
     follows = {
         id(variable): Follow(get_name(source), target.every, target.tau)

@@ -1,8 +1,8 @@
-"""From the parts of experience, as they cross the border of TensorFlow, to a `Batch`.
+"""Makes a `Batch` from the parts of experience, as they are passed to TensorFlow.
 
-Parts are dictionaries of tensors: `inputs`, `next_inputs`, `states`, `next_states` (where they are
-known), `next_alive`, `actions` (with the entry `log_prob` where it is known), `next_actions`,
-`rewards` and `extras` (where the entry `mask` is 1 at rows that count).
+Parts are dictionaries of tensors: `inputs`, `next_inputs`, `states`, `next_states` (if they are
+known), `next_alive`, `actions` (with the entry `log_prob` if it is known), `next_actions`,
+`rewards` and `extras` (whose entry `mask` is 1 for rows that count).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ALIVE = "alive"
 
 
 def add_next_actions(parts: Parts) -> Parts:
-    """Takes each step's next action from the row below; marks rows without one as not valid.
+    """Takes each step's next action from the next row; marks rows without one as not valid.
 
     Args:
       parts: of rollouts `[T, B, ...]` without `next_actions`.
@@ -37,7 +37,7 @@ def add_next_actions(parts: Parts) -> Parts:
 
 
 def make_batch(parts: Parts, discount: tf.Tensor) -> Batch:
-    """Returns the batch of some parts.
+    """Makes a batch from parts.
 
     Args:
       parts: of rollouts `[T, B, ...]`, or of single steps `[B, ...]`.
@@ -80,6 +80,6 @@ def flatten(batch: Parts) -> list[tf.Tensor]:
 
 
 def unflatten(batch: Parts, tensors: Sequence[tf.Tensor]) -> Parts:
-    """Returns tensors under the names that they have in a batch."""
+    """Returns tensors by the names that they have in a batch."""
     rest = iter(tensors)
     return {part: {name: next(rest) for name in parts} for part, parts in batch.items()}

@@ -1,4 +1,4 @@
-"""Phase: which variable groups are stepped together, and how often."""
+"""Phase: which variable groups are updated together, and how often."""
 
 
 class Phase:
@@ -6,19 +6,21 @@ class Phase:
 
         phases = (Phase("critic"), Phase("actor", "temperature", every=2))
 
-    Phases run in order. `learn` is called once per phase, at the values that the phases before it
-    left.
+    Phases run in order. `learn` is called once per phase, with the values that the previous phases
+    computed.
 
     Attributes:
-      groups: variable groups that are stepped.
-      every: the phase runs in every n-th update.
+      groups: variable groups that are updated.
+      every: n; the phase runs in every n-th update.
     """
 
     def __init__(self, *groups: str, every: int = 1):
         if not groups:
-            raise ValueError("Phase: no variable group; name those that it steps")
+            raise ValueError("Phase: no variable group; name those that it updates")
         if len(set(groups)) < len(groups):
-            raise ValueError(f"Phase: {', '.join(groups)}: a group is named twice")
+            raise ValueError(
+                f"Phase: {', '.join(groups)}: a group is named twice; name each group once"
+            )
         if every < 1:
             raise ValueError(f"Phase {', '.join(groups)}: every is {every}, expected 1 or more")
         self.groups = groups

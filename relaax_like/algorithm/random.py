@@ -1,4 +1,4 @@
-"""Random numbers in compiled functions that need no state of their own."""
+"""Stateless random numbers in compiled functions."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from relaax_like.nn.lazy_tensorflow import tf
 
 
 class StatelessRandom:
-    """Draws that depend on a seed, a name, a step, and their order in the traced function alone.
+    """Draws that depend only on a seed, a name, a step, and their order in the traced function.
 
-    It has the methods of `tf.random.Generator` that distributions use. As there is no state, a
+    It has the methods of `tf.random.Generator` that distributions use. Because there is no state, a
     resumed run draws what an uninterrupted one would have drawn.
 
     Args:
       seed: of the run.
-      name: of who draws, such as a variable group.
-      step: `[] int64`, another number for each call of the compiled function.
+      name: of the series of draws, such as a variable group.
+      step: `[] int64`, a different number for each call of the compiled function.
     """
 
     def __init__(self, seed: int, name: str, step: tf.Tensor):
@@ -48,5 +48,5 @@ class StatelessRandom:
 
 
 def make_generator(seed: int) -> tf.random.Generator:
-    """Returns a source of random numbers with a state; any integer is a seed."""
+    """Returns a source of random numbers with a state; any integer is a valid seed."""
     return tf.random.Generator.from_seed(seed & 0x7FFFFFFFFFFFFFFF, alg="philox")

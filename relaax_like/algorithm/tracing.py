@@ -1,7 +1,7 @@
-"""What a traced method of an algorithm sees instead of numbers: tensors.
+"""Replaces an algorithm's numbers by tensors while its methods are traced.
 
-Compiled functions take the step count and the `Tunable` settings as inputs, so that neither another
-step nor another setting needs another function.
+Compiled functions take the step count and the `Tunable` settings as inputs, so that the function
+need not be compiled again when these change.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _lock = threading.RLock()  # one thread traces at a time: the attributes below a
 
 
 class Settings:
-    """The numbers among an algorithm's settings that compiled functions take as an input.
+    """The numeric settings of an algorithm that compiled functions take as an input.
 
     Attributes:
       values: `[n] float32`, the discount of the plan and all `Tunable` settings.
 
     Args:
       config: of the algorithm.
-      plan: of the task; None: it has none, and the discount is 1.
+      plan: of the task; None: no plan, and the discount is 1.
     """
 
     def __init__(self, config: Any, plan: Plan | None):
@@ -49,7 +49,7 @@ class Settings:
 
 
 def _is_tunable(field: Any) -> bool:
-    """Returns whether a field is marked, also inside of `Tunable | None`."""
+    """Returns whether a field is marked as `Tunable`, also inside of `Tunable | None`."""
     marks = [*field.metadata]
     for part in get_args(field.annotation):
         marks += getattr(part, "__metadata__", ())
@@ -95,7 +95,7 @@ class Traced:
         self._traced = TracedConfig(self._config, named, global_t)
 
     def draw_for(self, name: str, step: tf.Tensor) -> None:
-        """Begins a new series of random numbers."""
+        """Starts a new series of random numbers."""
         self._algorithm.random = StatelessRandom(self._algorithm.seed, name, step)
 
     def __enter__(self) -> Traced:

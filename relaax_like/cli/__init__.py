@@ -1,1 +1,1 @@
-"""Commands. Each is a thin face over `launch`."""
+"""Commands. Each one is a thin wrapper around `launch`."""

@@ -1,4 +1,4 @@
-"""`relaax check-algorithm`: what an algorithm's folder has to hold to, a line for each check."""
+"""`relaax check-algorithm`: the requirements on an algorithm's folder, one line per check."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ _COLORS = {"passed": "green", "failed": "red", "not applicable": "yellow"}
 
 
 def show_checks(name: str, sets: Sequence[str], learn_sec: float, only: Sequence[str] = ()) -> int:
-    """Prints what comes of each check; returns 1 if one has failed.
+    """Prints the result of each check; returns 1 if one has failed.
 
     Args:
       name: see `find_folder_experiment`.
@@ -29,7 +29,7 @@ def show_checks(name: str, sets: Sequence[str], learn_sec: float, only: Sequence
         console.print(f"[{color}]{result.outcome:14}[/] {escape(text)}")
     console.print(
         f"{experiment.algorithm_folder} "
-        + (f"does not hold to {failed} of the checks" if failed else "holds to all checks")
+        + (f"fails {failed} of the checks" if failed else "passes all checks")
         + f" that apply, with {experiment.file.name}"
     )
     return 1 if failed else 0

@@ -15,7 +15,7 @@ from relaax_like.cli.tables import print_table
 from relaax_like.reports.compare import RunSummary, summarize_run
 from relaax_like.run_folders.runs import RunGroup, find_differences, group_runs, load_runs
 
-# Attribute of RunSummary -> title of its row, and how its numbers are written.
+# Attribute of RunSummary -> title of its row, and the format of its numbers.
 _ROWS: dict[str, tuple[str, Callable[[float], str]]] = {
     "steps": ("steps", "{:,.0f}".format),
     "mean_return": ("mean return", "{:,.2f}".format),
@@ -30,7 +30,7 @@ _OF_TARGET = ("target_steps", "target_sec")
 
 
 def show_comparison(paths: Sequence[Path], target: float | None, as_json: bool) -> int:
-    """Prints a table of the runs, those of one group in one column."""
+    """Prints a table of the runs, with one column per group."""
     groups = group_runs(load_runs(paths))
     summaries = [[summarize_run(run, target) for run in group.runs] for group in groups]
     differences = find_differences(groups)
@@ -58,7 +58,7 @@ def _to_json(
             }
             for group, rows in zip(groups, summaries, strict=True)
         ],
-        # A value per group, in their order.
+        # One value per group, in their order.
         "differences": differences,
     }
 
@@ -69,7 +69,7 @@ def _make_table(
     target: float | None,
     differences: dict[str, list[Any]],
 ) -> Table:
-    """A column per group; below the numbers the settings that differ."""
+    """Makes one column per group: the numbers, then the settings that differ."""
     several = any(len(rows) > 1 for rows in summaries)
     table = Table(caption=Text(_CAPTION) if several else None)
     table.add_column("run")
@@ -93,7 +93,7 @@ def _make_table(
 
 
 def _format(values: Sequence[float | None], to_text: Callable[[float], str]) -> str:
-    """Writes one number, or the mean and the range of several; how many, where some are missing."""
+    """Formats one number, or the mean and range of several; shows the count if some are missing."""
     known = [value for value in values if value is not None]
     if not known:
         return "-"

@@ -1,4 +1,4 @@
-"""`relaax save` and `relaax stop`: what an operator tells a parameter server."""
+"""`relaax save` and `relaax stop`: an operator's commands to a parameter server."""
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.config.address import parse_address

@@ -1,4 +1,4 @@
-"""`relaax diagnose`: what led to an update that was not finite, from a run's training_error.npz."""
+"""`relaax diagnose`: finds the cause of an update that was not finite, from training_error.npz."""
 
 import tempfile
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from relaax_like.learn.training_error import (
 )
 from relaax_like.supervision.process import without_native_stderr
 
-# Beginning of an array's name -> what it usually means that it is not finite; the first that fits.
+# Prefix of an array's name -> usual cause if it is not finite; the first match is used.
 _CAUSES = {
     "batch/inputs/": "The environment sent it: check the environment at the step given above.",
     "batch/next_inputs/": "The environment sent it: check the environment at the step given above.",
@@ -31,13 +31,13 @@ _CAUSES = {
     "max_gradient_norm.",
     "slots/": "An earlier gradient was too large for the optimizer: set max_gradient_norm.",
 }
-# Above these an array is worth a word, though it is finite.
+# An array with larger numbers is reported although it is finite.
 _LARGE_INPUT, _LARGE_REWARD, _LARGE_WEIGHT = 1e3, 1e3, 1e3
 _SMALL_LOG_STD = -6.0
 
 
 def show_diagnosis(path: Path) -> int:
-    """Prints what is not finite and where, the ranges of all else, and what usually causes it.
+    """Prints what is not finite and where, the ranges of all other arrays, and the usual causes.
 
     Args:
       path: a run's folder, or the file in it.
@@ -63,7 +63,7 @@ def show_diagnosis(path: Path) -> int:
 
 
 def find_causes(arrays: Mapping[str, np.ndarray]) -> list[str]:
-    """Returns what usually leads to such arrays; at least one line."""
+    """Returns the usual causes of such arrays, at least one line."""
     found = [name for name in find_not_finite(arrays) if not name.startswith("cost/")]
     lines = [text for start, text in _CAUSES.items() if found and found[0].startswith(start)]
     for name, array in arrays.items():
@@ -124,13 +124,13 @@ def _print_ranges(arrays: Mapping[str, np.ndarray], found: Mapping[str, Any]) ->
 
 
 def _print_gradients(arrays: Mapping[str, np.ndarray]) -> None:
-    """Prints the norm of each variable's gradient, of the whole iteration at once."""
+    """Prints the norm of each variable's gradient, computed for the whole iteration at once."""
     if "settings" not in arrays:
         print("gradients: not computed, because the file has no settings")
         return
     try:
         norms, costs = compute_gradient_norms(arrays)
-    except Exception as error:  # the rest of the diagnosis is worth having without it
+    except Exception as error:  # the rest of the diagnosis is useful without it
         print(f"gradients: not computed: {error}")
         return
     table = Table(title="gradients of the whole iteration")

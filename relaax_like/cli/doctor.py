@@ -1,4 +1,4 @@
-"""`relaax doctor`: what works on this machine, and how to mend what does not."""
+"""`relaax doctor`: checks what works on this machine, and how to repair what does not."""
 
 import importlib.metadata
 import importlib.util
@@ -32,7 +32,7 @@ _IMPORT_SEC = 300.0
 
 
 def run_checks() -> int:
-    """Prints one line per check; returns 0 when nothing that training needs is missing."""
+    """Prints one line per check; returns 0 if nothing is missing that training needs."""
     console = Console()
     checks: list[tuple[str, bool, Callable[[], str]]] = [
         ("python", True, lambda: sys.version.split()[0]),

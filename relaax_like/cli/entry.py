@@ -1,4 +1,4 @@
-"""The installed commands: a missing library is one line, and an early Ctrl-C none."""
+"""The installed commands: a missing library prints one line, and an early Ctrl-C no traceback."""
 
 import gc
 import importlib
@@ -29,7 +29,7 @@ def metrics_server() -> None:
 
 
 def _run(name: str) -> None:
-    # What is imported stays: searching it for garbage would take a tenth of the start.
+    # Imported modules stay: garbage collection of them would take a tenth of the startup time.
     gc.disable()
     try:
         module = importlib.import_module(f"relaax_like.cli.{name}")

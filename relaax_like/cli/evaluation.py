@@ -1,4 +1,4 @@
-"""`relaax eval`: how well a snapshot plays, for people and for programs."""
+"""`relaax eval`: evaluates a snapshot, with output for people or for programs."""
 
 import json
 
@@ -21,9 +21,9 @@ def show_evaluation(
     timeout_sec: float,
     as_json: bool,
 ) -> int:
-    """Plays, and prints one line of what was found; without JSON a second one of the video.
+    """Evaluates a snapshot and prints one line; without JSON also one about the video.
 
-    A run without a section `environment` is played by clients that connect meanwhile.
+    For a run without an `environment` section, clients that connect meanwhile play.
     """
     if experiment.environment is None:
         evaluation = _evaluate_with_clients(experiment, episodes, version, video, timeout_sec)
@@ -43,8 +43,8 @@ def _evaluate_with_clients(
 ) -> Evaluation:
     if video is not None:
         raise ConfigError(
-            f"{experiment.file}: --video needs a section environment, which is drawn here; add "
-            "one, or leave --video out"
+            f"{experiment.file}: --video needs an `environment` section, because the environment "
+            "is drawn in this process; add one, or omit --video"
         )
     from relaax_like.launch.client_evaluation import evaluate_with_clients
 

@@ -1,4 +1,4 @@
-"""`relaax export`: a run's policy as files that need no relaax_like."""
+"""`relaax export`: writes a run's policy to files that do not need relaax_like."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from relaax_like.supervision.process import setup_logging
 
 
 def export_run(run: Path, version: str, folder: Path | None, overrides: Sequence[str]) -> int:
-    """Writes the files, and prints what they are and how they were checked."""
+    """Writes the files, and prints what they contain and how they were checked."""
     file, folders = find_experiment(run)
     experiment = load_experiment(file, [*folders, *overrides])
     setup_logging("WARNING")
@@ -23,7 +23,7 @@ def export_run(run: Path, version: str, folder: Path | None, overrides: Sequence
     print("  outputs  " + "; ".join(exported.outputs))
     for kind, error in exported.errors.items():
         print(
-            f"{kind} computes what the run's own agents do: {exported.compared:,} random inputs, "
-            f"largest difference {error:.1e}"
+            f"{kind} computes the same as the run's own agents: {exported.compared:,} random "
+            f"inputs, largest difference {error:.1e}"
         )
     return 0

@@ -1,4 +1,4 @@
-"""`relaax fsck`: whether the parameter server starts on a run's snapshots and journal; the cure."""
+"""`relaax fsck`: checks whether the parameter server can start from a run's files; repairs them."""
 
 import contextlib
 from pathlib import Path
@@ -14,14 +14,14 @@ from relaax_like.wire.errors import ConfigError
 
 
 def check_folder(folder: Path, to_last_good: bool) -> int:
-    """Prints what is there; returns the exit status: 1 when the parameter server would not start.
+    """Prints the state of the files; returns 1 if the parameter server would not start, else 0.
 
     Args:
       folder: of a run, or of its checkpoints.
-      to_last_good: make it start: give up what lies behind the first damage of the journal.
+      to_last_good: make the server start: discard what follows the journal's first damage.
 
     Raises:
-      ConfigError: no such folder, or nothing of a run in it.
+      ConfigError: there is no such folder, or it does not belong to a run.
       SnapshotError: a parameter server is running there, or all snapshots are damaged.
       JournalError: a journal without a snapshot, or of another model or format.
     """
@@ -56,7 +56,7 @@ def _find_checkpoints(folder: Path) -> Path:
         if (candidate / "lock").exists() or (candidate / "journal").is_dir():
             return candidate
     raise ConfigError(
-        f"{folder}: not a run's folder, because it has neither checkpoints nor a journal; name "
+        f"{folder}: not a run's folder, because it has neither checkpoints nor a journal; pass "
         "run_dir or checkpoint_dir of the YAML file"
     )
 
@@ -84,7 +84,7 @@ def _print_snapshots(rehearsal: Rehearsal) -> None:
 
 
 def _print_harmless(report: JournalReport, rehearsal: Rehearsal) -> None:
-    """Prints damage that does not keep the server from starting."""
+    """Prints damage that does not prevent the server from starting."""
     if rehearsal.torn is not None:
         print(
             f"{rehearsal.torn}; the parameter server will truncate the journal there. No "

@@ -22,7 +22,7 @@ def show_keys(config: Path) -> int:
     """Prints all keys of a file: type, default and meaning of each.
 
     Args:
-      config: the file, or the name of a shipped one; it decides on the keys of the algorithm.
+      config: the file, or the name of a shipped one; it determines the algorithm's keys.
     """
     sections: dict[str, type[Settings]] = {
         "": TopConfig,

@@ -181,12 +181,12 @@ def evaluate(
         float,
         typer.Option(
             min=0.001,
-            help="Without a section environment: seconds to wait while no client says anything.",
+            help="Without an environment section: seconds to wait without any client's message.",
         ),
     ] = 60.0,
     bind: Annotated[
         str | None,
-        typer.Option(help="Without a section environment: HOST:PORT that clients connect to."),
+        typer.Option(help="Without an environment section: HOST:PORT that clients connect to."),
     ] = None,
     insecure: InsecureOption = False,
     as_json: JsonOption = False,
@@ -194,7 +194,7 @@ def evaluate(
 ) -> None:
     """Play greedily with a snapshot, and print the mean return and its confidence interval.
 
-    A run without a section environment is played by clients: start them as for training.
+    Without an environment section, clients play: start them as for training.
     """
 
     def start() -> int:
@@ -299,7 +299,7 @@ def check_algorithm(
         str,
         typer.Argument(
             metavar="NAME|FOLDER|CONFIG",
-            help="Name of an algorithm, its folder, or an experiment's file to check it by.",
+            help="Name of an algorithm, its folder, or an experiment's file to check it with.",
         ),
     ],
     learn_sec: Annotated[
@@ -307,7 +307,7 @@ def check_algorithm(
     ] = 30.0,
     only: Annotated[
         list[str],
-        typer.Option(metavar="CHECK", help="Make this check alone; can be repeated."),
+        typer.Option(metavar="CHECK", help="Run only this check; can be repeated."),
     ] = [],  # noqa: B006 - typer wants a list
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:

@@ -55,20 +55,20 @@ InsecureOption = Annotated[
 
 
 def to_overrides(section: str, flags: Mapping[str, Any], sets: Sequence[str]) -> list[str]:
-    """Turns the flags that were given into overrides of a section; explicit `--set`s come last."""
+    """Converts the given flags to overrides of a section; explicit `--set`s come last."""
     given = [f"{section}.{key}={value}" for key, value in flags.items() if value is not None]
     return [*given, *sets]
 
 
 def allow_insecure(insecure: bool, sets: Sequence[str]) -> list[str]:
-    """Adds what the flag `--insecure` means to the overrides."""
+    """Adds the override that the flag `--insecure` stands for."""
     return [*sets, *(["security.insecure=true"] if insecure else [])]
 
 
 def make_security(
     token_file: Path | None, tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None
 ) -> ClientSecurity:
-    """Returns what a command shows to a server."""
+    """Returns the token and certificates that a command presents to a server."""
     return ClientSecurity(token_file=token_file, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
 
 

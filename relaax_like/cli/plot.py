@@ -13,7 +13,7 @@ from relaax_like.run_folders.runs import Run, group_runs, load_runs
 
 
 def show_plot(paths: Sequence[Path], curve: str | None, x: XAxis, smooth: int, out: Path) -> int:
-    """Draws a curve of the runs; prints where the picture lies and what is in it."""
+    """Draws a curve of the runs; prints the picture's file, curve and runs."""
     validate_output(out)
     runs = load_runs(paths)
     name = choose_curve(runs, curve)

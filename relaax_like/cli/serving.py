@@ -9,7 +9,7 @@ from relaax_like.supervision.process import setup_logging
 
 
 def serve_run(run: Path, version: str, overrides: Sequence[str]) -> int:
-    """Serves until a signal comes; returns the exit status."""
+    """Serves until a signal arrives; returns the exit status."""
     file, folders = find_experiment(run)
     experiment = load_experiment(file, [*folders, *overrides])
     setup_logging(experiment.rlx_server.log_level)

@@ -1,4 +1,4 @@
-"""`relaax status`: the parameter server's numbers, for people."""
+"""`relaax status`: shows the parameter server's status, for people."""
 
 import time
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _MAX_CLIENTS = 12
 
 
 def make_table(address: str, status: Status) -> Table:
-    """Lays the numbers out, one per line."""
+    """Makes a table of the status, one value per line."""
     mean = "-" if status.mean_return is None else f"{status.mean_return:.2f}"
     snapshot = "none" if status.snapshot_global_t is None else f"step {status.snapshot_global_t:,}"
     rows = {
@@ -109,7 +109,7 @@ def _describe_durability(status: Status) -> str:
 
 
 def show_status(text: str, watch: bool, security: ClientSecurity | None = None) -> int:
-    """Prints the numbers once, or again each second: in place on a terminal, else one by one."""
+    """Prints the status once, or every second: in place in a terminal, else one table each time."""
     address = str(parse_address(text, 7000))
     console = Console()
     with BridgeControl().connect(address, security) as link:
@@ -127,7 +127,7 @@ def show_status(text: str, watch: bool, security: ClientSecurity | None = None) 
 
 
 def _print_for_ever(console: Console, link: Link, address: str, table: Table) -> NoReturn:
-    """Into a pipe or a file a table that is drawn in place would come out only at the end."""
+    """Prints a new table each time: in a pipe, one drawn in place appears only at the end."""
     while True:
         console.print(table)
         time.sleep(_INTERVAL_SEC)

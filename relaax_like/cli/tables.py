@@ -1,4 +1,4 @@
-"""Prints tables: as wide as the terminal, or as wide as they are where there is none."""
+"""Prints tables: as wide as the terminal, or at full width if there is no terminal."""
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -6,7 +6,7 @@ from rich.table import Table
 
 
 def print_table(table: Table) -> None:
-    """Prints a table; into a pipe or a file nothing of it is cut off."""
+    """Prints a table; in a pipe or a file it is not truncated."""
     console = Console()
     if not console.is_terminal:
         wide = console.options.update(max_width=10_000)

@@ -1,4 +1,4 @@
-"""`relaax trace`: where a run's time went, for people and for Perfetto."""
+"""`relaax trace`: shows where a run's time went, for people and for Perfetto."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from relaax_like.reports.trace import (
 
 
 def show_trace(run_dir: Path, output: Path | None) -> int:
-    """Merges the traces of a run into one file, and prints the table and what limits the run."""
+    """Merges a run's traces into one file, and prints a table of times and what limits the run."""
     folder = find_trace_folder(run_dir)
     traces, skipped = load_traces(folder)
     for line in skipped:

@@ -67,7 +67,7 @@ def begin_training(
 
 
 def resume(run: Path, flags: Sequence[str], sets: Sequence[str], trace: bool, log: LogMode) -> int:
-    """Resumes a run as it was started; returns the exit status.
+    """Resumes a run in the way it was started; returns the exit status.
 
     Args:
       run: its folder, or the config.yaml in it.

@@ -1,4 +1,4 @@
-"""One YAML file is one experiment: read, fully checked, and turned into typed objects."""
+"""One YAML file is one experiment: it is read, fully checked, and converted to typed objects."""
 
 from relaax_like.config.actor_critic import ActorCriticConfig
 from relaax_like.config.algorithm import AlgorithmConfig

@@ -6,8 +6,8 @@
       arm/grip: {binary: 3}
 
 Leaves are named by their path in a Dict or Tuple space; the only leaf of another space is `action`.
-Each has a distribution of its own. Given the observation, they are independent of each other: the
-probability of all actions together is the product of theirs.
+Each has its own distribution. Given the observation, they are independent of each other: the
+probability of all actions together is the product of their probabilities.
 """
 
 from typing import Annotated, Any, Final, Literal, Self
@@ -89,7 +89,7 @@ class ActionConfig(Settings):
         """Checks the keys of continuous actions.
 
         Args:
-          prefix: what the keys size, low and high begin with in the file.
+          prefix: of the keys size, low and high in the file.
 
         Raises:
           ValueError: they contradict each other.
@@ -99,7 +99,7 @@ class ActionConfig(Settings):
 
     @property
     def space(self) -> Space:
-        """The leaf as the distribution's actions have it."""
+        """The space of the distribution's actions."""
         if isinstance(self.num, int):
             return Discrete(n=self.num)
         if self.num is not None:

@@ -17,7 +17,7 @@ from relaax_like.config.spaces import (
 )
 from relaax_like.wire.spaces import ACTION, Box, Discrete, MultiDiscrete, Space, Spaces
 
-# Of what agents store beside the actions; see `core.prediction.LOG_PROB`.
+# Name of an array that agents store together with the actions; see `core.prediction.LOG_PROB`.
 _TAKEN_NAME = "log_prob"
 
 
@@ -42,8 +42,8 @@ class ActorCriticConfig(EncoderConfig):
     """Share all layers except the last between the policy and the value function."""
     std: Std = LEARNED
     """Continuous actions: standard deviation, the same in all states. learned: one per component,
-    which begins at exp(log_std_init); a number, or one per component: fixed. With bounded it is
-    that before tanh."""
+    starting at exp(log_std_init); a number, or one per component: fixed. With bounded, it is the
+    standard deviation before tanh."""
     log_std_init: float = 0.0
     """Continuous actions: initial logarithm of a learned standard deviation."""
     bounded: bool = False
@@ -60,7 +60,7 @@ class ActorCriticConfig(EncoderConfig):
         if sum(kind is not None for kind in kinds) > 1:
             raise ValueError(
                 "set only one of num_actions (discrete), action_size (continuous) and actions "
-                "(several leaves), or none: then it comes from the environment"
+                "(several leaves), or none of them to use the environment's actions"
             )
         if self._lacks_actions:
             return self
@@ -127,7 +127,7 @@ class ActorCriticConfig(EncoderConfig):
         return self._get_only_action().space
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
-        """Refuses environments that this network does not fit."""
+        """Refuses environments whose spaces do not fit this network."""
         super().validate_spaces(observation_spaces, action_spaces)
         if self._lacks_actions:
             return

@@ -1,4 +1,4 @@
-"""Addresses of servers: `host:port`. Needs nothing but the standard library."""
+"""Addresses of servers: `host:port`. Needs only the standard library."""
 
 import ipaddress
 import re
@@ -36,11 +36,11 @@ class Address:
             return self.host.lower() == "localhost"
 
     def to_connect(self) -> "Address":
-        """Returns where a client on the same machine connects to: not "all interfaces"."""
+        """Returns the address for a client on the same machine, which is never "all interfaces"."""
         return Address(_WILDCARDS.get(self.host, self.host), self.port)
 
     def collides_with(self, other: "Address") -> bool:
-        """Tells whether two servers on one machine cannot both listen, as far as names can tell."""
+        """Returns whether two servers on one machine cannot both listen, judged by the names."""
         if self.port != other.port or self.port == 0:
             return False
         return (
@@ -52,28 +52,28 @@ class Address:
 
 
 def parse_address(text: str, default_port: int | None = None) -> Address:
-    """Reads `host:port`, `[ipv6]:port`, or `host` alone when there is a default port.
+    """Parses `host:port`, `[ipv6]:port`, or only `host` if there is a default port.
 
     Raises:
-      ConfigError: it is no address.
+      ConfigError: it is not an address.
     """
     host, bracket, rest = _split(text.strip())
     if not (_IPV6.fullmatch(host) and ":" in host if bracket else _HOST.fullmatch(host)):
-        raise ConfigError(f"{text[:80]!r} is not an address, {_EXPECTED}")
+        raise ConfigError(f"{text[:80]!r} is not an address; {_EXPECTED}")
     if not rest and default_port is not None:
         return Address(host, default_port)
     port = rest[1:]
     if rest in ("", ":"):
-        raise ConfigError(f"{text[:80]!r}: port missing, {_EXPECTED}")
+        raise ConfigError(f"{text[:80]!r}: port missing; {_EXPECTED}")
     if not (rest.startswith(":") and port.isascii() and port.isdigit() and len(port) <= 5):
-        raise ConfigError(f"{text[:80]!r}: the port is not a number, {_EXPECTED}")
+        raise ConfigError(f"{text[:80]!r}: the port is not a number; {_EXPECTED}")
     if int(port) > 65535:
-        raise ConfigError(f"{text[:80]!r}: port {port} is above 65535, {_EXPECTED}")
+        raise ConfigError(f"{text[:80]!r}: port {port} is above 65535; {_EXPECTED}")
     return Address(host, int(port))
 
 
 def _split(text: str) -> tuple[str, bool, str]:
-    """Returns host, whether it stood in brackets, and what follows it (":port" or "")."""
+    """Returns host, whether it was in brackets, and what follows it (":port" or "")."""
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
         return host, True, rest

@@ -1,4 +1,4 @@
-"""What every algorithm folder's `Config` has."""
+"""The base class of every algorithm folder's `Config`."""
 
 from typing import Any, Self
 
@@ -17,12 +17,12 @@ class AlgorithmConfig(Settings):
             layer_size: int = Field(default=200, ge=1, alias="hidden_layer_size")
             '''Units of the hidden layer.'''
 
-    The YAML file, messages and the saved config use a field's alias where it has one. A
-    `validation_alias` adds spellings that are accepted on input only (`config.aliases`).
-    Import no TensorFlow in `config.py`: the parameter server loads it too.
+    The YAML file, messages and the saved config use a field's alias if it has one. A
+    `validation_alias` adds spellings that are only accepted on input (`config.aliases`).
+    Do not import TensorFlow in `config.py`: the parameter server loads it, too.
 
-    A field or property `plan` says how experience is used (`config.plan`), or how each of several
-    tasks uses it; without one, agents learn by themselves.
+    A field or property `plan` defines how experience is used (`config.plan`), or how each of
+    several tasks uses it; without a plan, agents learn by themselves.
     """
 
     name: str | None = None
@@ -44,7 +44,7 @@ class AlgorithmConfig(Settings):
         return self._seed
 
     def with_seed(self, seed: int) -> Self:
-        """Returns a copy that carries the experiment's seed."""
+        """Returns a copy with the experiment's seed."""
         copy = self.model_copy()
         copy._seed = seed
         return copy
@@ -61,36 +61,37 @@ class AlgorithmConfig(Settings):
         """Returns the keys of this section that the file does not set, with their values.
 
         Args:
-          observation_spaces: leaf name -> space, as the environment has them.
+          observation_spaces: the environment's, leaf name -> space.
           action_spaces: the same for actions.
 
         Raises:
-          InvalidInputError: the algorithm cannot use such a space; names leaf and space.
+          InvalidInputError: the algorithm cannot use such a space; the error names leaf and space.
         """
         return {}
 
     @property
     def observation_spaces(self) -> Spaces:
-        """What one observation is made of, leaf by leaf; {} where the settings do not say it.
+        """The space of each leaf of an observation; {} if the settings do not define them.
 
-        Programs that use a trained policy (`relaax_like.load`) need it, and `action_spaces`.
+        Programs that use a trained policy (`relaax_like.load`) need this and `action_spaces`.
         """
         return {}
 
     @property
     def action_spaces(self) -> Spaces:
-        """What one action is made of, leaf by leaf; {} where the settings do not say it."""
+        """The space of each leaf of an action; {} if the settings do not define them."""
         return {}
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
-        """Refuses a client whose spaces the algorithm cannot use; by default it accepts all.
+        """Refuses a client whose spaces the algorithm cannot use; by default accepts all.
 
         Args:
-          observation_spaces: leaf name -> space, as the client's hello has them.
+          observation_spaces: the client's, leaf name -> space.
           action_spaces: the same for actions.
 
         Raises:
-          InvalidInputError: says what came and which setting or wrapper would mend it.
+          InvalidInputError: the algorithm cannot use a space; the error reports it, and the
+            setting or wrapper that helps.
         """
 
     @property

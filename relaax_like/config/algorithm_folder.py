@@ -1,7 +1,7 @@
-"""Folders of code that a YAML file names: algorithms and environments, built in or the user's.
+"""Folders of code that a YAML file names: algorithms and environments, shipped or the user's.
 
 Code is loaded only from folders that the local YAML file names, and from installed packages that
-offer algorithms by name; a name is never a path.
+provide algorithms by name; a name is never a path.
 """
 
 import difflib
@@ -24,14 +24,14 @@ from relaax_like.extras import describe_missing
 from relaax_like.wire.errors import ConfigError
 
 PACKAGE = "relaax_algorithms"
-# Of a distribution that offers algorithms: a name, and the package with its `config.py`.
+# Entry points of a distribution that provides algorithms: name -> package with a `config.py`.
 ENTRY_POINTS = "relaax.algorithms"
-# Of an environment's folder: the program, a client, and the module with `make_slots`.
+# Files of an environment's folder: the program, a client; and the module with `make_slots`.
 MAIN, SLOTS = "main", "slots.py"
-# Of an algorithm's folder: code that replaces the loop of `relaax train`.
+# File of an algorithm's folder: code that replaces the loop of `relaax train`.
 TRAINER = "trainer.py"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
-_lock = threading.RLock()  # guards the making of packages in sys.modules
+_lock = threading.RLock()  # guards the creation of packages in sys.modules
 
 
 def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
@@ -39,9 +39,9 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
 
     Args:
       name_or_path: a name means a folder of algorithms/, or a package that an installed
-        distribution offers as the entry point `relaax.algorithms` of that name; a `Path`, or a text
+        distribution provides as the entry point `relaax.algorithms` of that name; a `Path`, or text
         that begins with "." or contains "/", means the user's own folder.
-      base_dir: where a relative path begins.
+      base_dir: folder that a relative path is relative to.
 
     Returns:
       The absolute path of a folder that has a `config.py`.
@@ -57,12 +57,15 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
             f"{folder}: no such folder; expected an algorithm folder with a config.py"
         )
     if not (folder / "config.py").is_file():
-        raise ConfigError(f"{folder}: not an algorithm folder, because it has no config.py")
+        raise ConfigError(
+            f"{folder}: not an algorithm folder, because it has no config.py; correct the path, or "
+            "add config.py"
+        )
     return folder
 
 
 def _find_named(name: str) -> Path:
-    """Finds a shipped algorithm, or one that an installed distribution offers."""
+    """Finds a shipped algorithm, or one that an installed distribution provides."""
     shipped = get_shipped_folder(ALGORITHMS)
     offered = {}
     if not (shipped / name / "config.py").is_file():
@@ -77,19 +80,19 @@ def _find_named(name: str) -> Path:
         if (Path(place) / "config.py").is_file():
             return Path(place).resolve()
     raise ConfigError(
-        f"the algorithm {name!r} is offered as the package {package!r} (entry point "
+        f"the algorithm {name!r} is registered as the package {package!r} (entry point "
         f"{ENTRY_POINTS}), but there is no such package with a config.py; reinstall the "
-        "distribution that offers it"
+        "distribution that registers it"
     )
 
 
 def find_environment(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
-    """Finds an environment's program; arguments as of `find_algorithm`.
+    """Finds an environment's program; for the arguments, see `find_algorithm`.
 
     Returns:
-      The absolute path of a file: `main` of a built-in folder, or the user's own program. When the
-      path is a folder, `main` in it, or `slots.py` where there is only that: enough for what runs
-      environments in its own process.
+      The absolute path of a file: `main` of a shipped folder, or the user's own program. If the
+      path is a folder, `main` in it, or `slots.py` if there is only that, which is enough for
+      commands that run environments in their own process.
 
     Raises:
       ConfigError: there is no such program.
@@ -117,7 +120,7 @@ def find_environment(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
 def load_folder_module(folder: Path, module: str) -> ModuleType:
     """Loads one module of a folder of code, an algorithm's or an environment's.
 
-    The folder is a package of its own, so `from .model import Model` works inside it; a second call
+    The folder becomes a package, so `from .model import Model` works inside it; a second call
     returns the same module. Runs the folder's code.
 
     Raises:
@@ -145,7 +148,7 @@ def load_config_class(folder: Path) -> type[AlgorithmConfig]:
     """Returns the `Config` class that an algorithm's folder exports.
 
     Raises:
-      ConfigError: it cannot be loaded, or is no subclass of `AlgorithmConfig`.
+      ConfigError: it cannot be loaded, or is not a subclass of `AlgorithmConfig`.
     """
     config = getattr(load_algorithm_module(folder, "config"), "Config", None)
     if not (isinstance(config, type) and issubclass(config, AlgorithmConfig)):
@@ -179,13 +182,13 @@ def _find_built_in(
 def _package_name(folder: Path) -> str:
     if folder.parent == get_shipped_folder(ALGORITHMS).resolve():
         return folder.name
-    # The digest keeps a user's folder apart from a built-in one of the same name.
+    # The digest distinguishes a user's folder from a shipped one of the same name.
     digest = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
     return re.sub(r"\W", "_", folder.name, flags=re.ASCII) + "_" + digest
 
 
 def _make_package(folder: Path) -> str:
-    """Puts the folder into sys.modules as a package, once, and returns its full name."""
+    """Adds the folder to sys.modules as a package, once, and returns its full name."""
     if PACKAGE not in sys.modules:
         _add_package(PACKAGE, None)
     name = f"{PACKAGE}.{_package_name(folder)}"
@@ -207,7 +210,7 @@ def _add_package(name: str, folder: Path | None) -> None:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # A folder might have been written a moment ago (tests, generated code).
+    # A folder might have been written just before (tests, generated code).
     importlib.invalidate_caches()
     if spec.loader is not None:
         try:

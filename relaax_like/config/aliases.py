@@ -1,8 +1,8 @@
-"""Older and foreign spellings of hyperparameters, accepted wherever the canonical name is.
+"""Alternative names of hyperparameters, accepted wherever the canonical name is.
 
     gamma: float = Field(default=0.99, ge=0, le=1, validation_alias=GAMMA)
 
-Messages, `relaax keys` and the saved config use the canonical name, which stands first.
+Messages, `relaax keys` and the saved config use the canonical name, which comes first.
 """
 
 from pydantic import AliasChoices

@@ -17,8 +17,8 @@ A hook is written in its full form under a name of the user's choice, or as a sh
 | `log_show_after_iter: FREQ` | `log_show` after each FREQ iterations | 100 |
 | `log_reduce_after_iter: true` | `log_reduce` after each iteration | with several learners |
 
-A full form under such a name changes only what it says. `null` is no such hook; so is `false` where
-true is another choice.
+A full form under such a name changes only the keys that it sets. `null` disables the hook; so does
+`false` for a shorthand that takes true.
 """
 
 import difflib
@@ -36,7 +36,7 @@ Position = Literal["before_run", "before_iter", "after_iter", "after_run"]
 
 
 class DataloaderConfig(Settings):
-    """Key `dataloader`: how `start` gets its data."""
+    """Key `dataloader`: how `start` loads its data."""
 
     batch_size: int = Field(default=64, ge=1)
     """Items per batch."""
@@ -56,7 +56,7 @@ class DataloaderConfig(Settings):
 
 
 class HookConfig(Settings):
-    """The full form of a hook; its name is the key that it stands under."""
+    """The full form of a hook; its key is its name."""
 
     type: str
     """A registered type: load_ckpt, save_ckpt, log_show, log_reduce, or one of your own."""
@@ -69,7 +69,7 @@ class HookConfig(Settings):
 
 
 class _Shorthand(NamedTuple):
-    """What the value of a shorthand stands for: the argument `argument`, or true and false."""
+    """The meaning of a shorthand's value: the argument `argument`, or true and false."""
 
     type: str
     position: Position
@@ -109,12 +109,12 @@ _DEFAULTS: dict[str, Any] = {
     "log_show_after_iter": 100,
 }
 LOG_REDUCE = "log_reduce_after_iter"
-# For key `hook`: none of the default ones.
+# Value of key `hook` without any of the default hooks.
 NO_HOOKS: dict[str, Any] = dict.fromkeys(_DEFAULTS)
 
 
 class BaseLearnerConfig(Settings):
-    """Settings of a `BaseLearner`; `make_base_learner_config` makes them from a dict."""
+    """Settings of a `BaseLearner`; `make_base_learner_config` creates them from a dict."""
 
     max_iterations: int | None = Field(default=None, ge=1)
     """`start` returns after this many iterations, including those before a loaded checkpoint; null:
@@ -161,7 +161,7 @@ class BaseLearnerConfig(Settings):
 def make_base_learner_config(
     given: Mapping[str, Any] | BaseLearnerConfig | None = None,
 ) -> BaseLearnerConfig:
-    """Merges what is given over the defaults, key by key at every depth.
+    """Merges the given settings into the defaults, key by key at every depth.
 
     Raises:
       ConfigError: one line per problem, with the key and what was expected.
@@ -179,12 +179,12 @@ def make_base_learner_config(
 
 
 def make_log_reduce_hook() -> HookConfig:
-    """Returns the hook that learners of a group have when nothing else is said."""
+    """Returns the default hook of learners that train together."""
     return HookConfig.model_validate(_SHORTHANDS[LOG_REDUCE].to_full_form(True))
 
 
 def _to_full_form(name: str, given: Any) -> Any:
-    """Expands a shorthand, and fills a full form under a shorthand's name with its defaults."""
+    """Expands a shorthand, and adds its defaults to a full form under a shorthand's name."""
     shorthand = _SHORTHANDS.get(name)
     if given is None or isinstance(given, HookConfig):
         return given

@@ -8,9 +8,10 @@ from relaax_like.config.base import Settings
 
 
 class CombineConfig(Settings):
-    """What becomes of a gradient when it comes to the parameter server.
+    """How the parameter server applies the gradients that it receives.
 
-    A gradient's staleness is how often the weights were changed after they had been pulled for it.
+    A gradient's staleness is the number of times that the weights were changed after they had been
+    pulled for it.
     """
 
     method: Literal["fifo", "avg", "dc"] = "fifo"

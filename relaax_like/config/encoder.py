@@ -1,4 +1,4 @@
-"""Settings of what a model sees, and of the network that reads it; for any algorithm."""
+"""Settings of a model's observations, and of the network that reads them; for any algorithm."""
 
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ class EncoderConfig(AlgorithmConfig):
     """Base of the `Config` of an algorithm whose model has an `Encoder`.
 
     Fields are read from the keys of the YAML's `algorithm` section. The file sets at most one of
-    state_size, image, num_states and observations; by default it comes from the environment.
+    state_size, image, num_states and observations; by default they come from the environment.
     """
 
     state_size: int | None = Field(default=None, ge=1)
@@ -51,7 +51,8 @@ class EncoderConfig(AlgorithmConfig):
         if len(given) > 1:
             raise ValueError(
                 f"{' and '.join(given)} are set; set only one of them (observations gives each "
-                "leaf its own size, image or num), or none: then it comes from the environment"
+                "leaf its own size, image or num), or none of them to use the environment's "
+                "observations"
             )
         if self.observations is not None:
             self._validate_observations(self.observations)
@@ -60,8 +61,8 @@ class EncoderConfig(AlgorithmConfig):
             return self
         if self.num_states is not None and self.has_normalizer:
             raise ValueError(
-                "num_states: there is nothing to normalise, because integers become one-hot "
-                "vectors; turn the normalisation off"
+                "num_states: nothing to normalise, because integers become one-hot vectors; turn "
+                "the normalisation off"
             )
         if self.image is not None and (min(self.image) < 1 or self.has_normalizer):
             raise ValueError(
@@ -103,7 +104,7 @@ class EncoderConfig(AlgorithmConfig):
 
     @property
     def has_normalizer(self) -> bool:
-        """Whether the model brings observations to mean 0 and deviation 1."""
+        """Whether the model normalises observations to mean 0 and standard deviation 1."""
         return self.normalize_observations
 
     @property
@@ -137,7 +138,7 @@ class EncoderConfig(AlgorithmConfig):
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the model's inputs, by leaf: the newest observations, joined on the last axis."""
+        """Leaf -> shape of the model's input: the newest observations, joined on the last axis."""
         shapes = {leaf: space.shape or (1,) for leaf, space in self.observation_spaces.items()}
         length = self.observation_history
         return {leaf: (*shape[:-1], shape[-1] * length) for leaf, shape in shapes.items()}
@@ -156,7 +157,7 @@ class EncoderConfig(AlgorithmConfig):
 
     @property
     def num_values(self) -> dict[str, tuple[int, ...]]:
-        """Of the leaves that are integers: how many values each integer of the input has."""
+        """Leaf -> number of values of each integer of the input, for leaves that are integers."""
         return {
             leaf: ((space.n,) if isinstance(space, Discrete) else space.n)
             * self.observation_history
@@ -165,7 +166,7 @@ class EncoderConfig(AlgorithmConfig):
         }
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
-        """Refuses environments whose observations the encoder does not fit."""
+        """Refuses environments whose observations do not fit the encoder."""
         if self.observations is not None:
             validate_leaves(observation_spaces, self.observation_spaces)
         elif self.image is not None:

@@ -14,7 +14,8 @@ from relaax_like.config.yaml_document import read_yaml
 from relaax_like.wire.errors import ConfigError
 
 # The keys of these sections are flags for every file; "" stands for the keys outside of sections.
-# The keys of the file's algorithm are flags, too; they win where two sections have the same key.
+# The keys of the file's algorithm are flags, too; they have priority if two sections have the same
+# key.
 FLAG_SECTIONS: dict[str, type[Settings]] = {
     "": TopConfig,
     "environment": EnvironmentConfig,
@@ -24,18 +25,19 @@ FLAG_SECTIONS: dict[str, type[Settings]] = {
 
 
 def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
-    """Turns flags that a command does not know itself into overrides of the file.
+    """Converts flags that a command does not define itself to overrides of the file.
 
-    `--KEY VALUE` or `--KEY=VALUE`, with dashes for underscores; `--KEY` alone is `--KEY true`. The
-    key is looked for in the sections algorithm, learner and environment, then among the keys that
-    stand in no section. Those of the section wandb are `--wandb-KEY`.
+    `--KEY VALUE` or `--KEY=VALUE`, with dashes for underscores; `--KEY` without a value is
+    `--KEY true`. The key is looked up in the sections algorithm, learner and environment, then
+    among the top-level keys. Those of the section wandb are `--wandb-KEY`.
 
     Args:
       file: the experiment's YAML file, or the name of a shipped one.
       arguments: of the command line.
 
     Raises:
-      ConfigError: an argument is no flag, or there is no such key; names the nearest one.
+      ConfigError: an argument is not a flag, or there is no such key; the error names a similar
+        one.
     """
     if not arguments:
         return []
@@ -96,7 +98,7 @@ def find_config_class(file: Path) -> type[Settings]:
     """Returns the class of the section `algorithm` of a file, or of a shipped one of that name.
 
     Raises:
-      ConfigError: there is no such file, or it names no algorithm.
+      ConfigError: there is no such file, or it does not name an algorithm.
     """
     file = find_experiment_file(file)
     section: Any = read_yaml(file).data.get("algorithm")

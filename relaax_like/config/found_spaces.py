@@ -19,7 +19,7 @@ from relaax_like.wire.spaces import (
     Spaces,
 )
 
-# The convolutions of `nature` need so many rows and columns; those of `impala` any number.
+# The convolutions of `nature` need this many rows and columns; those of `impala` any number.
 _NATURE_SIDE = 36
 
 
@@ -33,7 +33,7 @@ def describe_observations(spaces: Spaces) -> dict[str, Any]:
       spaces: leaf -> space.
 
     Raises:
-      InvalidInputError: a leaf cannot be observed; names it.
+      InvalidInputError: a leaf cannot be observed; the error names it.
     """
     if list(spaces) == [OBSERVATION]:
         key, value = _describe_observation(OBSERVATION, spaces[OBSERVATION])
@@ -48,11 +48,11 @@ def describe_observations(spaces: Spaces) -> dict[str, Any]:
 
 
 def describe_network(keys: dict[str, Any], network: NetworkConfig) -> dict[str, Any]:
-    """Returns the key network with convolutions, where an image needs them; {} where not.
+    """Returns the key network with convolutions if an image needs them, otherwise {}.
 
     Args:
-      keys: of `describe_observations`.
-      network: as the file has it; layers that it lists stay.
+      keys: from `describe_observations`.
+      network: the file's; layers that it lists are kept.
     """
     if "image" not in keys or "layers" in network.model_fields_set:
         return {}
@@ -68,7 +68,7 @@ def describe_actions(spaces: Spaces, bounded: bool) -> dict[str, Any]:
       bounded: whether continuous actions are squashed into bounds that the file does not set.
 
     Raises:
-      InvalidInputError: a leaf cannot be acted on; names it.
+      InvalidInputError: a leaf cannot be acted on; the error names it.
     """
     leaves = {leaf: _describe_action(leaf, space) for leaf, space in sorted(spaces.items())}
     if list(leaves) != [ACTION] or "binary" in leaves[ACTION]:
@@ -97,8 +97,8 @@ def describe_mirrors(observation_spaces: Spaces, action_spaces: Spaces) -> dict[
         space = spaces.get(leaf)
         if space is None or space.mirror is None:
             raise InvalidInputError(
-                f"mirror: the environment does not define the mirror image of its {kind}s; give it "
-                f"a method get_{kind}_mirror_indices, or set mirror_observation and mirror_action, "
+                f"mirror: the environment does not define the mirror image of its {kind}s; add a "
+                f"method get_{kind}_mirror_indices, or set mirror_observation and mirror_action, "
                 "or turn mirror off",
                 f"{kind}_spaces",
             )

@@ -1,4 +1,4 @@
-"""Types of hyperparameters that several algorithms have: range, and the spellings accepted.
+"""Types of hyperparameters that several algorithms have: their range and accepted spellings.
 
 class Config(AlgorithmConfig):
     gamma: hyper.Gamma = 0.99

@@ -41,10 +41,10 @@ class Key:
     """One key.
 
     Attributes:
-      name: with the names of what it stands in, but for the section: "combine.method". NAME stands
-        for names that the user chooses.
-      type: what is expected, in words.
-      default: as YAML; None: there is none.
+      name: path of the key within its section, such as "combine.method". NAME represents a name
+        that the user chooses.
+      type: the expected value, in words.
+      default: as YAML; None: no default.
       meaning: one sentence.
     """
 
@@ -55,7 +55,7 @@ class Key:
 
 
 def list_keys(model: type[Settings]) -> Iterator[Key]:
-    """Yields the keys of a section, those of sections in it after their own."""
+    """Yields the keys of a section; the key of a nested section is followed by the keys in it."""
     yield from _list_keys(model, "")
 
 
@@ -78,7 +78,7 @@ def _list_keys(model: type[BaseModel], prefix: str) -> Iterator[Key]:
 
 
 def _find_section(annotation: Any) -> tuple[type[BaseModel] | None, str]:
-    """Returns the section that a key is, and what stands between its name and the keys in it."""
+    """Returns the nested section of a key, and the text between its name and the keys in it."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, ""
     arguments = typing.get_args(annotation)
@@ -100,7 +100,7 @@ def _describe_field(field: FieldInfo) -> str:
         if (value := getattr(constraint, name, None)) is not None
     ]
     text = _describe(field.annotation)
-    # The bounds are those of the number, which stands first.
+    # The bounds are those of the number, which comes first.
     first, *rest = text.split(" or ", 1) if bounds else [text]
     return " or ".join([" ".join([first, ", ".join(bounds)]).strip(), *rest])
 
@@ -134,7 +134,7 @@ def _to_yaml(value: Any) -> str:
 
 
 def _find_docstring(model: type[BaseModel], field_name: str) -> str:
-    """Returns the docstring below a field, there or in a base class; "" without one."""
+    """Returns the docstring below a field, in this class or a base class; "" if there is none."""
     every = (_read_docstrings(one) for one in model.__mro__ if issubclass(one, Settings))
     return next((docstrings[field_name] for docstrings in every if field_name in docstrings), "")
 
@@ -143,7 +143,7 @@ def _find_docstring(model: type[BaseModel], field_name: str) -> str:
 def _read_docstrings(model: type[BaseModel]) -> dict[str, str]:
     """Reads the docstrings below the fields of a class in its source, name -> text.
 
-    Pydantic can do the same, but in each process, for all classes, when they are imported.
+    Pydantic can do the same, but would do so in each process, for all classes, on import.
     """
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(definition, ast.ClassDef)

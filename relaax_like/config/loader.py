@@ -64,7 +64,7 @@ SECTION_MODELS: dict[str, type[Settings]] = {
     WANDB: WandbConfig,
     SECURITY: SecurityConfig,
     LEARNER: LearnerConfig,
-    ALGORITHM: AlgorithmConfig,  # the algorithm's folder has the model, which derives from it
+    ALGORITHM: AlgorithmConfig,  # the base class; the algorithm's folder has the actual one
     ENVIRONMENT: EnvironmentConfig,
 }
 SECTIONS = tuple(SECTION_MODELS)
@@ -82,14 +82,14 @@ def load_experiment(
 ) -> Experiment:
     """Reads and validates an experiment's file. Runs the `config.py` of its algorithm's folder.
 
-    Relative paths of what is read (`algorithm.path`, `environment.path`, `initial_values`, the
-    files of `security`) begin at the file's folder, of what is written (`run_dir`,
-    `checkpoint_dir`, `metrics_dir`) where the command was started.
+    Relative paths that are read (`algorithm.path`, `environment.path`, `initial_values`, the files
+    of `security`) are relative to the file's folder; those that are written (`run_dir`,
+    `checkpoint_dir`, `metrics_dir`) are relative to the working directory.
 
     Args:
       path: the YAML file, or the name of a shipped one (`config.shipped`).
-      overrides: "section.key=value" each, as `--set` takes them.
-      new_run: where there is a `logdir`, `run_dir` is a new folder in it; False: the newest run's,
+      overrides: "section.key=value" each, as for `--set`.
+      new_run: if there is a `logdir`, `run_dir` is a new folder in it; False: the newest run's,
         and spaces that the file does not define are read from RUN/spaces.json.
 
     Raises:
@@ -115,11 +115,11 @@ def add_spaces(
 
     Args:
       experiment: whose algorithm `lacks_spaces`.
-      observation_spaces: leaf -> space, as the environment has them.
+      observation_spaces: the environment's, leaf -> space.
       action_spaces: the same for actions.
 
     Returns:
-      The complete experiment, and overrides that make its file give the same one.
+      The complete experiment, and overrides with which its file yields the same experiment.
 
     Raises:
       ConfigError: the algorithm cannot use such spaces, or its settings contradict them.
@@ -136,7 +136,7 @@ def add_spaces(
             for one in error.errors()
         )
         raise ConfigError(
-            f"{experiment.file}: algorithm: the settings do not suit the environment's spaces: "
+            f"{experiment.file}: algorithm: the settings do not fit the environment's spaces: "
             f"{problems}"
         ) from None
     except InvalidInputError as error:
@@ -157,7 +157,7 @@ def require_spaces(experiment: Experiment) -> None:
             f"{experiment.file}: algorithm: observations, actions or their mirror images are not "
             "defined, and there is no environment to get them from; set state_size, image, "
             "num_states or observations, and num_actions, action_size or actions (with mirror also "
-            "mirror_observation and mirror_action), or add a section environment"
+            "mirror_observation and mirror_action), or add an `environment` section"
         )
 
 
@@ -195,14 +195,14 @@ def export_experiment(experiment: Experiment) -> dict[str, Any]:
 def _dump_section(section: Settings) -> dict[str, Any]:
     data = section.model_dump(mode="json", by_alias=True)
     for name, field in type(section).model_fields.items():
-        # A null that only repeats the default says nothing.
+        # A null that only repeats the default is omitted.
         if field.default is None and getattr(section, name) is None:
             del data[get_key(name, field)]
     return data
 
 
 class _ExperimentLoader:
-    """Validates one document section by section, so that all problems come out together."""
+    """Validates one document section by section, so that all problems are reported together."""
 
     def __init__(self, document: YamlDocument):
         self._document = document
@@ -228,7 +228,7 @@ class _ExperimentLoader:
         self._validate_binds([server.bind if server else None for server in servers])
         self._validate_clients(environment, rlx_server)
         self._problems.raise_if_any()
-        # Whatever is None here has left a problem behind.
+        # For everything that is None here, a problem has been added.
         assert top is not None
         assert parameter_server is not None
         assert rlx_server is not None
@@ -383,7 +383,7 @@ class _ExperimentLoader:
         if isinstance(plan, Replay):
             self._problems.add(
                 (ALGORITHM,),
-                f"{place}: plan is Replay, which this version cannot carry out; expected "
+                f"{place}: plan is Replay, which this version does not support; expected "
                 "OnPolicy, Episodes, Offline, or no plan",
             )
         elif isinstance(plan, Mapping):
@@ -432,7 +432,7 @@ class _ExperimentLoader:
         previous = learner.previous and learner.previous.absolute()
         offline = learner.offline and learner.offline.absolute()
         ahead = learner.max_rollouts_ahead
-        if ahead is None:  # an iteration with a size is of the newest policy alone
+        if ahead is None:  # an iteration of fixed size only has rollouts of the newest policy
             ahead = 1 if placement == "agent" and find_placement(plan) == "agent" else 0
         return learner.model_copy(
             update={
@@ -444,7 +444,7 @@ class _ExperimentLoader:
         )
 
     def _validate_task_plans(self, place: str, plans: Mapping[str, Plan]) -> None:
-        """Checks plans by task: all tasks learn in one place, from what agents play."""
+        """Checks plans by task: all tasks learn in one place, from what the agents play."""
         if not plans:
             self._problems.add(
                 (ALGORITHM,), f"{place}: plan is an empty mapping; add a plan for each task"
@@ -491,8 +491,8 @@ class _ExperimentLoader:
             if value != none:
                 self._problems.add(
                     (LEARNER, key),
-                    f"{json.dumps(value)}, but a run that learns from files (offline) does not "
-                    f"play; set it to {json.dumps(none)}",
+                    f"{json.dumps(value)}, but no environments are stepped in a run that learns "
+                    f"from files (offline); set it to {json.dumps(none)}",
                 )
 
     def _validate_optimizers(self, algorithm: AlgorithmConfig) -> None:

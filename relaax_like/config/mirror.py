@@ -1,4 +1,4 @@
-"""Mirror: how an observation or action looks in a mirror, as settings write it."""
+"""Mirror: the mirror image of an observation or action, as written in settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Mirror:
 
 
 def parse_mirror(name: str, numbers: Sequence[float], size: int, what: str) -> Mirror:
-    """Parses a signed permutation: entry i is the component that takes place i, with its sign.
+    """Parses a signed permutation: entry i is the component that moves to index i, with its sign.
 
         parse_mirror("mirror_action", [-0.1, 2, 1], 3, ...)  # y = (-x[0], x[2], x[1])
 
@@ -34,12 +34,12 @@ def parse_mirror(name: str, numbers: Sequence[float], size: int, what: str) -> M
 
     Args:
       name: of the setting.
-      numbers: as they are written.
-      size: how many there must be.
-      what: what there is one number for; named in errors.
+      numbers: as written in the file.
+      size: required number of entries.
+      what: what an entry describes, for errors.
 
     Raises:
-      ValueError: they are not such a permutation; names the entry.
+      ValueError: they are not such a permutation; the error names the entry.
     """
     if len(numbers) != size:
         raise ValueError(f"{name}: {len(numbers)} numbers, expected {size} (one for each {what})")

@@ -53,7 +53,7 @@ Seconds = Annotated[float, Field(gt=0, le=1e9)]
 
 
 class TopConfig(Settings):
-    """The keys that stand in no section."""
+    """The top-level keys."""
 
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed from which the seeds of all random generators are derived."""
@@ -92,8 +92,8 @@ class ParameterServerConfig(Settings):
     Credentials come from the store's own environment variables. An empty checkpoint_dir is restored
     from there."""
     durability: Literal["journal", "snapshot"] = "journal"
-    """What a crash loses: journal, nothing that was acknowledged, because each push is logged
-    first; snapshot, the updates since the newest snapshot."""
+    """What a crash loses. journal: nothing that was acknowledged, because each push is logged
+    first; snapshot: the updates since the newest snapshot."""
     journal_max_mb_per_sec: float = Field(default=100.0, gt=0)
     """Limit of the journal in MB/s; if gradients arrive faster, durability falls back to
     "snapshot"."""
@@ -147,7 +147,7 @@ class RlxServerConfig(Settings):
 
 
 class MetricsServerConfig(Settings):
-    """Section `relaax-metrics-server`. When it is there, metrics go to that process."""
+    """Section `relaax-metrics-server`. If it is present, metrics are sent to that process."""
 
     bind: MetricsServerAddress = Address("localhost", METRICS_SERVER_PORT)
     """HOST:PORT to listen on; port 0: any free port."""
@@ -158,7 +158,7 @@ class MetricsServerConfig(Settings):
 
 
 class WandbConfig(Settings):
-    """Section `wandb`. When it is present, the curves also go to Weights & Biases.
+    """Section `wandb`. If it is present, the curves are also sent to Weights & Biases.
 
     Without a login or a connection, the run is stored offline in RUN/wandb; `wandb sync` sends it
     later. W&B's environment variables apply, such as WANDB_MODE and WANDB_ENTITY.
@@ -180,7 +180,7 @@ class WandbConfig(Settings):
 
 
 class SecurityConfig(Settings):
-    """Section `security`: what all connections of the run ask for and show. docs/security.md."""
+    """Section `security`: certificates and tokens of all connections. See docs/security.md."""
 
     tls_cert: Path | None = None
     """Certificate of the servers, as a PEM file relative to the YAML file. Set tls_cert, tls_key
@@ -256,7 +256,7 @@ class LearnerConfig(Settings):
     Relative to the working directory."""
     hook: dict[str, JsonValue] = Field(default_factory=dict)
     """Hooks of the learner; see config/base_learner.py. With placement agent, each rlx server's
-    or worker's learner has them, but none of checkpoints."""
+    or worker's learner has them, except those of checkpoints."""
 
     @field_validator("backprop_workers")
     @classmethod
@@ -306,15 +306,15 @@ class Experiment:
     Attributes:
       file: the YAML file.
       seed: see `config.seeds.derive_seed`.
-      run_dir: folder of all that the run writes.
+      run_dir: folder of everything that the run writes.
       compile_cache: see `nn.compiling.use_compile_cache`.
       metrics_server: None when the file has no such section.
       wandb: None when the file has no such section.
-      security: its paths are absolute; whether the files exist shows when they are used.
+      security: its paths are absolute; whether the files exist is checked when they are used.
       algorithm: an instance of the algorithm folder's own `Config`.
       algorithm_folder: absolute; for `config.algorithm_folder.load_algorithm_module`.
       environment: None when the file has no such section.
-      environment_program: the file to start, or slots.py where that is all; None without an
+      environment_program: the file to start, or slots.py if there is no program; None without an
         environment.
     """
 
@@ -335,6 +335,6 @@ class Experiment:
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:
-        """The optimizer of each variable group: the parameter server's, else the algorithm's."""
+        """Variable group -> optimizer; the parameter server's setting, else the algorithm's."""
         own = self.parameter_server.optimizers
         return self.algorithm.optimizers if own is None else own

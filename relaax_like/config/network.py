@@ -6,12 +6,12 @@
 
 | layer | what it is |
 |---|---|
-| `512` or `{dense: 512}` | dense, of so many units |
+| `512` or `{dense: 512}` | dense, with this number of units |
 | `{conv: {filters: 32, kernel: 8, stride: 4}}` | convolution, square kernel, no padding |
 | `a3c` | 16 8x8/4, 32 4x4/2, dense 256: Mnih et al. 2016, section 8 |
 | `nature` | 32 8x8/4, 64 4x4/2, 64 3x3/1, dense 512: Mnih et al. 2015, Methods |
 | `impala` | residual, 16, 32, 32 channels, dense 256: Espeholt et al. 2018, figure 3 |
-| `{lstm: 256}`, `{gru: 256}` | recurrent, of so many units; there can be several |
+| `{lstm: 256}`, `{gru: 256}` | recurrent, with this number of units; there can be several |
 
 | activation | y |
 |---|---|
@@ -23,8 +23,8 @@
 | `silu`, also `swish` | x / (1 + exp(-x)): Elfwing et al. 2018; Ramachandran et al. 2017 |
 | `softplus` | log(1 + exp(x)) |
 
-Where `observations` names several inputs (`config/observations.py`), each goes through layers of
-its own first, and these layers see what comes out, joined.
+If `observations` names several inputs (`config/observations.py`), each first goes through its own
+layers, and these layers receive the joined outputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,14 +60,14 @@ class ConvConfig:
 
 @dataclass(frozen=True)
 class ConvStackConfig:
-    """Convolutions and a dense layer of a paper, relu inside."""
+    """The convolutions and the dense layer of a paper, with relu."""
 
     name: Literal["a3c", "nature", "impala"]
 
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """A layer that remembers."""
+    """A recurrent layer."""
 
     cell: Literal["lstm", "gru"]
     units: int
@@ -160,7 +160,7 @@ def _validate_order(layers: tuple[LayerConfig, ...]) -> tuple[LayerConfig, ...]:
     return layers
 
 
-# First the one next to the input; convolutions come first.
+# From input to output; convolutions come first.
 Layers = Annotated[
     tuple[
         Annotated[LayerConfig, PlainValidator(_parse_layer), PlainSerializer(_layer_to_yaml)], ...
@@ -170,7 +170,7 @@ Layers = Annotated[
 
 
 def is_recurrent(layers: Sequence[LayerConfig]) -> bool:
-    """Returns whether a layer remembers."""
+    """Returns whether any layer is recurrent."""
     return any(isinstance(layer, RecurrentConfig) for layer in layers)
 
 
@@ -192,7 +192,7 @@ class NetworkConfig(Settings):
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether a layer remembers."""
+        """Whether any layer is recurrent."""
         return is_recurrent(self.layers)
 
     @property

@@ -7,10 +7,10 @@
       inventory: {num: [10, 4]}
     network: {layers: [256, {lstm: 128}]}
 
-Each leaf goes through its branch: layers of its own, with the network's activation. What comes out
-of the branches is joined, in the order of the leaves' names however the file lists them, and goes
-through the layers of `network`. Integers that count the values of a Discrete or MultiDiscrete leaf
-(`num`) become one-hot vectors before.
+Each leaf goes through its branch: its own layers, with the network's activation. The outputs of the
+branches are joined in the order of the leaves' names, whatever their order in the file, and go
+through the layers of `network`. The integers of a Discrete or MultiDiscrete leaf (`num`) first
+become one-hot vectors.
 """
 
 from typing import Annotated, Any, Self
@@ -23,7 +23,7 @@ from relaax_like.config.problems import describe_value
 from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete, Space
 
 MAX_VALUES = 4096
-"""Most values of an integer: each is a component of a one-hot vector."""
+"""Maximum number of values of an integer: each is a component of a one-hot vector."""
 
 
 def _parse_values(value: Any) -> Any:
@@ -85,7 +85,7 @@ class ObservationConfig(Settings):
 
     @property
     def space(self) -> Space:
-        """The leaf as the model's inputs have it: flat, an image, or integers counted from 0."""
+        """The space of the model's input: flat, an image, or integers counted from 0."""
         if self.image is not None:
             return Box(dtype="uint8", shape=self.image)
         if isinstance(self.num, int):

@@ -9,7 +9,7 @@ from relaax_like.config.base import Settings
 
 
 class OptimizerConfig(Settings):
-    """How the parameter server moves one variable group.
+    """How the parameter server updates one variable group.
 
     `name: adam` follows Kingma & Ba 2015 (https://arxiv.org/abs/1412.6980) with epsilon outside of
     the bias correction, as TensorFlow does; `adamw` is Loshchilov & Hutter 2019
@@ -85,9 +85,9 @@ def choose_optimizer(group: str, optimizers: Container[str]) -> str:
     """Returns the name under which the optimizer of a variable group is configured, or "".
 
     Args:
-      group: as in the run's manifest. For `TASK/NAME` that is the optimizer of this group, else the
-        one of `NAME`, else `default`.
-      optimizers: names of those that are configured.
+      group: as in the run's manifest. For `TASK/NAME`, the optimizer of this group is chosen, else
+        that of `NAME`, else `default`.
+      optimizers: names of the configured optimizers.
     """
     _, slash, own = group.partition("/")
     names = (group, own, "default") if slash else (group,)

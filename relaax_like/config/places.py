@@ -1,4 +1,4 @@
-"""Where the code of an algorithm's folder defines something: for errors about it."""
+"""Finds where an algorithm's folder defines something, for errors about it."""
 
 import ast
 import inspect
@@ -47,14 +47,14 @@ def describe_function(function: Callable[..., object]) -> str:
 
 
 def describe_error(error: Exception, folder: Path | None, otherwise: str) -> str:
-    """Returns `FILE:LINE: TYPE: TEXT` of an error that code of a folder led to.
+    """Returns `FILE:LINE: TYPE: TEXT` of an error caused by code of a folder.
 
     Args:
-      error: as it was caught.
-      folder: where the code is; the innermost line in there is named.
-      otherwise: replaces `FILE:LINE` if no line of the folder led to the error.
+      error: the exception as caught.
+      folder: contains the code; its innermost line in the stack trace is named.
+      otherwise: replaces `FILE:LINE` if no line of the folder is in the stack trace.
     """
-    # AutoGraph of TensorFlow runs translated code, and keeps the lines of the original.
+    # TensorFlow's AutoGraph runs translated code, and keeps the line numbers of the original.
     metadata = getattr(error, "ag_error_metadata", None)
     if metadata is not None:
         frames, text = metadata.translated_stack, metadata.cause_message
@@ -67,6 +67,6 @@ def describe_error(error: Exception, folder: Path | None, otherwise: str) -> str
 
 
 def _describe(error: Exception) -> str:
-    if isinstance(error, RelaaxError):  # its text says all
+    if isinstance(error, RelaaxError):  # its text is complete
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

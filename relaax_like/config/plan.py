@@ -1,6 +1,6 @@
 """Plans: how an algorithm uses experience. Each algorithm declares one.
 
-| plan | what an update is made of |
+| plan | what an update learns from |
 |---|---|
 | `OnPolicy` | rollouts of the newest policies, used for some epochs, then dropped |
 | `Episodes` | complete episodes, padded to one length |
@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Literal
 from relaax_like.config.places import describe_place
 from relaax_like.wire.errors import ConfigError
 
-# The running statistic of discounted sums of rewards, of models whose plan has a `reward_discount`.
+# Name of the running statistic of discounted sums of rewards, if the plan has a `reward_discount`.
 RETURN_STATISTIC = "return"
-# What a minibatch is made of: steps, or rollouts of one slot with all their steps in order.
+# What a minibatch consists of: steps, or rollouts of one slot with all their steps in order.
 Unit = Literal["steps", "rollouts"]
 Placement = Literal["agent", "server"]
 OverriddenUse = Literal["cut", "only"]
@@ -33,24 +33,24 @@ class OnPolicy:
       rollout_steps: T, steps of each rollout.
       rollouts: of one iteration; None: as many as have arrived, for algorithms that make one update
         of each batch.
-      min_rollouts, max_rollouts: least and greatest number of rollouts of an iteration where
-        `rollouts` is None. More are in it only where one agent sends more at once.
+      min_rollouts, max_rollouts: minimum and maximum number of rollouts of an iteration if
+        `rollouts` is None. Only an agent that sends more at once can exceed the maximum.
       epochs: passes over an iteration.
       minibatch_size: steps or rollouts of one update; 0: all of the iteration, `[T, B, ...]`, the
-        only choice where `rollouts` is None.
-      minibatch_of: which of the two; "rollouts" where `minibatch_size` is 0.
+        only choice if `rollouts` is None.
+      minibatch_of: which of the two; "rollouts" if `minibatch_size` is 0.
       discount: per step, of `Batch.discount`.
       next_actions: whether the algorithm reads `Batch.next_actions`; the last step of a rollout,
         whose next action is not known, is then not valid.
       prenormalize_steps: environment steps at the start of a run that only feed the running
         statistics of the inputs; nothing is learned from them.
-      update_norm: whether each iteration feeds those statistics, too, after its updates.
-      reward_discount: rewards are divided by the running deviation of their sums with this
-        discount; None: they are taken as they are.
+      update_norm: whether each iteration also feeds those statistics, after its updates.
+      reward_discount: rewards are divided by the running standard deviation of their sums with this
+        discount; None: they are used unchanged.
       offline: whether the algorithm can also learn from recorded files (`learner.offline`).
       overridden: what happens to steps where something other than the policy decided (`executed` of
         the rlx protocol): "cut": they are not learned from, and the trace ends there as at a time
-        limit; "only": nothing else is learned from, as in behaviour cloning.
+        limit; "only": only they are learned from, as in behaviour cloning.
     """
 
     rollout_steps: int
@@ -79,7 +79,7 @@ class OnPolicy:
         if not 1 <= self.min_rollouts <= self.max_rollouts:
             raise ValueError(
                 f"OnPolicy: min_rollouts is {self.min_rollouts} and max_rollouts "
-                f"{self.max_rollouts}; expected 1 or more, and no less"
+                f"{self.max_rollouts}; expected 1 <= min_rollouts <= max_rollouts"
             )
         if self.rollouts is not None and self.min_rollouts != 1:
             raise ValueError(
@@ -89,32 +89,32 @@ class OnPolicy:
 
     @property
     def columns(self) -> int:
-        """Of one iteration, at least."""
+        """Minimum number of columns of one iteration."""
         return self.min_rollouts if self.rollouts is None else self.rollouts
 
     @property
     def max_columns(self) -> int | None:
-        """Of one iteration; None: it has `columns`."""
+        """Maximum number of columns of one iteration; None: it has exactly `columns`."""
         return self.max_rollouts if self.rollouts is None else None
 
     @property
     def env_steps(self) -> int:
-        """Of one iteration, at least."""
+        """Minimum number of environment steps of one iteration."""
         return self.rollout_steps * self.columns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Episodes:
-    """An update is made of complete episodes, as they end; each is used once.
+    """An update uses complete episodes, as they end; each is used once.
 
     Agents do not wait for one another: an episode that takes longer than the others has been played
     by several policies, the oldest of which is that of its first step.
 
     Attributes:
-      episodes: of one update.
-      rollout_steps: steps that an agent sends at once.
-      max_steps: an episode that is longer is cut off at the end of a rollout, as if it were
-        truncated there; what follows counts as another one.
+      episodes: number of episodes of one update.
+      rollout_steps: number of steps that an agent sends at once.
+      max_steps: a longer episode is cut off at the end of a rollout, as if it were truncated there;
+        the rest counts as another episode.
       discount: per step, of `Batch.discount`.
       next_actions: whether the algorithm reads `Batch.next_actions`.
       update_norm: whether each update's episodes feed the running statistics of the inputs.
@@ -126,7 +126,7 @@ class Episodes:
     discount: float = 0.99
     next_actions: bool = False
     update_norm: bool = False
-    # An update is one step of the optimizer, on all episodes as they came.
+    # An update is one step of the optimizer, on all its episodes in the order of their arrival.
     epochs: ClassVar[int] = 1
     max_columns: ClassVar[int | None] = None
     minibatch_of: ClassVar[Unit] = "rollouts"
@@ -135,12 +135,12 @@ class Episodes:
 
     @property
     def columns(self) -> int:
-        """Of one update's batch."""
+        """Number of columns of one update's batch."""
         return self.episodes
 
     @property
     def minibatch_size(self) -> int:
-        """All episodes of an update."""
+        """Number of rollouts of a minibatch: all episodes of an update."""
         return self.episodes
 
 
@@ -163,7 +163,7 @@ class Offline:
     discount: float = 0.99
     next_actions: bool = False
     update_norm: bool = False
-    # What only a plan with agents has.
+    # Attributes that only a plan with agents sets otherwise.
     prenormalize_steps: ClassVar[int] = 0
     reward_discount: ClassVar[float | None] = None
     rollout_steps: ClassVar[int] = 1
@@ -174,13 +174,14 @@ class Replay:
     """Minibatches drawn from a table of past steps.
 
     Attributes:
-      capacity: steps that the table holds.
+      capacity: number of steps that the table holds.
       minibatch_size: steps, or sequences, of one update.
       updates_per_step: updates per environment step.
-      warm_up_steps: steps in the table before the first update.
-      n_step: rewards that `Batch.returns` adds up.
-      sequence_steps: steps of one sequence; None: minibatches are of single steps.
-      burn_in_steps: first steps of each sequence that only fill the memory; they are not valid.
+      warm_up_steps: number of steps in the table before the first update.
+      n_step: number of rewards that `Batch.returns` sums.
+      sequence_steps: steps of one sequence; None: minibatches consist of single steps.
+      burn_in_steps: number of first steps of each sequence that only fill the memory; they are not
+        valid.
       discount: per step; `Batch.discount` is its n-th power.
       next_actions: whether the algorithm reads `Batch.next_actions`.
     """
@@ -197,16 +198,16 @@ class Replay:
 
 
 Plan = OnPolicy | Episodes | Offline | Replay
-# Plans whose updates are made of available rollouts.
+# Plans whose updates use the available rollouts.
 RolloutPlan = OnPolicy | Episodes | Offline
 
 
 def get_plan(config: Any) -> Plan | Mapping[str, Plan] | None:
-    """Returns what an algorithm's config declares as `plan`.
+    """Returns an algorithm's plan.
 
     Returns:
-      The plan of the only task, or of each of several tasks; a mapping from task to plan; or None:
-      the algorithm's agents learn by themselves, or beside their learner without a plan.
+      A plan for the only task or for all tasks; a mapping from task to plan; or None: the
+      algorithm's agents learn by themselves, or beside their learner without a plan.
     """
     return getattr(config, "plan", None)
 
@@ -219,7 +220,7 @@ def get_task_plan(config: Any, task: str) -> Plan | None:
       task: its name; without a mapping, all tasks have the same plan.
 
     Raises:
-      ConfigError: the config has plans by task, but none for this one; names the line.
+      ConfigError: the config has plans by task, but none for this one; the error names the line.
     """
     plan = get_plan(config)
     if not isinstance(plan, Mapping):
@@ -233,31 +234,31 @@ def get_task_plan(config: Any, task: str) -> Plan | None:
 
 
 def name_plan(plan: Plan | Mapping[str, Plan] | None) -> str | dict[str, str] | None:
-    """Returns the name of a plan's type, or of those of all tasks, by task."""
+    """Returns the name of a plan's type; for several plans, task -> name."""
     if isinstance(plan, Mapping):
         return {task: type(one).__name__ for task, one in plan.items()}
     return None if plan is None else type(plan).__name__
 
 
 def find_placement(plan: Plan | Mapping[str, Plan] | None) -> Placement:
-    """Returns where a learner runs if the settings do not say.
+    """Returns where a learner runs if the settings do not define it.
 
-    In the server where iterations have a size, which all agents fill together; beside the agents
-    where each batch leads to one update.
+    It runs in the server if iterations have a fixed size, which all agents fill together, and
+    beside the agents if each batch leads to one update.
     """
     plans = list(plan.values()) if isinstance(plan, Mapping) else [plan]
     return "server" if any(has_fixed_size(one) for one in plans) else "agent"
 
 
 def has_fixed_size(plan: Plan | None) -> bool:
-    """Returns whether iterations have a size of their own."""
+    """Returns whether iterations have a fixed size."""
     if isinstance(plan, OnPolicy):
         return plan.rollouts is not None
     return isinstance(plan, Episodes | Offline)
 
 
 def get_rollout_steps(config: Any, task: str) -> int:
-    """Returns the steps that an agent sends at once for a task.
+    """Returns the number of steps that an agent sends at once for a task.
 
     Raises:
       ConfigError: the config names numbers by task, but none for this one.

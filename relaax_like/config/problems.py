@@ -1,4 +1,4 @@
-"""Turns what the typed models refuse into lines that tell file, line, key and cure."""
+"""Converts the errors of the typed models to lines with file, line number, key and cure."""
 
 import difflib
 import types
@@ -36,23 +36,23 @@ _EXPECTED = {
 
 
 class Problems:
-    """Collects everything that is wrong with a document, to report it at once."""
+    """Collects everything that is wrong with a document, to report it together."""
 
     def __init__(self, document: YamlDocument):
         self._document = document
-        # (key path, line as it is shown), in a dict to keep each once.
+        # (key path, line as it is shown), in a dict to keep each one once.
         self._lines: dict[str, None] = {
             f"{place}: {what}": None for place, what in document.problems
         }
 
     def add(self, loc: Loc, what: str) -> None:
-        """Notes one problem of the key at `loc`."""
+        """Adds one problem of the key at `loc`."""
         key = ".".join(map(str, loc))
         line = f"{self._document.place(loc)}: {key}: {what}" if key else self._at_top(what)
         self._lines[line] = None
 
     def add_validation(self, loc: Loc, model: type[BaseModel], error: ValidationError) -> None:
-        """Notes what a model refused; `loc` is where its section stands."""
+        """Adds the errors of a model; `loc` is the path of its section."""
         merged: dict[Loc, list[str]] = {}
         for detail in error.errors(include_url=False):
             inner = detail["loc"]
@@ -67,7 +67,7 @@ class Problems:
             self.add(key, _join_alternatives(texts))
 
     def add_unknown_keys(self, loc: Loc, data: Mapping[str, Any], known: list[str]) -> None:
-        """Notes every key of `data` that is not known."""
+        """Adds every key of `data` that is not known."""
         for key in data:
             if key not in known:
                 self._add_unknown((*loc, key), known)
@@ -86,7 +86,7 @@ class Problems:
         return f"{self._document.file}: {what}"
 
     def _written(self, loc: Loc) -> tuple[Loc, Any]:
-        """Cuts off what pydantic adds to a path (members of a union), and returns the value."""
+        """Removes what Pydantic adds to a path (members of a union); also returns the value."""
         value: Any = self._document.data
         for depth, key in enumerate(loc):
             try:
@@ -97,7 +97,7 @@ class Problems:
 
 
 def known_keys(model: type[BaseModel], loc: Loc) -> list[str]:
-    """Returns the YAML keys of the model that lies at `loc` inside `model`; [] when none does."""
+    """Returns the YAML keys of the model at `loc` inside `model`; [] if there is no model."""
     found: Any = model
     for key in loc:
         found = _member(found, key)
@@ -107,7 +107,7 @@ def known_keys(model: type[BaseModel], loc: Loc) -> list[str]:
 
 
 def describe_value(value: Any) -> str:
-    """Names a value as the user wrote it, shortened."""
+    """Returns a value as the user wrote it, shortened."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -120,7 +120,7 @@ def describe_value(value: Any) -> str:
 
 
 def _member(annotation: Any, key: str | int) -> Any:
-    """Returns the model or type that lies under `key`, looking through Optional, dict and list."""
+    """Returns the model or type under `key`, looking through Optional, dict and list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         for name, field in annotation.model_fields.items():
             if key in (get_key(name, field), *get_aliases(name, field)):
@@ -162,7 +162,7 @@ def _join_alternatives(texts: list[str]) -> str:
 
 
 def _line_order(line: str) -> tuple[int, int]:
-    """Problems without a line first, then in the order of lines, then those of flags."""
+    """Sorts problems without a line first, then by line, then those of flags."""
     if is_flag(line):
         return 2, 0
     parts = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""Where a run lies: in run_dir, or in a new folder LOGDIR/ENVIRONMENT/RUN-NAME/TIMESTAMP."""
+"""The folder of a run: run_dir, or a new folder LOGDIR/ENVIRONMENT/RUN-NAME/TIMESTAMP."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from relaax_like.wire.errors import ConfigError
 CONFIG_NAME = "config.yaml"
 PARAMETER_SERVER = "relaax-parameter-server"
 METRICS_SERVER = "relaax-metrics-server"
-# What says where a run lies and how it is watched, not what is learned.
+# Keys that determine where a run is stored and how it is monitored, not what is learned.
 PLACES = {
     "seed",
     "run_dir",
@@ -44,7 +44,7 @@ def flatten_settings(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any
 
 
 def make_run_name(data: Mapping[str, Any]) -> str:
-    """Returns HASH-seedSEED; the hash is the same for settings that differ in seed and places only.
+    """Returns HASH-seedSEED; the hash does not depend on the seed, folders and addresses.
 
     Args:
       data: the resolved settings of an experiment.
@@ -58,16 +58,16 @@ def make_run_name(data: Mapping[str, Any]) -> str:
 def find_run_dir(
     logdir: Path, run_name: str | None, data: Mapping[str, Any], new_run: bool
 ) -> Path:
-    """Returns a run's folder under a logdir; makes nothing.
+    """Returns a run's folder under a logdir, without creating it.
 
     Args:
-      logdir: where all runs lie.
+      logdir: folder of all runs.
       run_name: the run's; None: `make_run_name`.
       data: the resolved settings of the experiment.
-      new_run: a folder that is not there yet, named by the time; False: the newest one.
+      new_run: return a folder that does not exist yet, named by the time; False: the newest one.
 
     Raises:
-      ConfigError: there is none, and `new_run` is False.
+      ConfigError: there is no run, and `new_run` is False.
     """
     parent = logdir / _name_environment(data) / (run_name or make_run_name(data))
     if new_run:
@@ -85,7 +85,7 @@ def find_run_dir(
 
 def fix_run_dir(run_dir: Path) -> list[str]:
     """Returns the overrides with which every process of a run finds the same folder."""
-    # JSON's quotes are YAML's, too.
+    # JSON's quotes are also valid in YAML.
     return [f"run_dir={json.dumps(str(run_dir))}", "logdir=null", "run_name=null"]
 
 
@@ -99,10 +99,10 @@ def _name_environment(data: Mapping[str, Any]) -> str:
 
 
 def find_config(path: Path) -> Path:
-    """Returns the config.yaml of a run, which is named by its folder or by that file.
+    """Returns the config.yaml of a run, given the run's folder or that file.
 
     Raises:
-      ConfigError: there is none.
+      ConfigError: there is no such file.
     """
     config = path / CONFIG_NAME if path.is_dir() else path
     if config.name == CONFIG_NAME and config.is_file():
@@ -117,7 +117,7 @@ def find_config(path: Path) -> Path:
 
 
 def find_experiment(path: Path) -> tuple[Path, list[str]]:
-    """Finds what to load an experiment from.
+    """Finds the file from which to load an experiment.
 
     Args:
       path: a YAML file, or a run's folder, which might have been moved since.
@@ -126,7 +126,7 @@ def find_experiment(path: Path) -> tuple[Path, list[str]]:
       The YAML file, and the overrides that make the experiment's folders those of the run.
 
     Raises:
-      ConfigError: it is a folder, but not of a run.
+      ConfigError: it is a folder, but not that of a run.
     """
     if not path.is_dir():
         return path, []
@@ -140,12 +140,12 @@ def find_experiment(path: Path) -> tuple[Path, list[str]]:
     ):
         if _get(data, section, key) is not None:
             places[f"{section}.{key}"] = find_folder(data, section, key, path)
-    # JSON's quotes are YAML's, too.
+    # JSON's quotes are also valid in YAML.
     return config, [f"{key}={json.dumps(str(place))}" for key, place in places.items()]
 
 
 def find_folder(data: dict[str, Any], section: str, key: str, folder: Path) -> Path:
-    """Finds a folder of a run; one that lies in the run's own folder was moved with it."""
+    """Finds a folder of a run; one inside of the run's own folder was moved with it."""
     given, run_dir = _get(data, section, key), data.get("run_dir")
     if given is None:
         return folder / _DEFAULTS[key]

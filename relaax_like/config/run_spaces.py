@@ -34,7 +34,7 @@ def read_run_spaces(run_dir: Path) -> RunSpaces | None:
 
 
 def write_run_spaces(run_dir: Path, spaces: RunSpaces) -> None:
-    """Writes the spaces of a run, and syncs them to the disk.
+    """Writes the spaces of a run, and syncs them to disk.
 
     Raises:
       ConfigError: they cannot be written.

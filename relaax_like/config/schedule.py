@@ -15,7 +15,7 @@ class TunableMark:
 
 
 # A float that changes neither a shape nor a branch of the algorithm: compiled functions take it as
-# an input, so that another value needs no other function.
+# an input, so a new value does not require a new function.
 Tunable = Annotated[float, TunableMark()]
 
 
@@ -29,8 +29,8 @@ class Schedule:
 
     Attributes:
       kind: "linear", or "exponential": start * (end / start) ** done.
-      start: its value at step 0.
-      end: its value from `steps` on.
+      start: value at step 0.
+      end: value from step `steps` on.
       steps: environment steps from start to end.
     """
 

@@ -5,17 +5,17 @@ import json
 
 
 def derive_seed(seed: int, *names: str | int) -> int:
-    """Derives the seed of one generator: the same for the same arguments, on every machine.
+    """Derives the seed of one generator; the same arguments give the same seed on every machine.
 
         generator = np.random.default_rng(derive_seed(experiment.seed, "agent", client_name, slot))
 
     Args:
       seed: of the experiment.
-      *names: what the generator is for; different names give independent seeds.
+      *names: identify the generator; different names give independent seeds.
 
     Returns:
-      0 to 2**31 - 1, which NumPy, TensorFlow and gymnasium all accept.
+      0 to 2**31 - 1, which NumPy, TensorFlow and Gymnasium all accept.
     """
-    # JSON keeps ("ab", "c") and ("a", "bc") apart, and 1 and "1".
+    # JSON distinguishes ("ab", "c") from ("a", "bc"), and 1 from "1".
     text = json.dumps([seed, *names], ensure_ascii=True, separators=(",", ":"))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1

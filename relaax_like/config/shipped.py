@@ -1,4 +1,4 @@
-"""What comes with the package: experiments, algorithms and environments, found by name."""
+"""The experiments, algorithms and environments of the package, found by name."""
 
 import difflib
 import os
@@ -11,18 +11,18 @@ ALGORITHMS, ENVIRONMENTS = "algorithms", "environments"
 
 
 def get_shipped_folder(kind: str) -> Path:
-    """Returns where the package's `algorithms` or `environments` lie."""
+    """Returns the package's folder `algorithms` or `environments`."""
     package = Path(relaax_like.__file__).resolve().parent
     shipped = package / kind
-    # In a wheel the folders lie inside the package, in a checkout beside it.
+    # In a wheel the folders are inside the package, in a checkout next to it.
     return shipped if shipped.is_dir() else package.parent / kind
 
 
 def list_experiments() -> dict[str, Path]:
     """Returns the shipped experiments: shortest name -> file.
 
-    The name is the file's without its suffix where no other folder has one of that name, and
-    otherwise FOLDER/NAME.
+    The name is the file's without its suffix, or FOLDER/NAME if several folders have a file of that
+    name.
     """
     files = sorted(get_shipped_folder(ALGORITHMS).glob("*/*.yaml"))
     stems = [file.stem for file in files]
@@ -38,7 +38,8 @@ def find_experiment_file(path: str | Path) -> Path:
       path: a path, or the name of a shipped experiment, NAME or FOLDER/NAME.
 
     Raises:
-      ConfigError: there is no such file; or several shipped ones, or a folder here, have the name.
+      ConfigError: there is no such file; or several shipped files, or a folder in the working
+        directory, have that name.
     """
     name, given = str(path), Path(path)
     # Unlike Path's, these do not raise if a name is too long or a permission is missing.
@@ -50,12 +51,12 @@ def find_experiment_file(path: str | Path) -> Path:
     if os.path.exists(given):
         if found:
             raise ConfigError(
-                f"{name}: both a folder here and the name of a shipped experiment; give a YAML "
-                f"file, or {names} for the shipped one"
+                f"{name}: both a folder in the working directory and the name of a shipped "
+                f"experiment; pass a YAML file, or {names} for the shipped one"
             )
         return given
     if len(found) > 1:
-        raise ConfigError(f"{name}: several shipped experiments have this name; give {names}")
+        raise ConfigError(f"{name}: several shipped experiments have this name; pass {names}")
     if not found:
         near = difflib.get_close_matches(name.removesuffix(".yaml"), known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""

@@ -29,9 +29,9 @@ def validate_vector(spaces: Spaces, size: int) -> None:
         raise InvalidInputError(
             f"observation_spaces: got {_describe(spaces)}; this algorithm reads one Box named "
             f"{OBSERVATION!r}. Wrap the environment so that its observations are one "
-            f"vector{_name_wrapper(spaces)}, or name its leaves in algorithm.observations, if "
-            "the algorithm has that key, or remove algorithm.state_size: then the environment is "
-            "asked",
+            f"vector{_name_wrapper(spaces)}, or list its leaves in algorithm.observations, if "
+            "the algorithm has that key, or remove algorithm.state_size to use the environment's "
+            "observations",
             "observation_spaces",
         )
     if math.prod(space.shape) != size:
@@ -66,7 +66,7 @@ def validate_image(spaces: Spaces, shape: tuple[int, int, int]) -> None:
 
 
 def validate_integers(spaces: Spaces, want: Space) -> None:
-    """Checks that the observation is an integer, or several, of so many values each.
+    """Checks that the observation is one or several integers with these numbers of values.
 
     Args:
       spaces: of the observations.
@@ -79,8 +79,8 @@ def validate_integers(spaces: Spaces, want: Space) -> None:
     if len(spaces) != 1 or not isinstance(space, type(want)):
         raise InvalidInputError(
             f"observation_spaces: got {_describe(spaces)}; algorithm.num_states makes this "
-            f"algorithm read one {type(want).__name__} named {OBSERVATION!r}. Remove num_states, "
-            "so that the environment is asked",
+            f"algorithm read one {type(want).__name__} named {OBSERVATION!r}. Remove num_states "
+            "to use the environment's observations",
             "observation_spaces",
         )
     if _get_n(space) != _get_n(want):
@@ -96,11 +96,11 @@ def validate_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
 
     Args:
       spaces: of the observations.
-      leaves: leaf -> as the settings have it: a flat Box, a uint8 image, or integers; a Box or
-        MultiBinary of another shape fits a flat Box.
+      leaves: leaf -> space according to the settings: a flat Box, a uint8 image, or integers; a
+        Box or MultiBinary of another shape fits a flat Box.
 
     Raises:
-      InvalidInputError: a leaf is missing, or not named, or does not fit; says which.
+      InvalidInputError: a leaf is missing, not listed, or does not fit; the error names it.
     """
     field = "observation_spaces"
     if missing := sorted(leaves.keys() - spaces.keys()):
@@ -147,8 +147,8 @@ def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False)
 
     Args:
       spaces: of the actions.
-      num_actions: how many there are.
-      any_start: they can be counted from another number.
+      num_actions: number of actions.
+      any_start: whether they can be counted from another number.
 
     Raises:
       InvalidInputError: it is not.
@@ -216,10 +216,10 @@ def validate_continuous(spaces: Spaces, size: int) -> None:
 
 
 def validate_bounds(spaces: Spaces, low: np.ndarray, high: np.ndarray) -> None:
-    """Checks the bounds of a continuous action; an environment without bounds takes any.
+    """Checks the bounds of a continuous action; an environment without bounds accepts any.
 
     Raises:
-      InvalidInputError: the environment has others.
+      InvalidInputError: the environment has other bounds.
     """
     _validate_bounds(spaces[ACTION], low, high, "algorithm.action_")
 
@@ -229,11 +229,11 @@ def validate_action_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
 
     Args:
       spaces: of the actions.
-      leaves: leaf -> as the settings have it; the shape and the dtype can differ, and where
-        discrete actions start.
+      leaves: leaf -> space according to the settings; the shape, the dtype and the first number of
+        discrete actions can differ.
 
     Raises:
-      InvalidInputError: a leaf is missing, or not named, or does not fit; says which.
+      InvalidInputError: a leaf is missing, not listed, or does not fit; the error names it.
     """
     field = "action_spaces"
     if missing := sorted(leaves.keys() - spaces.keys()):
@@ -276,19 +276,19 @@ def _validate_bounds(space: Space, low: np.ndarray, high: np.ndarray, prefix: st
 
 
 def _name_wrapper(spaces: Spaces) -> str:
-    """Names the wrapper that makes a vector of what is no Box; "" where all leaves are."""
+    """Names the wrapper that converts other spaces to a vector; "" if all leaves are boxes."""
     if all(isinstance(space, Box) for space in spaces.values()):
         return ""
     return " (gymnasium.wrappers.FlattenObservation does that, with integers as one-hot vectors)"
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """Lists names, the first few."""
+    """Joins the first few names."""
     return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
 
 
 def _describe_action(space: Space) -> str:
-    """Says which actions a leaf has, without its dtype and its shape."""
+    """Describes a leaf's actions, without its dtype and its shape."""
     if isinstance(space, Discrete):
         return f"Discrete of {space.n} actions"
     if isinstance(space, MultiDiscrete):
@@ -300,7 +300,7 @@ def _describe_action(space: Space) -> str:
 
 
 def _describe(spaces: Spaces) -> str:
-    """Says what came: kinds and names of the leaves, the first few."""
+    """Describes kinds, names and dtypes of the first few leaves."""
     leaves = [
         f"{type(space).__name__} {name!r} of {space.dtype}"
         for name, space in list(spaces.items())[:5]

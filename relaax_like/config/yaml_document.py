@@ -1,7 +1,7 @@
 """Reads and writes YAML 1.2 scalars, and keeps the line of every key.
 
-PyYAML alone reads `1e-2` as text, `no` as false, `010` as 8 and `1:30` as 90, and silently takes
-the last of two equal keys.
+PyYAML alone reads `1e-2` as text, `no` as false, `010` as 8 and `1:30` as 90, and silently uses the
+last of two equal keys.
 """
 
 import logging
@@ -26,7 +26,7 @@ from relaax_like.wire.errors import ConfigError
 _log = logging.getLogger(__name__)
 _MAX_FILE_BYTES = 1 << 20
 _FLAG = "--set"
-# Aliases can blow a small file up to any size.
+# Aliases can expand a small file to any size.
 _MAX_NODES = 100_000
 # Up to here a float holds every integer.
 _MAX_EXACT = 2**53
@@ -91,7 +91,7 @@ def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
 def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float | int:
     text = node.value.replace("_", "").lower()
     value = float(text.replace(".inf", "inf").replace(".nan", "nan"))
-    # 1e8 is how people write large integers.
+    # People write large integers as 1e8.
     if "e" in text and abs(value) < _MAX_EXACT and value.is_integer():
         return int(value)
     return value
@@ -106,10 +106,10 @@ _Loader.yaml_constructors = {
 
 @dataclass
 class YamlDocument:
-    """A mapping read from a file, and where each of its keys stands.
+    """A mapping read from a file, and the line of each of its keys.
 
     Attributes:
-      file: as it was named.
+      file: its path as given.
       data: nested dicts, lists and scalars.
       places: path of keys -> "FILE:LINE", or the flag that set it.
       problems: (place, what is wrong) found while reading, to be reported with all others.
@@ -121,17 +121,17 @@ class YamlDocument:
     problems: list[tuple[str, str]] = field(default_factory=list)
 
     def place(self, loc: Loc) -> str:
-        """Returns where the key stands, or the nearest key above it."""
+        """Returns the place of a key, or of the nearest key above it."""
         for length in range(len(loc), 0, -1):
             if loc[:length] in self.places:
                 return self.places[loc[:length]]
         return str(self.file)
 
     def override(self, flag: str) -> None:
-        """Sets one key as `--set section.key=value` says; the value is read as YAML.
+        """Sets one key as `--set section.key=value` does; the value is read as YAML.
 
         Raises:
-          ConfigError: it is no such assignment.
+          ConfigError: it is not such an assignment.
         """
         place = f"{_FLAG} {flag}"
         key, equals, text = flag.partition("=")
@@ -151,8 +151,8 @@ class YamlDocument:
             parent = parent[name]
             if not isinstance(parent, dict):
                 raise ConfigError(
-                    f"{place}: {'.'.join(loc[:depth])} is not a section, so keys in it cannot be "
-                    "set"
+                    f"{place}: {'.'.join(loc[:depth])} is not a section; expected a section, in "
+                    "which keys can be set"
                 )
         parent[loc[-1]] = value
         self._forget(loc)
@@ -164,7 +164,7 @@ class YamlDocument:
 
 
 class _NodeReader:
-    """Turns YAML text into data, noting lines. `flag`: the text stands in a command-line flag."""
+    """Converts YAML text to data with line numbers. `flag`: the text is a command-line flag."""
 
     def __init__(self, name: str, flag: bool = False):
         self.document = YamlDocument(Path(name))
@@ -183,7 +183,7 @@ class _NodeReader:
             lines = str(error).splitlines()
             raise ConfigError(f"{self._name}: not valid YAML: {lines[0]}") from None
         except RecursionError:
-            raise ConfigError(f"{self._name}: nested too deeply") from None
+            raise ConfigError(f"{self._name}: nested too deeply; flatten the file") from None
 
     def _describe(self, error: yaml.MarkedYAMLError, text: str) -> str:
         mark = error.problem_mark or error.context_mark
@@ -253,15 +253,15 @@ class _NodeReader:
 
 
 def is_flag(place: str) -> bool:
-    """Tells whether a place is a `--set` flag, not a line of the file."""
+    """Returns whether a place is a `--set` flag, not a line of the file."""
     return place.startswith(f"{_FLAG} ")
 
 
 def read_yaml(path: Path) -> YamlDocument:
-    """Reads a file whose top is a mapping.
+    """Reads a file that contains a mapping.
 
     Raises:
-      ConfigError: it cannot be read, is no UTF-8, no YAML, empty, or a list at its top.
+      ConfigError: it cannot be read, is not UTF-8, is not YAML, is empty, or contains no mapping.
     """
     reader = _NodeReader(str(path))
     data = reader.read(_read_text(path))

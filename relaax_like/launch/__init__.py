@@ -1,1 +1,1 @@
-"""Puts an experiment's roles together: as processes (Manager) or in one process (Trainer)."""
+"""Combines an experiment's roles: as processes (Manager) or in one process (Trainer)."""

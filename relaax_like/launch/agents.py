@@ -49,7 +49,7 @@ class LearnerLink:
     Attributes:
       link: to the learner; not started yet.
       metrics: the agents' recorder.
-      ahead: rollouts that an agent can be ahead of the learner.
+      ahead: number of rollouts that an agent can be ahead of the learner.
       max_segment_sec: see `OnlineHelper`.
     """
 
@@ -66,13 +66,13 @@ def make_remote_learners(
     shutdown: Shutdown,
     get_sampling_sec: Callable[[], float] = lambda: 0.0,
 ) -> RemoteLearners:
-    """Makes the links to the learners in the parameter server, one per task; none is started.
+    """Makes the links to the learners in the parameter server, one per task, without starting them.
 
     Args:
       link: to the parameter server.
       client_id: of this process; with several tasks, their names are added.
       wait_sec: how long a stream waits for the parameter server.
-      shutdown: is requested when there is no use in trying again.
+      shutdown: is requested when a retry would be useless.
       get_sampling_sec: see `RemoteLearner`.
     """
 
@@ -99,7 +99,7 @@ def make_remote_learners(
 def make_beside_learner(
     experiment: Experiment, link: ChildLearner | RemoteLearners, metrics: Metrics
 ) -> LearnerLink:
-    """Returns what agents need of a learner in another process, as the settings say."""
+    """Returns the agents' link to a learner in another process, according to the settings."""
     learner = experiment.learner
     return LearnerLink(link, metrics, learner.max_rollouts_ahead or 0, learner.max_segment_sec)
 
@@ -107,15 +107,16 @@ def make_beside_learner(
 def make_agent_host(
     experiment: Experiment, make_client: MakeClient, client_id: str = ""
 ) -> AgentHost:
-    """Makes the host of agents that learn in this process, and wait meanwhile.
+    """Makes the host of agents that learn in this process, and wait while they do.
 
-    The folder's `agent.py` decides: an `Agent` that derives from `BatchAgent`, or none at all, is
-    batch-native and learns by `algorithm.py`; any other `Agent` is a plain one.
+    The folder's `agent.py` decides: an `Agent` that derives from `BatchAgent` is batch-native and
+    learns by `algorithm.py`, as are agents of a folder without `agent.py`; any other `Agent` is a
+    plain one.
 
     Args:
       experiment: names the folder.
       make_client: opens a view of the parameter server from a client id.
-      client_id: of the view that batch-native agents share; by default one that no other has.
+      client_id: of the view that batch-native agents share; by default a unique one.
 
     Raises:
       ConfigError: the algorithm folder has neither, or they cannot be loaded.
@@ -150,9 +151,9 @@ def make_serial_host(
 
     Args:
       experiment: has `learner.placement: server`.
-      make_client: opens a view of the parameter server; plain agents need it to be refused.
+      make_client: opens a view of the parameter server, for plain agents, which are then refused.
       publisher: the parameter server.
-      client_id: of the agents; the seed of what they draw depends on it.
+      client_id: of the agents; the seed of their random numbers depends on it.
 
     Raises:
       ConfigError: the algorithm cannot learn there, or its folder cannot be loaded.
@@ -180,7 +181,7 @@ def make_linked_host(
       make_client: opens a view of the parameter server, for plain agents.
       beside: where batch-native agents learn; a child of this process is started. The agents keep
         acting meanwhile.
-      client_id: of the agents; by default one that no other has.
+      client_id: of the agents; by default a unique one.
 
     Raises:
       ConfigError: the algorithm folder cannot be loaded, or its agents cannot learn there.
@@ -191,9 +192,9 @@ def make_linked_host(
     client_id = client_id or make_client_id("rlx")
     link = beside.link
     if isinstance(link, ChildLearner):
-        link.start()  # first: it takes the longest to come up
+        link.start()  # first, because it takes the longest to start
     actors = make_actors(experiment, client_id, agent_class)
-    # A worker that is restarted has the client id of the one before it, but its slots are others.
+    # A worker that is restarted has the client id of its predecessor, but other slots.
     name = make_client_id(client_id)
     processors = {
         task: ComputationDataProcessor(
@@ -213,7 +214,7 @@ def make_linked_host(
 def _make_plain_host(
     experiment: Experiment, agent_class: Any, make_client: MakeClient
 ) -> PlainHost:
-    """Makes the host of agents that learn by themselves; refuses what they cannot honour."""
+    """Makes the host of agents that learn by themselves; refuses settings that they ignore."""
     learner = experiment.learner
     if learner.placement == "server":
         raise ConfigError(
@@ -231,7 +232,7 @@ def _make_plain_host(
 
 def _load_learning_code(experiment: Experiment) -> None:
     with without_native_stderr():
-        from relaax_like.nn import runtime  # noqa: F401 - quicker than TensorFlow alone
+        from relaax_like.nn import runtime  # noqa: F401 - faster than importing TensorFlow
 
         load_algorithm_module(experiment.algorithm_folder, "algorithm")
 
@@ -239,13 +240,13 @@ def _load_learning_code(experiment: Experiment) -> None:
 def _connect(
     experiment: Experiment, link: ChildLearner | RemoteLearners, task: str, actor: "Actor"
 ) -> Learner:
-    """Connects a task's agents to their learner; they need the values that act."""
+    """Connects a task's agents to their learner, from which they receive the acting values."""
     names, variables = get_acting_names(actor.model), get_variables(actor.model)
     if isinstance(link, ChildLearner):
         return link.learner(task, make_manifest(variables), names)
     if load_model_module(experiment) is not None:
         return link.learner("", names)
-    # Of all tasks' variables, those of this one, under their names in the run.
+    # This task's variables, under their names in the run.
     own = [f"{task}/{variable.name}" for variable in variables]
     return link.learner(task, own if names is None else [f"{task}/{name}" for name in names], own)
 

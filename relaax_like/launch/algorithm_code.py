@@ -23,14 +23,14 @@ if TYPE_CHECKING:  # It imports TensorFlow.
 
 @contextlib.contextmanager
 def locate_errors(folder: Path) -> Iterator[None]:
-    """Turns errors of the code in a folder into one that says where they arose.
+    """Converts errors of the code in a folder to one that reports where they occurred.
 
         with locate_errors(experiment.algorithm_folder):
             model = module.make_model(config, seed)
 
     Raises:
-      ConfigError: the line of the folder's code, what it raised and why. Errors of our own family
-        come through as they are.
+      ConfigError: names the line of the folder's code and the error. A `RelaaxError` passes
+        unchanged.
     """
     try:
         yield
@@ -53,7 +53,7 @@ def make_model(experiment: Experiment) -> Any:
     """Builds the Model of an algorithm with one task.
 
     Raises:
-      ConfigError: it cannot be built; names the line of the folder's code.
+      ConfigError: it cannot be built; the error names the line of the folder's code.
     """
     config, module = experiment.algorithm, load_model_module(experiment)
     assert module is not None, "the algorithm has one task"
@@ -62,7 +62,7 @@ def make_model(experiment: Experiment) -> Any:
 
 
 def get_make_algorithms(algorithm_module: Any) -> Any:
-    """Returns what makes the Algorithms of several tasks.
+    """Returns the function that makes the Algorithms of several tasks.
 
     Raises:
       ConfigError: there is no such function.
@@ -101,12 +101,12 @@ def has_plain_agents(experiment: Experiment) -> bool:
 def make_actors(
     experiment: Experiment, client_id: str, agent_class: type[BatchAgent]
 ) -> "dict[str, Actor]":
-    """Makes the actor of each task, with models of its own: those of a learner change meanwhile.
+    """Makes the actor of each task, with its own model, because a learner changes its model.
 
     Args:
       experiment: names the algorithm.
-      client_id: of the agents; the seed of what they draw depends on it.
-      agent_class: of `load_agent_class`.
+      client_id: of the agents; the seed of their random numbers depends on it.
+      agent_class: from `load_agent_class`.
 
     Raises:
       ConfigError: the folder's code fails, or lacks what several tasks need.

@@ -1,4 +1,4 @@
-"""Threads for the updates of a run: a number, or as many as are quickest."""
+"""Threads for the updates of a run: a fixed number, or the fastest."""
 
 import contextlib
 import json
@@ -20,13 +20,13 @@ _TIMEOUT_SEC = 300.0
 
 
 def set_backprop_workers(experiment: Experiment) -> None:
-    """Sets the threads of this process; before TensorFlow is loaded.
+    """Sets the number of threads of this process; call it before TensorFlow is loaded.
 
-    With `learner.backprop_workers: -1` 1, 2, 4 ... of them are measured, each in a process of its
-    own, which takes ten seconds or more; the run's folder keeps what came out, for a resumed run.
+    With `learner.backprop_workers: -1`, 1, 2, 4 ... threads are measured, each in its own process,
+    which takes ten seconds or more; the result is stored in the run's folder, for a resumed run.
 
     Args:
-      experiment: whose config.yaml lies in the run's folder.
+      experiment: its config.yaml is in the run's folder.
 
     Raises:
       RelaaxError: a measurement failed.
@@ -42,7 +42,7 @@ def _choose(run_dir: Path) -> int:
     seconds = {}
     with contextlib.suppress(OSError, ValueError):  # never measured, or damaged
         seconds = json.loads(path.read_text())
-    # Else it was measured on another machine.
+    # Otherwise it was measured on another machine.
     if not isinstance(seconds, dict) or list(seconds) != [str(count) for count in counts]:
         seconds = {str(count): _measure(run_dir, count) for count in counts}
         path.write_text(json.dumps(seconds))
@@ -53,7 +53,7 @@ def _choose(run_dir: Path) -> int:
 
 
 def _list_counts() -> list[int]:
-    """Returns 1, 2, 4 ... up to the processors, and their number itself."""
+    """Returns 1, 2, 4 ... up to the number of processors, and that number itself."""
     processors = os.cpu_count() or 1
     return sorted({*(1 << i for i in range(processors.bit_length())), processors})
 

@@ -1,8 +1,8 @@
 """`python -m ...`: measures how long an update of a run takes with a number of threads.
 
 Its arguments are the run's config.yaml and the number of threads. The last line that it prints is
-the seconds of one minibatch. TensorFlow's threads can be set once only, so each number needs a
-process of its own.
+the seconds of one minibatch. TensorFlow's threads can only be set once, so each number needs its
+own process.
 """
 
 import sys
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def measure(experiment: Experiment) -> float:
-    """Returns the seconds of one minibatch, of the quickest of three iterations.
+    """Returns the seconds of one minibatch, of the fastest of three iterations.
 
     With several tasks that is one minibatch of each.
     """
@@ -66,7 +66,7 @@ def _measure_task(task: Any, model: Any, plan: RolloutPlan) -> float:
 
 
 def make_fake_rollout(model: Any, plan: OnPolicy | Episodes) -> Rollout:
-    """Makes an iteration of drawn observations, what the policy does then, and drawn rewards."""
+    """Makes an iteration of random observations, the policy's actions, and random rewards."""
     from relaax_like.algorithm.acting import make_actor
     from relaax_like.algorithm.model import get_learning_specs, get_reward_columns
 

@@ -1,4 +1,4 @@
-"""BanditSlots: a task in any spaces, for the check that an algorithm learns."""
+"""BanditSlots: a task for any spaces, for the check that an algorithm learns."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,22 +8,22 @@ import numpy as np
 from relaax_like.client.interactor import Transition
 from relaax_like.wire.spaces import Discrete, MultiBinary, MultiDiscrete, Space
 
-# Steps of an episode; each is worth at most 1.
+# Steps of an episode; the maximum reward of each is 1.
 EPISODE_STEPS = 10
 
 
 class BanditSlots:
-    """A contextual bandit in any spaces: the observation says which action is rewarded.
+    """A contextual bandit for any spaces: the observation determines which action is rewarded.
 
-    A context is drawn for each step. All numbers of an observation are low or high, and the action
-    that goes with it is the first or the last choice, or the lower or upper end of the range:
-    rewards are from 0 to 1, 0.5 on average where the observation is ignored. An episode is ten
+    A context is drawn for each step. All numbers of an observation are low or high, and the
+    matching action is the first or the last choice, or the lower or upper end of the range:
+    rewards are from 0 to 1, 0.5 on average if the observation is ignored. An episode has ten
     steps.
 
     Args:
-      observation_space: nested spaces, or one.
-      action_space: one or several by name.
-      slots: how many.
+      observation_space: a space, or nested ones.
+      action_space: a space, or several by name.
+      slots: number of slots.
       seed: of the contexts.
     """
 
@@ -49,7 +49,7 @@ class BanditSlots:
         return self._observe()
 
     def step(self, actions: Any) -> Transition:
-        """Rewards the actions that go with the contexts."""
+        """Rewards the actions that match the contexts."""
         rewards = self._rate(self.action_space, actions)
         self._steps += 1
         ended = self._steps == EPISODE_STEPS

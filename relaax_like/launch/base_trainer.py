@@ -1,4 +1,4 @@
-"""BaseTrainer: what every run in one process has, whatever it trains on."""
+"""BaseTrainer: what all runs in one process have in common, whatever they train on."""
 
 import abc
 import logging
@@ -42,11 +42,11 @@ from relaax_like.wire import tracing
 
 logger = logging.getLogger(__name__)
 
-# Of an algorithm's folder.
+# File of an algorithm's folder.
 
 
 class BaseTrainer(abc.ABC):
-    """Trains an experiment in this process; a subclass defines on what, in `train`.
+    """Trains an experiment in this process; a subclass defines `train`, which provides the data.
 
         class Trainer(BaseTrainer):
             def train(self, server, stop):
@@ -64,13 +64,13 @@ class BaseTrainer(abc.ABC):
     have its own trainer, in `trainer.py`; `relaax train` uses it.
 
     Attributes:
-      experiment: what is trained.
+      experiment: the experiment to train.
       status: of the parameter server at the end of `run`; None before.
       began: `time.perf_counter()` from which the startup time is measured.
 
     Args:
       experiment: as the attribute.
-      overrides: of keys of its file, for the processes that are started.
+      overrides: of keys of its file, for child processes.
       log: how the progress is shown.
     """
 
@@ -108,7 +108,7 @@ class BaseTrainer(abc.ABC):
                 server = make_parameter_server(experiment, self._overrides, newest, build)
             serving.append(server)
             with server:
-                # Not before: now the folder is locked.
+                # Not earlier: now the folder is locked.
                 write_config(experiment)
                 forget_results(experiment)
                 describe_start(experiment, TRAIN)
@@ -135,7 +135,7 @@ class BaseTrainer(abc.ABC):
         """Trains until the end; the state at its return is saved.
 
         Called once, in the main thread, unless the run had already finished. It must return soon
-        after `server.finished` is not empty (target or budget is reached) or `stop` is set (a
+        after `server.finished` becomes non-empty (target or budget is reached) or `stop` is set (a
         signal arrived). It can return earlier: then the run counts as stopped, and can be resumed.
 
         Args:
@@ -147,15 +147,15 @@ class BaseTrainer(abc.ABC):
     def make_agents(
         self, slots: EnvironmentSlots, server: ParameterServer, stop: threading.Event
     ) -> LocalAgents:
-        """Builds the experiment's agents, which learn; for an `Interactor`. Close them at the end.
+        """Builds the experiment's agents, which learn, for an `Interactor`. Close them at the end.
 
-        Those of a run that learns in its parameter server (`learner.placement`) bring its learner
-        along: have one at a time.
+        If the run learns in its parameter server (`learner.placement`), they include its learner:
+        use only one at a time.
 
         Args:
-          slots: environments of this process, for each an agent, or a row of one.
-          server: of `train`.
-          stop: see `LocalAgents`; of `train`, or another event.
+          slots: environments of this process, each with an agent, or a row of an agent.
+          server: as passed to `train`.
+          stop: see `LocalAgents`; as passed to `train`, or another event.
 
         Raises:
           ProtocolError: the algorithm cannot use the environments' spaces.
@@ -165,8 +165,8 @@ class BaseTrainer(abc.ABC):
             def make_client(client_id: str) -> ParameterServerClient:
                 return InProcessClient(server, client_id)
 
-            # The name is always the same, and so are the seeds that are derived from it: two runs
-            # of one seed act alike.
+            # The name is always the same, and so are the seeds derived from it: two runs with the
+            # same seed act identically.
             if self.experiment.learner.placement == "server":
                 host = make_serial_host(self.experiment, make_client, server, "local")
             else:
@@ -176,17 +176,17 @@ class BaseTrainer(abc.ABC):
         return agents
 
     def note_ready(self) -> None:
-        """Ends the time to start, as the summary shows it; later calls change nothing."""
+        """Ends the startup time that the summary shows; later calls have no effect."""
         if self._ready is None:
             self._ready = time.perf_counter()
 
     def show_episode(self, episode: SlotEpisode) -> None:
-        """Logs an episode, where score lines are on; for `on_episode` of an `Interactor`."""
+        """Logs an episode if score lines are enabled; for `on_episode` of an `Interactor`."""
         if self.experiment.rlx_server.score_lines:
             logger.info("slot %d: score %g, %d steps", episode.slot, episode.score, episode.length)
 
     def _describe_times(self) -> str:
-        """Returns where the time went, from `began` to now."""
+        """Describes where the time went, from `began` to now."""
         compiling = get_compile_seconds()
         ready = self._returned if self._ready is None else self._ready
         learning = max(self._returned - ready - compiling, 0.0)

@@ -1,4 +1,4 @@
-"""Greedy evaluation of a run whose environments are clients: they connect, and play here."""
+"""Greedy evaluation of a run whose environments are clients, which connect to this process."""
 
 import asyncio
 import logging
@@ -29,8 +29,8 @@ class ClientEpisodes:
     """Collects episodes of clients that come and go, the same number from each slot. Thread-safe.
 
     The first episodes to end, of all slots together, would be the short ones. So only complete
-    rounds count: in a round, each connected slot has ended one more episode. A slot whose client
-    has left counts with what it has played.
+    rounds count: in a round, each connected slot has ended one more episode. The episodes of a slot
+    whose client has left still count.
 
     Args:
       wanted: number of episodes.
@@ -38,19 +38,19 @@ class ClientEpisodes:
 
     def __init__(self, wanted: int):
         self._wanted = wanted
-        self._lock = threading.Lock()  # guards all below
+        self._lock = threading.Lock()  # guards all attributes below
         # Session -> episodes of each slot.
         self._open: dict[str, list[list[SlotEpisode]]] = {}
         self._left: list[list[SlotEpisode]] = []
         self._taken: list[SlotEpisode] = []
 
     def join(self, session: str, slots: int) -> None:
-        """Takes note of a client's slots."""
+        """Adds a client's slots."""
         with self._lock:
             self._open[session] = [[] for _ in range(slots)]
 
     def leave(self, session: str) -> None:
-        """Takes note that a client has gone."""
+        """Notes that a client has left."""
         with self._lock:
             self._left += self._open.pop(session, [])
             self._look()
@@ -69,7 +69,7 @@ class ClientEpisodes:
 
     @property
     def count(self) -> int:
-        """Number of episodes that would count now."""
+        """Number of episodes that count so far."""
         with self._lock:
             return len(self._list_rounds())
 
@@ -90,17 +90,17 @@ def evaluate_with_clients(
 ) -> Evaluation:
     """Waits for clients, and lets them play with a snapshot; ends when there are enough episodes.
 
-    The clients are notified as at a training's end. A running training is not disturbed.
+    Clients are notified as at the end of training. A running training is not affected.
 
     Args:
-      experiment: of the run; its section `relaax-rlx-server` says where to listen.
-      episodes: to play; see `ClientEpisodes`.
+      experiment: of the run; its `relaax-rlx-server` section contains the address.
+      episodes: number to play; see `ClientEpisodes`.
       version: see `read_snapshot`.
-      timeout_sec: longest time without a message of any client.
+      timeout_sec: longest time without a message from any client.
 
     Raises:
-      RelaaxError: no client has said anything for that long; or as `run_policy_server`.
-      Stopped: a signal came.
+      RelaaxError: no client has sent anything for that long; or as `run_policy_server`.
+      Stopped: a signal arrived.
     """
     shutdown = Shutdown()
     played = ClientEpisodes(episodes)
@@ -140,7 +140,7 @@ def evaluate_with_clients(
     status = end_server(server, shutdown)
     if status == EXIT_ERROR:
         raise RelaaxError(
-            f"{played.count} of {episodes} episodes: no client has said anything for "
+            f"{played.count} of {episodes} episodes: no client has sent anything for "
             f"{timeout_sec:g} s; connect environments to {experiment.rlx_server.bind}, or raise "
             "--timeout"
         )

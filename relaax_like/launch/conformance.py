@@ -1,9 +1,9 @@
-"""Conformance: what every algorithm folder has to hold to, tried on the folder itself.
+"""Conformance: the requirements on every algorithm folder, checked on the folder itself.
 
     for result in check_algorithm(find_folder_experiment("my_algorithm")):
         print(result.outcome, result.name, result.reason)
 
-Nothing is written but in a temporary folder. `relaax check-algorithm` prints the results.
+Only a temporary folder is written to. `relaax check-algorithm` prints the results.
 """
 
 import contextlib
@@ -52,28 +52,28 @@ if TYPE_CHECKING:  # They import TensorFlow.
 
 Outcome = Literal["passed", "failed", "not applicable"]
 
-# An experiment of the folder that names a task which its algorithm must learn in time.
+# An experiment of the folder: the task that its algorithm must learn in time.
 TASK_NAME = "check.yaml"
 LEARN_SEC = 30.0
 _SLOTS, _OPEN_COLUMNS, _OPEN_STEPS = 5, 4, 8
-# Of the bandit, and the part of its best return that must be reached.
+# Slots of the bandit, and the fraction of its best return that must be reached.
 _BANDIT_SLOTS, _BANDIT_EPISODES, _PASSES_AT = 8, 100, 0.8
 _RELATIVE, _ABSOLUTE = 1e-5, 1e-6
-# Rows that are not valid behind each column.
+# Number of rows that are not valid at the end of each column.
 _PADDING = 3
-# Two compiled forms of the same update, in single precision, relative to what it changes.
+# Tolerance between two compiled forms of an update in single precision, relative to the change.
 _UPDATE_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What came of one check.
+    """The result of one check.
 
     Attributes:
       name: of the check.
-      outcome: whether the folder holds to it.
-      reason: why it does not, or why that is not applicable; "" if it passed.
-      seconds: that the check took.
+      outcome: whether the folder passes it.
+      reason: why it fails, or why the check does not apply; "" if it passed.
+      seconds: duration of the check.
     """
 
     name: str
@@ -83,23 +83,23 @@ class CheckResult:
 
 
 class _NotApplicable(Exception):
-    """A check says nothing about this folder; the text says why."""
+    """A check does not apply to this folder; the text says why."""
 
 
 class _Failed(Exception):
-    """The folder does not hold to a check; the text says why."""
+    """The folder fails a check; the text says why."""
 
 
 def find_folder_experiment(name: str, sets: Sequence[str] = ()) -> Experiment:
-    """Loads the experiment by which a folder is checked.
+    """Loads the experiment with which a folder is checked.
 
     Args:
-      name: of a shipped algorithm, or the path of a folder or of an experiment's file. Of a folder
-        it is `check.yaml`, or the file that is named after the folder, or the only one.
+      name: of a shipped algorithm, or the path of a folder or of an experiment's file. In a folder,
+        the file is `check.yaml`, or the one named after the folder, or the only one.
       sets: overrides, "section.key=value".
 
     Raises:
-      ConfigError: there is none, or it is not valid.
+      ConfigError: there is no such experiment, or it is not valid.
     """
     experiment = load_experiment(_find_file(name), sets)
     return ask_environment(experiment)[0]
@@ -118,8 +118,8 @@ def _find_file(name: str) -> Path:
     files = sorted(folder.glob("*.yaml"))
     if len(files) != 1:
         raise ConfigError(
-            f"{folder}: {len(files)} YAML files, none of which is named after the folder; name "
-            f"the file to check by, or add {TASK_NAME}"
+            f"{folder}: {len(files)} YAML files, none of which is named after the folder; pass "
+            f"the file to check with, or add {TASK_NAME}"
         )
     return files[0]
 
@@ -130,12 +130,12 @@ def check_algorithm(
     """Checks an algorithm's folder; yields each result as soon as it is known.
 
     Args:
-      experiment: names the folder, and the settings that it is checked with.
+      experiment: names the folder, and the settings with which it is checked.
       learn_sec: longest time for the check that it learns.
-      only: names of the checks to make; (): all.
+      only: names of the checks to run; (): all.
 
     Raises:
-      ConfigError: there is no check of such a name.
+      ConfigError: there is no check with such a name.
     """
     with without_native_stderr():
         import relaax_like.nn.runtime  # noqa: F401  # TensorFlow greets
@@ -175,9 +175,9 @@ def _try(name: str, check: "Callable[[_Subject], None]", subject: "_Subject") ->
 
 
 class _Subject:
-    """Makes the parts of a folder again for each check, with the same values each time.
+    """Makes a folder's parts for each check separately, with the same values each time.
 
-    Only `learned` is shared, since tracing an update is what takes the time.
+    Only `learned` is shared, because tracing an update is slow.
     """
 
     def __init__(self, experiment: Experiment):
@@ -192,7 +192,7 @@ class _Subject:
             return make_model(self.experiment)
 
     def make_algorithm(self, xla: bool = False) -> Any:
-        """Makes the algorithm; without XLA it is compiled in a tenth of the time."""
+        """Makes the algorithm; compiling without XLA takes a tenth of the time."""
         model = self.make_model()
         model.xla = xla and model.xla
         if not (self.folder / "algorithm.py").is_file():
@@ -221,12 +221,12 @@ class _Subject:
         return {name: _draw(random, (*axes, *p["shape"]), p) for name, p in specs}
 
     def make_data(self, model: Any, seed: int, padding: int = 0) -> TrainingData:
-        """Returns an iteration of the plan, acted by the initial values at random observations.
+        """Returns an iteration of the plan: actions of the initial policy for random observations.
 
         Args:
-          model: whose specs it has.
+          model: determines the specs.
           seed: of the observations.
-          padding: rows at the end of each column that are not valid.
+          padding: number of rows at the end of each column that are not valid.
         """
         from relaax_like.algorithm.model import get_learning_specs, get_reward_columns
 
@@ -289,7 +289,7 @@ class _Subject:
     def make_learning(
         self, optimizers: Mapping[str, OptimizerConfig], plan: Any = None, xla: bool = False
     ) -> "LearningPolicy":
-        """Returns complete updates of a fresh algorithm, by its plan or another one."""
+        """Returns complete updates of a new algorithm, with its own plan or another one."""
         from relaax_like.learn.learning_policy import LearningPolicy
         from relaax_like.learn.updates import LearningTask
 
@@ -298,7 +298,7 @@ class _Subject:
 
     @functools.cached_property
     def learned(self) -> "LearningPolicy":
-        """Complete updates by the folder's optimizers, after two iterations or more."""
+        """Complete updates with the folder's optimizers, after two or more iterations."""
         policy = self.make_learning(self.optimizers, xla=self.compiles)
         model = self.make_model()
         for seed in (6, 7):
@@ -307,7 +307,7 @@ class _Subject:
 
     @property
     def compiles(self) -> bool:
-        """Whether XLA is tried with complete updates alone, as no training that follows does it."""
+        """Whether complete updates are also compiled with XLA, as no training check does it."""
         is_offline = isinstance(get_plan(self.config), Offline)
         return is_offline or self.experiment.learner.placement == "agent"
 
@@ -324,7 +324,7 @@ class _Subject:
 
 
 def _check_specs(subject: _Subject) -> None:
-    """The policy gives what the specs say, and each variable group has an optimizer."""
+    """Checks that the policy matches the specs, and each variable group has an optimizer."""
     model = subject.make_model()
     inputs = subject.draw(model.get_input_specs(), _SLOTS, seed=0)
     states = _make_zeros(model.get_state_specs(), _SLOTS)
@@ -339,7 +339,7 @@ def _check_specs(subject: _Subject) -> None:
             place = describe_place(type(model), "policy")
             raise _Failed(
                 f"{place}: {what}s of {_SLOTS} rows have the shapes {found}; expected {expected}, "
-                f"as get_{what}_specs says"
+                f"as in get_{what}_specs"
             )
     _ = subject.optimizers
     if get_plan(subject.config) is not None:
@@ -349,7 +349,7 @@ def _check_specs(subject: _Subject) -> None:
 
 
 def _check_numpy(subject: _Subject) -> None:
-    """The policy is the same function in NumPy and in TensorFlow."""
+    """Checks that the policy is the same function in NumPy and in TensorFlow."""
     from relaax_like.algorithm.acting import NumpyActor
     from relaax_like.nn.runtime import tf
 
@@ -363,7 +363,7 @@ def _check_numpy(subject: _Subject) -> None:
     actor.act(inputs, states)  # binds the values
     arguments = [] if explore is None else [explore]
     distributions, memory = model.policy(inputs, states, *arguments)
-    # The layers choose by what they are given; the values are the same, the initial ones.
+    # The inputs' type determines which one computes; both have the initial values.
     other = subject.make_model()
     tensors = [
         {name: tf.constant(array) for name, array in part.items()}
@@ -378,7 +378,7 @@ def _check_numpy(subject: _Subject) -> None:
 
 
 def _check_batches(subject: _Subject) -> None:
-    """A row is answered alike by itself and beside others."""
+    """Checks that a row has the same result by itself and together with others."""
     model = subject.make_model()
     actor = subject.make_actor(model)
     inputs = subject.draw(model.get_input_specs(), _SLOTS, seed=3)
@@ -399,7 +399,7 @@ def _check_batches(subject: _Subject) -> None:
 
 
 def _check_padding(subject: _Subject) -> None:
-    """Rows that are not valid change neither costs nor gradients."""
+    """Checks that rows that are not valid change neither costs nor gradients."""
     results = []
     padded = subject.make_data(subject.make_model(), 5, _PADDING)
     for data in (_cut_padding(padded), padded):
@@ -411,14 +411,14 @@ def _check_padding(subject: _Subject) -> None:
     for name, number in costs.items():
         if not np.isclose(number, other_costs[name], rtol=1e-4, atol=1e-5):
             raise _Failed(
-                f"{subject.folder}: {name} is {number:g}, but {other_costs[name]:g} with rows that "
-                "are not valid beside the others; use batch.mean instead of a mean of all rows"
+                f"{subject.folder}: {name} is {number:g}, but {other_costs[name]:g} with "
+                "additional rows that are not valid; use batch.mean instead of a mean of all rows"
             )
     _compare_changes(subject, start, values, other_values, "with rows that are not valid")
 
 
 def _check_resume(subject: _Subject) -> None:
-    """An update after a restored state is the one without an interruption, bit for bit."""
+    """Checks that an update after a restored state is bit-identical to one without interruption."""
     first = subject.learned
     second = subject.make_learning(subject.optimizers, xla=subject.compiles)
     second.load_state_dict(first.state_dict())
@@ -434,7 +434,7 @@ def _check_resume(subject: _Subject) -> None:
 
 
 def _check_placements(subject: _Subject) -> None:
-    """Gradients pushed to a parameter server lead to what complete updates lead to."""
+    """Checks that gradients pushed to a parameter server have the same result as full updates."""
     from relaax_like.learn.gradient_policy import GradientPolicy
     from relaax_like.learn.gradients import GradientTask
     from relaax_like.learn.pushing import Pushing
@@ -475,7 +475,7 @@ def _check_placements(subject: _Subject) -> None:
 
 
 def _check_declarations(subject: _Subject) -> None:
-    """What is trained moves, what is frozen does not, and targets are there."""
+    """Checks that trained variables change, frozen ones do not, and targets exist."""
     algorithm = subject.make_algorithm()
     model = algorithm.model
     policy = subject.learned
@@ -496,7 +496,7 @@ def _check_declarations(subject: _Subject) -> None:
 
 
 def _check_export(subject: _Subject) -> None:
-    """The exported policy computes what agents compute."""
+    """Checks that the exported policy computes the same as agents."""
     from relaax_like.launch.export import import_libraries, write_compared
 
     model = subject.make_model()
@@ -518,7 +518,7 @@ def _check_export(subject: _Subject) -> None:
 
 
 def _check_learning(subject: _Subject, learn_sec: float) -> None:
-    """It learns a contextual bandit with its own spaces and settings, or the task of check.yaml."""
+    """Checks that it learns a contextual bandit with its own spaces, or the task of check.yaml."""
     experiment = subject.experiment
     if isinstance(get_plan(experiment.algorithm), Offline):
         raise _NotApplicable("the plan is Offline, so it does not play")
@@ -527,8 +527,8 @@ def _check_learning(subject: _Subject, learn_sec: float) -> None:
     if own_task:
         if experiment.learner.target_return is None:
             raise ConfigError(
-                f"{experiment.file}: learner.target_return is missing; it is what the task is "
-                f"passed with, within {learn_sec:g} s"
+                f"{experiment.file}: learner.target_return is missing; set it to the mean return "
+                f"that the task must reach within {learn_sec:g} s"
             )
         learner = experiment.learner
     else:
@@ -564,12 +564,12 @@ def _check_learning(subject: _Subject, learn_sec: float) -> None:
         raise _Failed(
             f"{subject.folder}: after {learn_sec:g} s and {status.global_t:,} steps the mean "
             f"return is {mean}, expected {learner.target_return:g} or more; choose other "
-            f"settings with --set, or name a task in {TASK_NAME}"
+            f"settings with --set, or define a task in {TASK_NAME}"
         )
 
 
 class _TaskTrainer(BaseTrainer):
-    """Trains on environments of this process for some seconds."""
+    """Trains on environments in this process for a limited time."""
 
     def __init__(
         self, experiment: Experiment, make_slots: Callable[[], Any] | None, learn_sec: float
@@ -596,7 +596,7 @@ class _TaskTrainer(BaseTrainer):
 
 
 def _find_spaces(config: AlgorithmConfig) -> tuple[Any, Any]:
-    """Returns the spaces of observations and actions that the folder's settings name."""
+    """Returns the spaces of observations and actions that the folder's settings define."""
     found: list[Any] = []
     for name, spaces in (
         (OBSERVATION, config.observation_spaces),
@@ -604,8 +604,8 @@ def _find_spaces(config: AlgorithmConfig) -> tuple[Any, Any]:
     ):
         if not spaces:
             raise _NotApplicable(
-                f"its Config has no {name}_spaces, so the environment is not known; define it, or "
-                f"name a task in {TASK_NAME}"
+                f"its Config has no {name}_spaces, so the environment is not known; define them, "
+                f"or a task in {TASK_NAME}"
             )
         found.append(spaces[name] if spaces.keys() == {name} else spaces)
     return found[0], found[1]
@@ -615,7 +615,7 @@ def _find_spaces(config: AlgorithmConfig) -> tuple[Any, Any]:
 
 
 def _cut_padding(data: TrainingData) -> TrainingData:
-    """Returns the same iteration without the rows at its end that are not valid."""
+    """Returns the iteration without the rows at its end that are not valid."""
     rollout = data.rollout
 
     def cut(arrays: Any) -> Any:
@@ -629,14 +629,14 @@ def _cut_padding(data: TrainingData) -> TrainingData:
 
 
 def _make_one_update(plan: Any) -> Any:
-    """Returns a plan whose update is of the complete iteration, once."""
+    """Returns a plan with one update per iteration, on all of it."""
     if isinstance(plan, OnPolicy):
         return replace(plan, minibatch_size=0, epochs=1)
     return plan
 
 
 def _make_plain(subject: _Subject) -> dict[str, OptimizerConfig]:
-    """Returns gradient descent for each group: it is as accurate as the gradient."""
+    """Returns gradient descent for each group, which is as accurate as the gradient."""
     return dict.fromkeys(subject.optimizers, OptimizerConfig(name="sgd", learning_rate=0.01))
 
 
@@ -653,7 +653,7 @@ def _compare_changes(
     others: Sequence[np.ndarray],
     where: str,
 ) -> None:
-    """Compares what two roads have changed, each variable relative to its change."""
+    """Compares the changes of two updates, for each variable relative to its change."""
     variables = _get_variables(subject.make_model())
     for variable, before, one, other in zip(variables, start, values, others, strict=True):
         change = np.linalg.norm((one - before).astype(np.float64))
@@ -704,7 +704,7 @@ def _widen(mask: np.ndarray, axes: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Drops the lines that a training logs."""
+    """Suppresses the log lines of a training."""
     logger = logging.getLogger("relaax_like")
     before, logger.disabled = logger.level, False
     logger.setLevel(logging.ERROR)

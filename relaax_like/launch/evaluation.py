@@ -33,14 +33,14 @@ _PATIENCE_SEC = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What an evaluation found.
+    """The result of an evaluation.
 
     Attributes:
       returns: [n] float64, one per episode.
       lengths: [n] int64, environment steps.
       global_t: training steps of the evaluated weights.
       version: of the weights.
-      video: what was filmed; "" without a video.
+      video: description of the video; "" without a video.
     """
 
     returns: np.ndarray
@@ -69,17 +69,17 @@ class Video:
 def evaluate_snapshot(
     experiment: Experiment, episodes: int, version: str = LATEST, video: Video | None = None
 ) -> Evaluation:
-    """Plays with a snapshot of the experiment; a running training is not disturbed.
+    """Plays with a snapshot of the experiment; a running training is not affected.
 
     Args:
-      experiment: whose snapshots.
-      episodes: to play.
-      version: which of them; see `read_snapshot`.
-      video: films episodes of their own, before those that are counted.
+      experiment: has the snapshots.
+      episodes: number of episodes to play.
+      version: of the snapshot; see `read_snapshot`.
+      video: to record, in separate episodes before those that are counted.
 
     Raises:
       ConfigError: the environment cannot be filmed, or the file cannot be written.
-      SnapshotError: there is no snapshot, or none that can be used.
+      SnapshotError: there is no usable snapshot.
     """
     use_compile_cache(experiment.compile_cache)
     experiment, _ = ask_environment(experiment)
@@ -103,7 +103,7 @@ def evaluate_snapshot(
 
 def _film(experiment: Experiment, server: ParameterServer, video: Video) -> str:
     """Records a video of one slot; returns a description of its content."""
-    if experiment.environment is not None:  # else open_slots says what is missing
+    if experiment.environment is not None:  # otherwise open_slots reports what is missing
         one = experiment.environment.model_copy(update={"slots": 1})
         experiment = replace(experiment, environment=one)
     draw_without_screen()
@@ -139,18 +139,19 @@ def play_greedy(
 ) -> list[SlotEpisode]:
     """Plays fresh episodes with agents that exploit.
 
-    Each slot plays equally many: the first to end, of all slots together, would be short ones.
+    Each slot plays equally many: the first ones to end, of all slots together, would be short ones.
+    Warns once if no episode has ended for a minute.
 
     Args:
-      experiment: names random beginnings and the step limit.
+      experiment: defines the random first actions and the step limit.
       slots: environments, which are reset first.
       agents: of the slots.
-      episodes: to play; a few more are played and left out where slots do not divide them.
-      done: is set at the end; when it is set before, fewer are played.
+      episodes: number to play; if it is not a multiple of the slots, a few more are played and
+        left out.
+      done: is set at the end; if it is set before, fewer are played.
 
     Returns:
-      The episodes, one of each slot, then the next one of each. Says once, as a warning, when no
-      episode has ended for a minute.
+      The episodes: the first one of each slot, then the next one of each slot, and so on.
     """
     environment = experiment.environment
     assert environment is not None
@@ -182,18 +183,18 @@ def play_greedy(
 
 
 class _Patience:
-    """Warns once when no episode has ended for long."""
+    """Warns once if no episode has ended for a long time."""
 
     def __init__(self) -> None:
         self._has_warned = False
         self.begin()
 
     def begin(self) -> None:
-        """An episode has ended."""
+        """Restarts the time, because an episode has ended."""
         self._since = time.monotonic()
 
     def check(self) -> None:
-        """Called after each step of the environments."""
+        """Warns if it is time; call it after each step of the environments."""
         if not self._has_warned and time.monotonic() - self._since > _PATIENCE_SEC:
             self._has_warned = True
             logger.warning(
@@ -217,7 +218,7 @@ def format_evaluation(evaluation: Evaluation) -> str:
 
 
 def evaluation_to_dict(evaluation: Evaluation) -> dict[str, Any]:
-    """Returns the same in JSON types; `interval` is None with one episode."""
+    """Returns an evaluation as JSON types; `interval` is None if there is only one episode."""
     returns = evaluation.returns
     mean, half = float(returns.mean()), evaluation.half_interval
     return {

@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # It imports TensorFlow.
 
 ONNX_FILE, SAVED_MODEL = "policy.onnx", "saved_model"
 _ROWS = 1_000
-# Largest difference, as a part of the largest number of its row where that is above 1; and largest
-# share of other actions, as where two are equally good except for rounding.
+# Largest difference, relative to the largest number of its row if that is above 1; and largest
+# share of different actions, which occur if two are equally good except for rounding.
 _TOLERANCE = 1e-5
 _OTHER_ACTIONS = 1e-3
 
@@ -33,14 +33,14 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """What was exported.
+    """The result of an export.
 
     Attributes:
       global_t: environment steps of the exported weights.
       version: of the weights.
-      files: what it is -> where it is.
-      inputs: name, shape and dtype of each; B rows.
-      outputs: the same.
+      files: kind of the file -> its path.
+      inputs: name, shape and dtype of each; B is the number of rows.
+      outputs: the same for outputs.
       compared: number of random inputs.
       errors: name of the format -> largest difference from the run's own agents.
     """
@@ -59,7 +59,7 @@ def export_policy(
 ) -> Export:
     """Writes the policy of a snapshot, and compares it with what the run's own agents compute.
 
-    The files are moved to their place only when they have been compared.
+    The files are moved to their place after the comparison.
 
     Args:
       experiment: of the run.
@@ -68,8 +68,8 @@ def export_policy(
 
     Raises:
       ConfigError: the algorithm's folder has no model to export, the package onnx is missing, the
-        folder is not empty, or the model uses what ONNX cannot express.
-      RelaaxError: the exported policy computes something else, or a file cannot be written.
+        folder is not empty, or the model uses an operation that ONNX Runtime does not support.
+      RelaaxError: the exported policy computes different results, or a file cannot be written.
       SnapshotError: see `read_snapshot`; or the snapshot belongs to another model.
     """
     if load_model_module(experiment) is None:
@@ -80,7 +80,7 @@ def export_policy(
     state = read_snapshot(experiment, version)
     folder = folder or experiment.run_dir / "export" / str(state.version)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder}: not an empty folder; remove it, or name another with --to")
+        raise ConfigError(f"{folder}: not an empty folder; remove it, or pass another with --to")
     with without_native_stderr():
         import_libraries()
         from relaax_like.algorithm.acting import make_actor
@@ -114,12 +114,12 @@ def export_policy(
 
 
 def import_libraries() -> None:
-    """Loads what is needed, so that what is missing is reported before the work.
+    """Imports the libraries, so that a missing one is reported before the work starts.
 
     Raises:
-      ModuleNotFoundError: it is missing.
+      ModuleNotFoundError: one is missing.
     """
-    # Our settings of TensorFlow come before tf2onnx, which imports it.
+    # Our settings of TensorFlow must be made before tf2onnx imports it.
     for module in ("onnxruntime", "relaax_like.nn.runtime", "tf2onnx"):
         importlib.import_module(module)
 
@@ -127,11 +127,11 @@ def import_libraries() -> None:
 def write_compared(
     policy: "GreedyPolicy", folder: Path, origin: Mapping[str, str], inputs: Arrays, wanted: Arrays
 ) -> dict[str, float]:
-    """Writes both files, and compares what they compute; leaves nothing behind if they differ.
+    """Writes both files, and compares what they compute; leaves no files if the results differ.
 
     Args:
       policy: to write.
-      folder: to make.
+      folder: to create.
       origin: see `_describe_run`.
       inputs: by name.
       wanted: outputs of the run's own agents.
@@ -140,7 +140,7 @@ def write_compared(
       Format -> largest difference.
 
     Raises:
-      OSError: as the file system says.
+      OSError: a file cannot be written.
       RelaaxError: see `export_policy`.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def write_compared(
 
 
 def _describe_run(experiment: Experiment, global_t: int, version: int) -> dict[str, str]:
-    """Returns what the ONNX file says of where it comes from, and of how to use it."""
+    """Returns the ONNX file's metadata: its origin, and how to use it."""
     return {
         "run": experiment.run_dir.name,
         "global_t": str(global_t),
@@ -201,10 +201,10 @@ def _run_onnx(file: Path, policy: "GreedyPolicy", inputs: Arrays) -> dict[str, n
 
 
 def _compare(kind: str, found: Arrays, wanted: Arrays) -> float:
-    """Returns the largest difference of two results.
+    """Returns the largest difference between two results.
 
     Raises:
-      RelaaxError: they are not the same.
+      RelaaxError: they differ by more than rounding.
     """
     largest = 0.0
     for name, own in wanted.items():
@@ -220,12 +220,12 @@ def _compare(kind: str, found: Arrays, wanted: Arrays) -> float:
             if error <= _TOLERANCE:
                 largest = max(largest, error)
                 continue
-            what = f"another number, by {error:.1e}, expected at most {_TOLERANCE:g}"
+            what = f"different by {error:.1e}, expected at most {_TOLERANCE:g}"
         else:
             share = float((got != own).mean())
             if share <= _OTHER_ACTIONS:
                 continue
-            what = f"another one for {share:.1%} of the inputs"
+            what = f"different for {share:.1%} of the inputs"
         raise RelaaxError(
             f"the exported policy ({kind}) is not that of the run: {name} is {what}; nothing was "
             "written. Use relaax serve, and report this with the run's config.yaml"

@@ -1,4 +1,4 @@
-"""Hosts of agents that act by given values and learn nothing."""
+"""Hosts of agents that act with fixed values and do not learn."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,18 +33,18 @@ def make_frozen_host(
     fixed: FrozenPolicy,
     client_id: str,
 ) -> AgentHost:
-    """Makes the host of agents that act by fixed values.
+    """Makes the host of agents that act with fixed values.
 
     Args:
       experiment: names the algorithm's folder.
       make_client: opens a view of a parameter server with these values from a client id: for plain
         agents, which read them by themselves, and for those with several tasks.
-      fixed: the values that batch-native agents with one task act by, whenever it changes.
-      client_id: of the agents; the seed of what they draw depends on it.
+      fixed: the values with which batch-native agents with one task act; it can change at any time.
+      client_id: of the agents; the seed of their random numbers depends on it.
 
     Raises:
       ConfigError: the algorithm folder cannot be loaded.
-      SnapshotError: the values are of another model.
+      SnapshotError: the values belong to another model.
     """
     agent_class = load_agent_class(experiment)
     if not is_batch_native(agent_class):
@@ -63,7 +63,7 @@ def make_frozen_host(
 
 
 def can_play_fixed(experiment: Experiment) -> bool:
-    """Returns whether the algorithm's agents act by a `FrozenPolicy` alone."""
+    """Returns whether the algorithm's agents only need a `FrozenPolicy` to act."""
     return not has_plain_agents(experiment) and load_model_module(experiment) is not None
 
 
@@ -71,7 +71,7 @@ def validate_values(experiment: Experiment, model: Any, values: Sequence[np.ndar
     """Checks that a snapshot's values match the model that will act with them.
 
     Raises:
-      SnapshotError: they are of another model.
+      SnapshotError: they belong to another model.
     """
     wanted = [(variable.name, variable.value.shape) for variable in get_variables(model)]
     found = [value.shape for value in values]
@@ -96,7 +96,7 @@ def validate_values(experiment: Experiment, model: Any, values: Sequence[np.ndar
 def _freeze_tasks(
     experiment: Experiment, make_client: Callable[[str], ParameterServerClient], client_id: str
 ) -> dict[str, FrozenPolicy]:
-    """Returns the present values of each task's variables; tasks can share some."""
+    """Returns the current values of each task's variables; tasks can share some."""
     with without_native_stderr():
         from relaax_like.learn.tasks import Tasks
 

@@ -1,6 +1,6 @@
 """`python -m ...`: builds an algorithm's initial values and writes them to an .npz.
 
-A process of its own, so that a parameter server need not import TensorFlow. A training in one
+It runs in its own process, so that a parameter server need not import TensorFlow. A training in one
 process calls `make_initial_values` itself.
 """
 
@@ -22,8 +22,8 @@ from relaax_like.wire.errors import ConfigError, RelaaxError
 
 
 def main() -> int:
-    """Takes the YAML file, overrides, and the path of the .npz to write; see `--help`."""
-    # A signal might have ended the parameter server just after it started this process.
+    """Writes the values; the arguments are the YAML file, overrides, and the path of the .npz."""
+    # A signal might have ended the parameter server just after it had started this process.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     setup_logging("WARNING")
     arguments = _parse_arguments()
@@ -49,7 +49,7 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def _end_with_parent() -> None:
-    if stat.S_ISFIFO(os.fstat(0).st_mode):  # as the parameter server gives it
+    if stat.S_ISFIFO(os.fstat(0).st_mode):  # a pipe from the parameter server
         while os.read(0, 4096):
             pass
         os._exit(1)
@@ -58,12 +58,13 @@ def _end_with_parent() -> None:
 def make_initial_values(experiment: Experiment) -> list[Variable]:
     """Runs the algorithm folder's code.
 
-    `make_initial_values` in `model.py` decides; without it, all variables are taken of `make_model`
-    there, or else of the Models behind `make_algorithms` in `algorithm.py`. Where `model.py` is
-    enough, `algorithm.py`, which imports TensorFlow, is not even loaded.
+    Calls `make_initial_values` in `model.py`; without it, uses all variables of `make_model` in
+    `model.py`, or else of the Models that `make_algorithms` in `algorithm.py` makes. If `model.py`
+    is enough, `algorithm.py`, which imports TensorFlow, is not even loaded.
 
     Raises:
-      ConfigError: the folder has none of them, or they cannot be loaded, or fail; names the line.
+      ConfigError: the folder has none of them, or they cannot be loaded, or fail; the error names
+        the line.
     """
     with locate_errors(experiment.algorithm_folder):
         return _make_initial_values(experiment)
@@ -90,7 +91,7 @@ def _make_initial_values(experiment: Experiment) -> list[Variable]:
 
 
 def _load(folder: Path, name: str) -> Any:
-    """Returns a module of the folder, or None when there is no such file."""
+    """Returns a module of the folder; None if there is no such file."""
     if not (folder / f"{name}.py").is_file():
         return None
     with without_native_stderr():

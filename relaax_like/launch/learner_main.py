@@ -1,7 +1,7 @@
 """`python -m ...`: the learner's process of an rlx server.
 
-Its arguments are the YAML file, overrides, and the number of its end of the control socket (see
-`bridge.pair`). It ends with the rlx server, which has the other end.
+Its arguments are the YAML file, overrides, and the file descriptor of its end of the control socket
+(see `bridge.pair`). It exits when the rlx server, which has the other end, exits.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ from relaax_like.supervision.process import (
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, ServerUnavailableError
 
-# Between two requests for the spaces.
+# Seconds between two requests for the spaces.
 _POLL_SEC = 0.1
 
 
 def main() -> int:
-    """Serves the rlx server until it sends no more, or has gone."""
-    # The rlx server receives them, too, and then ends its streams.
+    """Serves the rlx server until it closes its streams or exits."""
+    # The rlx server receives the signals, too, and then ends its streams.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     file, *overrides, number = sys.argv[1:]
@@ -71,7 +71,7 @@ def main() -> int:
             status = EXIT_USAGE
         if metrics is not link.metrics():
             metrics.close()
-    # A gradient that takes too long is still being computed: Python's end would abort in it.
+    # A slow gradient might still be being computed: Python's normal exit would abort in it.
     end_now(status)
 
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:  # Most of them import TensorFlow.
 logger = logging.getLogger(__name__)
 
 MakeClient = Callable[[str], ParameterServerClient]
-# Rollouts of one slot that can wait where the size of an iteration is left open.
+# Number of rollouts of one slot that can wait if iterations have no fixed size.
 _OPEN_CAPACITY = 256
 
 
@@ -80,11 +80,11 @@ def make_learners(
       make_client: opens a view of the parameter server from a client id.
       client_id: of the only task; with several, their names are added.
       compile_in_background: see `ComputationTask`.
-      on_failure: see `GradientLearner`; called once by each.
+      on_failure: see `GradientLearner`; called at most once by each.
 
     Raises:
       ConfigError: the algorithm folder lacks what learning needs, or it cannot be loaded.
-      ServerUnavailableError: there is no parameter server.
+      ServerUnavailableError: the parameter server is not available.
     """
     config = experiment.algorithm
     seed = derive_seed(config.seed, "act", client_id)
@@ -212,10 +212,10 @@ def _make_collecting_loop(
 def _validate_tasks(
     experiment: Experiment, plans: Mapping[str, RolloutPlan], tasks: Mapping[str, Any]
 ) -> None:
-    """Checks that there is a plan for each task, and no other.
+    """Checks that there is a plan for each task, and no others.
 
     Raises:
-      ConfigError: names the line.
+      ConfigError: there is not; the error names the line.
     """
     if plans.keys() != tasks.keys():
         place = describe_place(type(experiment.algorithm), "plan")
@@ -226,7 +226,7 @@ def _validate_tasks(
 
 
 def _choose_optimizers(experiment: Experiment, task: str, model: Any) -> dict[str, OptimizerConfig]:
-    """Returns the optimizer of each variable group of a task's model, as the store chooses it."""
+    """Returns the optimizer of each variable group of a task's model, as chosen by the store."""
     from relaax_like.algorithm.model import get_groups
 
     optimizers = experiment.optimizers
@@ -237,15 +237,15 @@ def _choose_optimizers(experiment: Experiment, task: str, model: Any) -> dict[st
 
 
 def _refuse_for_several_tasks(experiment: Experiment, module: Any, count: int) -> None:
-    """Refuses what works with one task only.
+    """Refuses what only works with one task.
 
     Raises:
-      ConfigError: names the line of code, or the key.
+      ConfigError: the error names the line of code, or the key.
     """
     if hasattr(module, "make_data_handler"):
         raise ConfigError(
             f"{describe_function(module.make_data_handler)}: make_data_handler changes "
-            f"the rollouts of one task, but make_algorithms makes {count}"
+            f"the rollouts of one task, but make_algorithms makes {count}; remove it"
         )
     learner, what = experiment.learner, f"one learner, but make_algorithms makes {count}"
     refuse_keys_of_one_learner(experiment, what)
@@ -259,7 +259,7 @@ def _refuse_for_several_tasks(experiment: Experiment, module: Any, count: int) -
 
 
 def _make_collector(experiment: Experiment, plan: OnPolicy | Episodes) -> Collector:
-    # Any client's rollout finds room as soon as all complete iterations have been taken.
+    # There is room for any client's rollout as soon as all complete iterations have been taken.
     largest = plan.columns + experiment.rlx_server.max_slots_per_client
     capacity = max(4 * plan.columns, largest, _OPEN_CAPACITY if plan.max_columns else 0)
     return make_collector(plan, capacity, _make_data_handler(experiment))
@@ -282,7 +282,7 @@ def make_offline_learner(
     if hasattr(module, "make_data_handler"):
         raise ConfigError(
             f"{describe_function(module.make_data_handler)}: make_data_handler changes what agents "
-            "collect; a run that learns from files (learner.offline) has no agents"
+            "collect, but a run that learns from files (learner.offline) has no agents; remove it"
         )
     policy, model = _make_policy(experiment, plan)
     seed = derive_seed(experiment.algorithm.seed, "learn")
@@ -292,7 +292,7 @@ def make_offline_learner(
 
 
 def _make_policy(experiment: Experiment, plan: RolloutPlan) -> tuple["LearningPolicy", Any]:
-    """Returns what is updated, and its model."""
+    """Returns the policy to update, and its model."""
     with without_native_stderr():
         from relaax_like.learn.learning_policy import LearningPolicy
 
@@ -349,7 +349,7 @@ def require_plan(experiment: Experiment) -> RolloutPlan:
     """Returns how an algorithm with one task makes its own updates.
 
     Raises:
-      ConfigError: it makes none, or has several tasks.
+      ConfigError: it does not make its own updates, or has several tasks.
     """
     plans = require_plans(experiment)
     if isinstance(get_plan(experiment.algorithm), Mapping):
@@ -368,7 +368,7 @@ def require_plans(experiment: Experiment) -> dict[str, RolloutPlan]:
       Task -> plan; the only task of an algorithm is named `TASK`.
 
     Raises:
-      ConfigError: it makes none, or there is no plan for each task.
+      ConfigError: it does not make its own updates, or there is not a plan for each task.
     """
     plan = get_plan(experiment.algorithm)
     place = describe_place(type(experiment.algorithm), "plan")
@@ -399,7 +399,7 @@ def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
     """Loads TensorFlow, and returns the task that makes an algorithm's own updates; and its model.
 
     Args:
-      experiment: of which `require_plan` returns a plan.
+      experiment: `require_plan` must return its plan.
     """
     config, folder = experiment.algorithm, experiment.algorithm_folder
     with without_native_stderr():
@@ -415,13 +415,13 @@ def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
 
 
 def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["LearningTask", Any]]:
-    """Loads TensorFlow, and returns task -> what makes its updates, and its model.
+    """Loads TensorFlow, and returns task -> the task that makes its updates, and its model.
 
     Args:
-      experiment: of which `require_plans` returns plans.
+      experiment: `require_plans` must return its plans.
 
     Raises:
-      ConfigError: the algorithm has several tasks, and something that works with one only, or
+      ConfigError: the algorithm has several tasks, and something that only works with one, or
         variables that they share, or not a plan for each.
     """
     plans = require_plans(experiment)
@@ -448,34 +448,34 @@ def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["LearningTask
 
 
 def _refuse_beside_agents(experiment: Experiment, algorithm: Any, task: str) -> None:
-    """Refuses what learners beside their agents cannot honour.
+    """Refuses what learners beside their agents do not support.
 
     Raises:
-      ConfigError: names the line.
+      ConfigError: the error names the line.
     """
     _refuse_own_predict(algorithm)
     method = experiment.parameter_server.combine.method
     if algorithm.phases and method == "avg":
         place = describe_place(type(algorithm), "phases")
         raise ConfigError(
-            f"{place}: phases meet the values that the phases before them left, but "
+            f"{place}: each phase needs the values that the previous phases computed, but "
             "relaax-parameter-server.combine.method: avg holds gradients back; set it to fifo"
         )
     plan = get_task_plan(experiment.algorithm, task)
     if method != "fifo" and isinstance(plan, OnPolicy) and (plan.epochs > 1 or plan.minibatch_size):
         place = describe_place(type(experiment.algorithm), "plan")
         raise ConfigError(
-            f"{place}: plan makes several updates of each iteration, each at the values that the "
-            f"last one left, but relaax-parameter-server.combine.method: {method} changes or holds "
+            f"{place}: plan makes several updates of each iteration, each from the values of the "
+            f"previous one, but relaax-parameter-server.combine.method: {method} changes or holds "
             "back gradients; set it to fifo, or learner.placement to server"
         )
 
 
 def _refuse_own_predict(algorithm: Any) -> None:
-    """Refuses an algorithm that predicts in another way than its model's policy.
+    """Refuses an algorithm whose predictions differ from its model's policy.
 
     Raises:
-      ConfigError: names the line.
+      ConfigError: the error names the line.
     """
     from relaax_like.algorithm import FlareAlgorithm
 
@@ -485,7 +485,7 @@ def _refuse_own_predict(algorithm: Any) -> None:
             raise ConfigError(
                 f"{describe_place(type(algorithm), name)}: {name} is overridden, but batch-native "
                 "agents act by Model.policy; explore there (policy(inputs, memory, explore)), or "
-                "write an agent.py with a ComputationTask of its own"
+                "write an agent.py with its own ComputationTask"
             )
 
 
@@ -497,7 +497,7 @@ def _make_data_handler(experiment: Experiment) -> DataHandler | None:
 
 
 def _make_trajectory_writer(experiment: Experiment, client_id: str = "") -> TrajectoryWriter | None:
-    """Returns what writes the trajectories of a learner; None: they are not kept."""
+    """Returns the writer of a learner's trajectories; None: they are not written."""
     config = experiment.learner
     if not config.collect_traj:
         return None
@@ -530,7 +530,7 @@ def _make_hooked_learner(experiment: Experiment, metrics: Metrics) -> "BaseLearn
 
 
 def refuse_keys_of_one_learner(experiment: Experiment, what: str) -> None:
-    """Refuses hooks and recordings where there is no learner of ours, or more than one.
+    """Refuses hooks and recordings if there is no learner that supports them, or more than one.
 
     Raises:
       ConfigError: the experiment has them.

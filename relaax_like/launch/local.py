@@ -35,20 +35,20 @@ _READY_POLL_SEC = 0.2
 
 
 class LocalAgents:
-    """Agents with the `step` of an `RlxClient`; what `Interactor` runs environments against.
+    """Agents with the `step` of an `RlxClient`; `Interactor` runs environments against them.
 
     Args:
       slots: environments.
       host: of the agents.
-      exploit: best actions, nothing learned.
-      stop: once it is set, batch-native agents take what happened, but act no more; then their
-        state can be taken.
-      resumable: whether that is wanted. False: `stop` also ends a wait for the learner.
+      exploit: choose the best actions; learn nothing.
+      stop: once it is set, batch-native agents still process the outcome of their actions, but do
+        not act; then their state can be taken.
+      resumable: whether the state will be taken. False: `stop` also ends a wait for the learner.
       name: of the agents, for the parameter server; unique in a run.
 
     Attributes:
-      has_state: whether these agents are batch-native ones.
-      waiting_sec: seconds in which batch-native agents have waited for a learner so far.
+      has_state: whether these agents are batch-native.
+      waiting_sec: seconds for which batch-native agents have waited for a learner so far.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class LocalAgents:
         final_observations: Any = None,
         success: Any = None,
     ) -> StepResult:
-        """Takes what happened in all slots and returns the next actions; see `RlxClient.step`."""
+        """Processes a step of all slots and returns the next actions; see `RlxClient.step`."""
         transition = Transition(
             observations=self._to_leaves(observations, "observations"),
             rewards=None if rewards is None else np.asarray(rewards).reshape(self._slots, -1),
@@ -136,7 +136,9 @@ class LocalAgents:
         return self._stop is not None and self._stop.is_set()
 
     def take_state(self) -> dict[str, Any] | None:
-        """Removes and returns what agents in another process need to resume, after the last `step`.
+        """Removes and returns the state from which agents in another process can resume.
+
+        Call it after the last `step`.
 
         Returns:
           Arrays and JSON types, nested; None: a rollout is being learned from, or these are not
@@ -153,7 +155,7 @@ class LocalAgents:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Resumes from what `take_state` returned, before the first `step`; call `go_on` next.
 
-        The state can also be given back to the agents that it was taken from.
+        The state can also be returned to the agents from which it was taken.
         """
         agents, host = self._agents, self._host
         assert isinstance(agents, BatchSlots)
@@ -182,12 +184,12 @@ class LocalAgents:
 
 
 class CheckedSlots:
-    """Environments whose wrong values are refused, with the name of the environment and the slot.
+    """Environments whose wrong values are refused; errors name the environment and the slot.
 
         slots = CheckedSlots(slots, "CartPole-v1")
 
-    What is refused would end the training anyway, or spoil it: NaN, infinity and numbers too large
-    to learn from, wrong shapes and types. Whatever else the environments have is there, too.
+    Such values would end or damage the training: NaN, infinity and numbers too large to learn from,
+    wrong shapes and types. All other attributes are those of the environments.
 
     Args:
       env_slots: the environments.
@@ -209,7 +211,7 @@ class CheckedSlots:
         """Resets; see `EnvironmentSlots`.
 
         Raises:
-          InvalidInputError: names environment, field and slot.
+          InvalidInputError: a wrong value; the error names environment, field and slot.
         """
         try:
             observations: Values = self._env_slots.reset(mask)
@@ -219,12 +221,12 @@ class CheckedSlots:
         return observations
 
     def step(self, actions: Any) -> interactor.Transition:
-        """Steps all slots; see `EnvironmentSlots`. Raises as `reset`."""
+        """Steps all slots; see `EnvironmentSlots`. Raises the same as `reset`."""
         return self._step(self._env_slots.step, actions)
 
     @property
     def partial_step(self) -> Callable[..., interactor.Transition]:
-        """Steps some slots, where the environments can; see `EnvironmentSlots`."""
+        """Steps some slots, if the environments support that; see `EnvironmentSlots`."""
         return functools.partial(self._step, self._env_slots.partial_step)
 
     def _step(
@@ -284,8 +286,8 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
     """Makes the experiment's environments in this process, and closes them afterwards.
 
     Args:
-      experiment: names them in its section `environment`.
-      purpose: "train", "eval" or "video"; each has seeds of its own.
+      experiment: defines them in its `environment` section.
+      purpose: "train", "eval" or "video"; each has its own seeds.
 
     Yields:
       Environments that refuse wrong values; see `CheckedSlots`.
@@ -295,7 +297,7 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
     """
     environment, program = experiment.environment, experiment.environment_program
     if environment is None or program is None:
-        raise ConfigError(f"{experiment.file}: training needs a section environment; add one")
+        raise ConfigError(f"{experiment.file}: training needs an `environment` section; add one")
     module = load_folder_module(program.parent, Path(SLOTS).stem)
     slots = module.make_slots(environment, derive_seed(experiment.seed, "environment", purpose))
     name = environment.env or program.parent.name
@@ -306,10 +308,11 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
 
 
 def ask_environment(experiment: Experiment) -> tuple[Experiment, list[str]]:
-    """Gets spaces that the file does not define from the environment; see `add_spaces`.
+    """Completes an experiment with the environment's spaces; see `add_spaces`.
 
     Returns:
-      The complete experiment, and overrides; unchanged, and none, if the file defines them.
+      The complete experiment, and overrides. If the file defines the spaces, the experiment is
+      unchanged and there are no overrides.
 
     Raises:
       ConfigError: there is no environment, or the algorithm cannot use its spaces.
@@ -322,11 +325,11 @@ def ask_environment(experiment: Experiment) -> tuple[Experiment, list[str]]:
 
 
 def validate_environment(experiment: Experiment, purpose: str) -> None:
-    """Makes one environment, and compares its spaces with what the algorithm's settings say.
+    """Makes one environment, and compares its spaces with the algorithm's settings.
 
     Args:
-      experiment: names both.
-      purpose: of `open_slots`.
+      experiment: defines both.
+      purpose: see `open_slots`.
 
     Raises:
       InvalidInputError: the algorithm cannot use the environment's spaces.
@@ -337,7 +340,7 @@ def validate_environment(experiment: Experiment, purpose: str) -> None:
 
 def _find_spaces(experiment: Experiment, purpose: str) -> tuple[Spaces, Spaces]:
     """Makes one environment, and returns the spaces of its observations and actions."""
-    if experiment.environment is not None:  # else open_slots says what is missing
+    if experiment.environment is not None:  # otherwise open_slots reports what is missing
         one = experiment.environment.model_copy(update={"slots": 1})
         experiment = dataclasses.replace(experiment, environment=one)
     with open_slots(experiment, purpose) as slots:

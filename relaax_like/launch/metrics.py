@@ -1,4 +1,4 @@
-"""Where a process that hosts agents or learns sends its curves to."""
+"""The recorder of processes that host agents or learn."""
 
 from relaax_like.bridge.control import Link
 from relaax_like.bridge.metrics_client import MetricsClient
@@ -7,7 +7,7 @@ from relaax_like.launch.security import make_client_security
 
 
 def make_agent_metrics(experiment: Experiment, link: Link) -> MetricsClient:
-    """Opens the recorder: the metrics server where there is one, else the parameter server."""
+    """Opens the recorder: the metrics server if there is one, otherwise the parameter server."""
     if experiment.metrics_server is not None:
         address = experiment.metrics_server.bind.to_connect()
         security = make_client_security(experiment)

@@ -1,4 +1,4 @@
-"""The metrics server's process: one recorder for all roles, apart from the parameter server."""
+"""The metrics server's process: one recorder for all roles, outside the parameter server."""
 
 import logging
 
@@ -13,21 +13,21 @@ logger = logging.getLogger(__name__)
 
 
 def get_metrics_settings(experiment: Experiment) -> MetricsServerConfig:
-    """Returns the experiment's section.
+    """Returns the experiment's `relaax-metrics-server` section.
 
     Raises:
-      ConfigError: it has none.
+      ConfigError: there is no such section.
     """
     if experiment.metrics_server is None:
         raise ConfigError(
-            f"{experiment.file}: no section relaax-metrics-server; add one (bind: "
+            f"{experiment.file}: no `relaax-metrics-server` section; add one (bind: "
             "localhost:7002), so that the other processes send their metrics to it"
         )
     return experiment.metrics_server
 
 
 def run_metrics_server(experiment: Experiment) -> int:
-    """Serves until a signal comes; returns the exit status."""
+    """Serves until a signal arrives; returns the exit status."""
     settings = get_metrics_settings(experiment)
     shutdown = Shutdown()
     validate_exposure(settings.bind, experiment.security)

@@ -1,4 +1,4 @@
-"""OfflineTrainer: learns from what others did; nothing is played but tests."""
+"""OfflineTrainer: learns from recorded trajectories; environments are only used for evaluation."""
 
 import threading
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from relaax_like.wire.errors import ConfigError, InvalidInputError
 class OfflineTrainer(BaseTrainer):
     """Learns from the files of `learner.offline`, until the budget of steps is reached.
 
-    `global_t` counts the steps of the files, as often as each was learned from. A run that was
+    `global_t` counts each step of the files every time that it is learned from. A run that was
     stopped resumes with the file that would have been next.
 
     Args:
-      experiment: with `learner.offline`.
+      experiment: with `learner.offline` set.
       overrides: see `BaseTrainer`.
       log: see `BaseTrainer`.
 
@@ -54,7 +54,7 @@ class OfflineTrainer(BaseTrainer):
                 "server"
             )
 
-        # Before anything is begun: files come one by one, and the environment in a test.
+        # Before the training starts: it reads files one by one, and uses the environment later.
         validate_recordings(experiment, self._files)
         if experiment.learner.eval_freq:
             _validate_tests(experiment, folder)
@@ -71,7 +71,7 @@ class OfflineTrainer(BaseTrainer):
 
 
 def _validate_tests(experiment: Experiment, folder: Path) -> None:
-    """Raises ConfigError when tests would play something else than what the files have."""
+    """Raises ConfigError if evaluations would play another environment than the recorded one."""
     try:
         validate_environment(experiment, "test")
     except InvalidInputError as error:

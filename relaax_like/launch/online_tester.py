@@ -1,7 +1,7 @@
 """OnlineTester: plays greedy episodes while a run learns, and keeps the best policy.
 
-With `learner.placement: server` the learner tests after its iterations, by `TestHook`; where there
-are several learners beside their agents, their parameter server does, by `VersionTests`.
+With `learner.placement: server` the learner tests after its iterations, with `TestHook`. If
+learners run beside their agents, the parameter server tests, with `VersionTests`.
 """
 
 import contextlib
@@ -27,23 +27,23 @@ from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.wire.errors import ConfigError, RelaaxError, SnapshotError
 
 logger = logging.getLogger(__name__)
-# After what the learner itself does in an iteration.
+# Priority of the hook: after the learner's own hooks of an iteration.
 _PRIORITY = 50.0
-# How often a parameter server's version is looked at.
+# Seconds between two checks of a parameter server's version.
 _POLL_SEC = 0.2
-# Longest wait for a test that is broken off: at a run's end its weights are saved after it.
+# Longest wait for a test that is aborted: at a run's end its weights are saved after that.
 _CLOSE_SEC = 1.0
 _MAX_FAILED = 3
 
 
 class OnlineTester:
-    """Plays with given values, in its own environments; the run's are not disturbed.
+    """Plays with given values, in its own environments, without affecting the run's.
 
         with OnlineTester(experiment) as tester:
             returns, lengths = tester.test(values, version, episodes=10)
 
     Args:
-      experiment: names environment and algorithm.
+      experiment: defines environment and algorithm.
     """
 
     def __init__(self, experiment: Experiment):
@@ -63,8 +63,8 @@ class OnlineTester:
         Args:
           values: of all variables, in manifest order.
           version: of the values.
-          episodes: how many.
-          done: is set at the end; when it is set before, there are fewer.
+          episodes: number of episodes.
+          done: is set at the end; if it is set before, fewer are played.
 
         Returns:
           Returns `[n] float64` and lengths `[n] int64`.
@@ -106,8 +106,8 @@ class OnlineTester:
 class BestReturn:
     """The best mean return of a training so far.
 
-    A mean is compared with those of other episodes only: where episodes come a few at a time, that
-    is once for each window of them.
+    Only means of disjoint sets of episodes are compared: if episodes end a few at a time, that is
+    once per window.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class BestReturn:
         self._compared = 0  # episodes
 
     def is_beaten(self, newest: TrainReturn | None) -> bool:
-        """Returns whether the newest mean is the best one, which it then is."""
+        """Returns whether the newest mean is the best so far; then stores it as the best."""
         if newest is None or newest.episodes - self._compared < newest.window:
             return False
         self._compared = newest.episodes
@@ -125,17 +125,17 @@ class BestReturn:
 
 
 class TestHook(LearnerHook):
-    """Tests the policy periodically, and keeps a snapshot when it is the best.
+    """Tests the policy periodically, and keeps a snapshot if it is the best.
 
     Tests every `every` iterations, and in the iteration after the training's mean return was the
     best so far; see `BestReturn`.
 
     Args:
-      tester: plays.
+      tester: plays the episodes.
       policy: has `get_values()`.
-      publisher: keeps snapshots and curves.
+      publisher: saves snapshots and curves.
       every: iterations between two tests, and before the first.
-      episodes: in one test.
+      episodes: number in one test.
     """
 
     __test__ = False  # for pytest: this is not a test
@@ -153,7 +153,7 @@ class TestHook(LearnerHook):
         self._train_return = BestReturn()
 
     def __call__(self, engine: Any) -> None:
-        """Tests, if it is time; `engine` is the BaseLearner."""
+        """Tests if a test is due; `engine` is the BaseLearner."""
         was_best = self._train_return.is_beaten(self._publisher.train_return)
         if engine.updates % self._every and not was_best:
             return
@@ -168,22 +168,22 @@ class TestHook(LearnerHook):
 
 
 class VersionTests:
-    """Tests a parameter server's values periodically, and keeps a snapshot when they are the best.
+    """Tests a parameter server's values periodically, and keeps a snapshot if they are the best.
 
         with VersionTests(experiment, server):
             ...  # serve until the end
 
     Tests every `learner.eval_freq` versions, and when the training's mean return was the best so
     far; see `BestReturn`. A thread plays while the process serves, with the values that are current
-    when a test begins. After each test it waits for as long as the test took: a test that becomes
-    due meanwhile begins then.
+    when a test begins. After each test it waits for as long as the test took, before it starts the
+    next one that is due.
 
     A failed test is logged, and the next one is tried; after three failures in a row there are no
     more tests.
 
     Args:
-      experiment: what is tested; see `make_version_tests`.
-      server: whose values; it has snapshots.
+      experiment: to test; see `make_version_tests`.
+      server: provides the values; it must have snapshots.
     """
 
     def __init__(self, experiment: Experiment, server: ParameterServer):
@@ -192,7 +192,7 @@ class VersionTests:
         self._tester = OnlineTester(experiment)
         self._server = server
         self._train_return = BestReturn()
-        self._train_return.is_beaten(server.train_return)  # of before a resume
+        self._train_return.is_beaten(server.train_return)  # the return before a resume
         self._closing = threading.Event()
         self._played = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tests", daemon=True)
@@ -227,7 +227,7 @@ class VersionTests:
             try:
                 self._server.save_judged(self._judge)
                 failed = 0
-            except SnapshotError as error:  # it was played; the disk might have room next time
+            except SnapshotError as error:  # it was played; next time the disk might have space
                 logger.error("%s; training continues", error)
             except Exception as error:
                 failed += 1
@@ -259,10 +259,10 @@ class VersionTests:
 
 
 def make_version_tests(experiment: Experiment, server: ParameterServer) -> VersionTests:
-    """Makes the tests of the values that learners beside their agents make.
+    """Makes the tests for a run with learners beside their agents.
 
     Raises:
-      ConfigError: nothing can be played, or not in this process.
+      ConfigError: there is no environment, or it cannot run in this process.
       InvalidInputError: the algorithm cannot use the environment's spaces.
     """
     require_environment(experiment)
@@ -276,14 +276,14 @@ def make_version_tests(experiment: Experiment, server: ParameterServer) -> Versi
 
 
 def require_environment(experiment: Experiment) -> None:
-    """Refuses tests without an environment.
+    """Checks that there is an environment for tests.
 
     Raises:
-      ConfigError: there is none.
+      ConfigError: there is no environment.
     """
     if experiment.environment is None:
         raise ConfigError(
-            "learner.eval_freq: an evaluation needs a section environment; add one, or set "
+            "learner.eval_freq: an evaluation needs an `environment` section; add one, or set "
             "eval_freq: 0"
         )
 
@@ -320,5 +320,5 @@ class CloseHook(LearnerHook):
         self._tester = tester
 
     def __call__(self, engine: Any) -> None:
-        """Closes it."""
+        """Closes the tester."""
         self._tester.close()

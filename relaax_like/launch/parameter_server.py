@@ -1,4 +1,4 @@
-"""The parameter server's process: puts store, snapshots, recorder and bridge together."""
+"""The parameter server's process: combines store, snapshots, recorder and bridge."""
 
 import contextlib
 import logging
@@ -65,19 +65,19 @@ if TYPE_CHECKING:  # It imports TensorFlow.
 
 logger = logging.getLogger(__name__)
 
-# After the end, agents have this long to ask once more and be notified.
+# After the end, agents have this long to send another request and be notified.
 _FINISH_GRACE_SEC = 3.0
 # Largest rollout that a learner in this process accepts.
 _MAX_ROLLOUT_BYTES = 1 << 30
-# Once all agents are notified: time for them to notify their environments and to report their last
-# steps, since the newest such report.
+# Once all agents are notified, they have this long after the newest report to notify their
+# environments and report their last steps.
 _TOLD_SEC = 0.5
-# For a step that an environment was in the middle of when its agent was notified.
+# Time for a step that an environment was executing when its agent was notified.
 _LAST_STEPS_SEC = 5.0
 _LAST_STEPS_POLL_SEC = 0.02
-# Between attempts to save the trained weights, when the disk is full or the folder unwritable.
+# Seconds between attempts to save the trained weights if the disk is full or not writable.
 _SAVE_RETRY_SEC = 5.0
-# At the end, for calls that do not end by themselves.
+# Grace period at the end for calls that do not end by themselves.
 _CALLS_SEC = 3.0
 
 
@@ -87,14 +87,14 @@ def make_parameter_server(
     metrics: Metrics,
     build: BuildValues | None = None,
 ) -> ParameterServer:
-    """Opens the run folder and restores its newest snapshot, or starts a fresh run.
+    """Opens the run folder and restores its newest snapshot, or starts a new run.
 
     Args:
-      experiment: what is trained.
-      overrides: that it was loaded with, for the process that builds the initial values.
+      experiment: to train.
+      overrides: with which it was loaded, for the process that builds the initial values.
       metrics: the recorder.
-      build: builds the initial values in this process; None: in a process of its own, so that this
-        one does not load TensorFlow.
+      build: builds the initial values in this process; None: in another process, so that this one
+        does not load TensorFlow.
 
     Raises:
       ConfigError: the algorithm has no usable initial values.
@@ -169,7 +169,7 @@ def make_parameter_server(
 
 
 def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
-    """Serves until training finishes or a signal comes; returns the exit status."""
+    """Serves until training finishes or a signal arrives; returns the exit status."""
     failpoints.arm_from_environment()
     use_compile_cache(experiment.compile_cache)
     reporter = Reporter.from_environment()
@@ -187,7 +187,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     security = make_server_security(experiment)
     validate_port_free(settings.bind, "--bind")
     make_run_dir(experiment)
-    if not reporter.is_heard:  # else `relaax run` writes the lines of all its processes
+    if not reporter.is_heard:  # otherwise `relaax run` writes the lines of all its processes
         add_log_file(experiment.run_dir)
     if experiment.algorithm.lacks_spaces:
         spaces = wait_for_spaces(
@@ -247,14 +247,14 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             server.wait_notified(_FINISH_GRACE_SEC)
             _wait_last_steps(server, services, shutdown)
         if services is not None:
-            services.stop()  # ends their streams, which would use up the grace
-        # Whatever happens to the calls, what was learned must be saved.
+            services.stop()  # ends their streams, which would use up the grace period
+        # Whatever happens to the calls, the learned values must be saved.
         grpc_server.stop(grace=1.0).wait(_CALLS_SEC)
     print_summary(experiment, server.status())
     write_results(experiment, server.status())
     status = 0 if server.status().finished else shutdown.exit_status
     if services is not None or experiment.learner.eval_freq:
-        # TensorFlow's own end takes seconds; while an iteration is still being computed, it aborts.
+        # TensorFlow's normal exit takes seconds, and aborts while an iteration is being computed.
         end_now(status)
     return status
 
@@ -262,13 +262,13 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
 def open_version_tests(
     experiment: Experiment, server: ParameterServer
 ) -> contextlib.AbstractContextManager[object]:
-    """Returns what tests the server's values as long as it is open; see `VersionTests`.
+    """Returns a context manager that tests the server's values; see `VersionTests`.
 
-    It does nothing without `learner.eval_freq`, and where a learner in the server tests.
+    It does nothing without `learner.eval_freq`, or if a learner in the server tests.
 
     Raises:
-      ConfigError: tests are wanted, and impossible; see `make_version_tests`.
-      InvalidInputError: the same.
+      ConfigError: tests are requested but not possible; see `make_version_tests`.
+      InvalidInputError: see `make_version_tests`.
     """
     if not experiment.learner.eval_freq or experiment.learner.placement == "server":
         return contextlib.nullcontext()
@@ -288,7 +288,7 @@ def make_experience_services(
     """Makes the learners of a server's process, not started; None: the run learns elsewhere.
 
     Args:
-      experiment: what is trained.
+      experiment: to train.
       server: to which they publish.
       on_failure: see `ExperienceServices`.
     """
@@ -326,7 +326,7 @@ def make_experience_services(
 
 
 def _save_finished(server: ParameterServer, shutdown: Shutdown) -> None:
-    """Saves what was trained before anything else, and does not give up: the weights are here."""
+    """Saves the trained weights first, and retries forever: they only exist in this process."""
     while True:
         try:
             server.save_checkpoint()
@@ -340,7 +340,7 @@ def _save_finished(server: ParameterServer, shutdown: Shutdown) -> None:
 def _wait_last_steps(
     server: ParameterServer, services: ExperienceServices | None, shutdown: Shutdown
 ) -> None:
-    """Waits while agents that have heard of the end report the steps that they still took."""
+    """Waits while agents that have been notified of the end report their last steps."""
     now = reported = time.monotonic()
     deadline, counted = now + _LAST_STEPS_SEC, server.global_t
     while now < deadline and not shutdown.requested.wait(_LAST_STEPS_POLL_SEC):
@@ -352,19 +352,22 @@ def _wait_last_steps(
 
 
 def make_run_dir(experiment: Experiment) -> None:
-    """Makes the run's folder.
+    """Creates the run's folder.
 
     Raises:
-      ConfigError: it cannot be made.
+      ConfigError: it cannot be created.
     """
     try:
         experiment.run_dir.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"run_dir {str(experiment.run_dir)[:200]!r}: {error}") from None
+        raise ConfigError(
+            f"run_dir {str(experiment.run_dir)[:200]!r}: cannot be created: {error}; set run_dir "
+            "to a writable folder"
+        ) from None
 
 
 def make_recorder(experiment: Experiment, global_t: Callable[[], int]) -> BufferedMetrics:
-    """Opens the recorder of the curves: event files, or the metrics server where there is one."""
+    """Opens the recorder of the curves: event files, or the metrics server if there is one."""
     if experiment.metrics_server is not None:
         address = experiment.metrics_server.bind.to_connect()
         return MetricsClient(address, global_t, security=make_client_security(experiment))

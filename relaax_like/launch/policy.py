@@ -1,4 +1,4 @@
-"""A trained policy in a program of the user: observations in, actions out."""
+"""A trained policy in a user's program: observations in, actions out."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +23,7 @@ _FIELD = "observation"
 
 
 class Policy:
-    """Acts as the agents of a run do, by the weights of one of its snapshots.
+    """Acts like the agents of a run, with the weights of one of its snapshots.
 
         policy = relaax_like.load("runs/cartpole")
         observation, _ = env.reset()
@@ -40,7 +40,7 @@ class Policy:
 
     Attributes:
       version: of the weights.
-      global_t: environment steps of the run until then.
+      global_t: environment steps of the run at that version.
     """
 
     def __init__(
@@ -68,17 +68,17 @@ class Policy:
 
         Args:
           observation: an array of the space's shape, `[...]`, or a batch `[B, ...]`. Several leaves
-            are a dict with their names as keys, or nested as the space is. Images are uint8.
-          greedy: take the best action, as `relaax eval` does; False: draw one, as in training.
+            are a dict with their names as keys, or nested like the space. Images are uint8.
+          greedy: choose the best action, as `relaax eval` does; False: draw one, as in training.
 
         Returns:
-          The action as the environment takes it, of the action space's dtype: for one observation
-          an int (Discrete) or an array `[...]`, for a batch an array `[B, ...]`.
+          The action for the environment, with the action space's dtype: for one observation an int
+          (Discrete) or an array `[...]`, for a batch an array `[B, ...]`.
 
         Raises:
-          InvalidInputError: the observation does not fit the space; a batch of another size than
-            the one before, in the middle of its episodes; or `greedy` is False, and the
-            algorithm's agents do not support that.
+          InvalidInputError: the observation does not fit the space; the size of the batch has
+            changed in the middle of its episodes; or `greedy` is False, and the algorithm's agents
+            do not support that.
         """
         values, slots, is_batch = self._read(observation)
         agents = self._prepare(slots)
@@ -96,7 +96,7 @@ class Policy:
           ended: `[B] bool`, the rows of the batch whose episodes have ended; None: all.
 
         Raises:
-          InvalidInputError: another number of rows than the newest batch has.
+          InvalidInputError: the number of rows differs from the newest batch.
         """
         if ended is None:
             self._ended = np.ones_like(self._ended)
@@ -104,14 +104,14 @@ class Policy:
         mask = np.asarray(ended, np.bool_)
         if mask.shape != self._ended.shape:
             raise InvalidInputError(
-                f"ended: shape {list(mask.shape)}, expected {list(self._ended.shape)}, a row for "
-                "each observation of the newest batch",
+                f"ended: shape {list(mask.shape)}, expected {list(self._ended.shape)}, one entry "
+                "per observation of the newest batch",
                 "ended",
             )
         self._ended = self._ended | mask
 
     def close(self) -> None:
-        """Closes what the agents hold. Can be called twice; optional at a program's end."""
+        """Releases the agents' resources. Idempotent; optional at the end of a program."""
         if self._agents is not None:
             self._agents.close()
             self._agents = None
@@ -146,7 +146,7 @@ class Policy:
         if agents is not None and slots == before:
             return agents
         if agents is not None:
-            # Plain agents can remember anything.
+            # Plain agents can have any memory.
             remembers = agents.remembers if isinstance(agents, BatchSlots) else True
             if remembers and not self._ended.all():
                 raise InvalidInputError(
@@ -182,8 +182,8 @@ class Policy:
         if not isinstance(agents, BatchAgents):
             if not greedy:
                 raise InvalidInputError(
-                    "greedy: False, but the algorithm's Agent chooses by itself and takes the "
-                    "best actions; leave greedy out",
+                    "greedy: False, but the algorithm's Agent always chooses the best actions; "
+                    "omit greedy",
                     "greedy",
                 )
             return agents.step(transition)
@@ -211,7 +211,7 @@ def _find_spaces(
     """Returns the spaces that were passed, or else those of the run's settings.
 
     Raises:
-      ConfigError: the settings do not say which spaces the environment has.
+      ConfigError: the settings do not define the environment's spaces.
     """
     algorithm, folder = experiment.algorithm, experiment.algorithm_folder
     if observation_space is None:
@@ -230,8 +230,8 @@ def _find_spaces(
     ]
     if missing:
         raise ConfigError(
-            f"{folder}: its Config does not say which {' and '.join(missing)} the environment "
-            f"has; pass {' and '.join(f'{name}=...' for name in missing)}"
+            f"{folder}: its Config does not define the environment's {' and '.join(missing)}; "
+            f"pass {' and '.join(f'{name}=...' for name in missing)}"
         )
     return (
         make_space_values(observation_space, OBSERVATION),

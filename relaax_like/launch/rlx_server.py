@@ -61,7 +61,7 @@ from relaax_like.wire.spaces import RunSpaces
 
 logger = logging.getLogger(__name__)
 
-# A client whose hello arrives while there is no parameter server is asked to retry later.
+# A client whose hello arrives while there is no parameter server must retry later.
 _HELLO_WAIT_SEC = 5.0
 _POLL_SEC = 1.0
 _REPORT_SEC = 2.0
@@ -77,12 +77,12 @@ def make_rlx_server(
     exploit: bool = False,
     on_session: Callable[[Session], None] = lambda session: None,
 ) -> RlxServer:
-    """Assembles the server; nothing is bound yet.
+    """Assembles the server, without binding its address.
 
     Args:
       settings: of the server.
       host: makes the agents.
-      metrics: where latencies go.
+      metrics: records latencies.
       security: what clients must present; None: nothing.
       reporter: reports clients to `relaax run`; None: no reports.
       exploit: see `Session`.
@@ -121,16 +121,16 @@ def make_rlx_server(
 
 
 def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
-    """Serves until a signal comes; returns the exit status.
+    """Serves until a signal arrives; returns the exit status.
 
     Args:
-      experiment: what is served.
-      overrides: that it was loaded with, for the learner's process.
+      experiment: to serve.
+      overrides: with which it was loaded, for the learner's process.
     """
     settings = experiment.rlx_server
     use_compile_cache(experiment.compile_cache)
     reporter = Reporter.from_environment()
-    chaos.from_environment()  # a mistake in it is reported here, and not by the first agent
+    chaos.from_environment()  # so that a mistake in it is reported here, not by the first agent
     shutdown = Shutdown()
     validate_exposure(settings.bind, experiment.security)
     security = make_server_security(experiment)
@@ -178,9 +178,9 @@ def serve_until_stopped(
 
     Args:
       server: not started yet.
-      settings: say where it listens.
+      settings: contain the address.
       shutdown: ends it.
-      announce: called in a thread of its own once clients can connect.
+      announce: called in a separate thread once clients can connect.
     """
     limit_blas_threads()
     loop = new_event_loop()
@@ -191,8 +191,8 @@ def serve_until_stopped(
 
 
 def end_server(server: RlxServer, shutdown: Shutdown) -> int:
-    """Returns the exit status of a server that was stopped; an agent that hangs is left behind."""
-    if server.is_closing:  # Python's own end would wait for it
+    """Returns the exit status of a stopped server; exits immediately if an agent hangs."""
+    if server.is_closing:  # Python's normal exit would wait for it
         logger.warning("a client's agent does not finish; leaving it behind")
         end_now(shutdown.exit_status)
     return shutdown.exit_status
@@ -201,7 +201,7 @@ def end_server(server: RlxServer, shutdown: Shutdown) -> int:
 def _make_learner(
     experiment: Experiment, overrides: Sequence[str], link: Link, shutdown: Shutdown
 ) -> ChildLearner | RemoteLearners:
-    """Makes the link to where the run learns; nothing is started."""
+    """Makes the link to the run's learner, without starting it."""
     if experiment.learner.placement == "server":
         return make_remote_learners(link, make_client_id("rlx"), _HELLO_WAIT_SEC, shutdown)
     return ChildLearner(
@@ -254,7 +254,7 @@ def _make_late_host(
         complete, _ = add_spaces(experiment, *spaces)
         try:
             return make_linked_host(complete, make_client, beside)
-        except RelaaxError as error:  # no client can mend that
+        except RelaaxError as error:  # no client can repair that
             logger.error("%s", error)
             shutdown.request(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
             raise ServerUnavailableError("the rlx server cannot load its algorithm") from None
@@ -282,7 +282,7 @@ def _ask_for_spaces(link: Link) -> None:
 
 
 def _announce_link(link: Link, ask: Callable[[Link], None], shutdown: Shutdown) -> bool:
-    """Waits for the parameter server; False: this process ends."""
+    """Waits for the parameter server; returns False if this process must end."""
     while not shutdown.requested.is_set():
         try:
             ask(link)
@@ -300,7 +300,7 @@ def _announce_link(link: Link, ask: Callable[[Link], None], shutdown: Shutdown) 
 def _wait_for_learner(
     host: AgentHost, learner: ChildLearner | RemoteLearners, shutdown: Shutdown
 ) -> bool:
-    """Waits until batch-native agents can learn; False: this process ends."""
+    """Waits until batch-native agents can learn; returns False if this process must end."""
     if not isinstance(host, BatchHost):
         return True
     while not shutdown.requested.is_set():
@@ -315,14 +315,14 @@ def _report_clients(server: RlxServer, link: Link, shutdown: Shutdown) -> None:
     while not shutdown.requested.is_set():
         time.sleep(_REPORT_SEC)
         clients, num_clients = server.describe_clients()
-        with contextlib.suppress(RelaaxError):  # it is away; the next report follows
+        with contextlib.suppress(RelaaxError):  # it is not available; the next report follows
             link.report_clients(
                 ClientsReport(server_id=server_id, clients=tuple(clients), num_clients=num_clients)
             )
 
 
 def _make_environment() -> dict[str, str]:
-    """Returns the learner's: it traces where this process does."""
+    """Returns the learner's environment variables: it traces to the same folder as this process."""
     environment = dict(os.environ)
     if tracing.active is not None:
         environment[tracing.ENVIRONMENT_VARIABLE] = str(tracing.active.path.parent)

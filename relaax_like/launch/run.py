@@ -27,9 +27,9 @@ def make_topology(
     """Describes the processes of an experiment: servers, then one per client.
 
     Args:
-      experiment: what to run.
+      experiment: to run.
       overrides: of keys of its file, for the servers.
-      trace: all of them trace into the run's folder.
+      trace: whether all of them trace to the run's folder.
 
     Raises:
       ConfigError: there is no environment to run.
@@ -57,12 +57,13 @@ def make_topology(
 
 
 def validate_servers(experiment: Experiment) -> None:
-    """Fails before anything is started: restarting does not mend a port that is taken.
+    """Checks the servers' settings before any process is started; a restart would not help.
 
     Raises:
-      ConfigError: a server would be open to strangers, a file of `security` cannot be used, or
-        the run can only be trained in one process.
-      RelaaxError: names the process that holds a port, and the key that chooses another.
+      ConfigError: a server could be reached by unauthorized clients, a file of `security` cannot be
+        used, or the run can only be trained in one process.
+      RelaaxError: a port is taken; the error names the process that holds it, and the key that
+        chooses another.
     """
     validate_served(experiment)
     _validate_no_trainer(experiment)
@@ -79,10 +80,10 @@ def validate_servers(experiment: Experiment) -> None:
 
 
 def validate_served(experiment: Experiment) -> None:
-    """Refuses what only a run in one process can do.
+    """Refuses settings that only work for a run in one process.
 
     Raises:
-      ConfigError: names the key, and the command.
+      ConfigError: there is one; the error names the key and the command.
     """
     learner = experiment.learner
     if learner.workers:
@@ -111,8 +112,8 @@ def _validate_no_trainer(experiment: Experiment) -> None:
     if trainer.is_file():
         raise ConfigError(
             f"{trainer}: relaax run does not use a trainer, only relaax train does: `relaax "
-            f"train {shlex.quote(str(experiment.file))}`. To let clients play the section "
-            "environment, rename the file"
+            f"train {shlex.quote(str(experiment.file))}`. To let clients play the `environment` "
+            "section, rename trainer.py"
         )
 
 
@@ -124,7 +125,7 @@ _ROLES: Mapping[str, Role] = {
 }
 
 
-# Tells a client's program that its lines stand between those of others.
+# Notifies a client's program that its lines are mixed with those of others.
 _QUIET = {"RELAAX_QUIET": "1"}
 # Clients' names have at most 100 characters, with their number.
 _NAME_LENGTH = 90
@@ -150,7 +151,7 @@ def _make_clients(experiment: Experiment, env: Mapping[str, str]) -> list[Node]:
     environment, program = experiment.environment, experiment.environment_program
     if environment is None or program is None:
         raise ConfigError(
-            f"{experiment.file}: no section environment, so there is nothing to train on; add "
+            f"{experiment.file}: no `environment` section, so there is nothing to train on; add "
             "one, or start the servers and your own clients individually"
         )
     if program.name == SLOTS:
@@ -207,7 +208,7 @@ def _make_security_flags(security: ClientSecurity) -> list[str]:
 
 
 def _make_start(program: Path) -> list[str]:
-    """Python programs run in our own Python, whatever stands first on the PATH; others as is."""
+    """Returns the command: a Python program runs in our own Python, whatever is on the PATH."""
     with program.open("rb") as file:
         first = file.readline(200)
     is_python = program.suffix == ".py" or (first.startswith(b"#!") and b"python" in first)

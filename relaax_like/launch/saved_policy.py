@@ -1,4 +1,4 @@
-"""A run's policy as a snapshot holds it: which snapshot, and agents that act by it alone."""
+"""A run's policy in a snapshot: selects the snapshot, and makes agents that act with it."""
 
 import threading
 from types import TracebackType
@@ -22,8 +22,9 @@ def read_snapshot(experiment: Experiment, version: str = LATEST) -> State:
     """Reads a snapshot of a run. Takes no lock and writes nothing: the run can be training.
 
     Args:
-      experiment: names the folder.
-      version: "latest"; "best", the kept one with the best mean return; or the number of a version.
+      experiment: defines the folder.
+      version: "latest"; "best", the saved one with the best mean return; or the number of a
+        version.
 
     Raises:
       ConfigError: `version` is something else.
@@ -35,14 +36,14 @@ def read_snapshot(experiment: Experiment, version: str = LATEST) -> State:
         if state is None:
             raise SnapshotError(
                 f"{directory}: no snapshot has a score yet; a score needs an evaluation "
-                "(learner.eval_freq) or, without them, a full window of episodes "
+                "(learner.eval_freq) or, without evaluations, a full window of episodes "
                 "(learner.target_episodes)"
             )
         return state
     if version == LATEST:
         state = read_latest(directory)
         if state is None:
-            raise SnapshotError(f"{directory}: no snapshot to act by; train the run first")
+            raise SnapshotError(f"{directory}: no snapshot to act with; train the run first")
         return state
     if not (version.isascii() and version.isdecimal()):
         raise ConfigError(
@@ -52,14 +53,14 @@ def read_snapshot(experiment: Experiment, version: str = LATEST) -> State:
 
 
 def open_server(experiment: Experiment, state: State) -> ParameterServer:
-    """Makes a parameter server in this process that has a snapshot's state and writes nothing."""
+    """Makes a parameter server in this process with a snapshot's state; it writes nothing."""
     store = Store(state.manifest, state.values, experiment.optimizers)
     store.import_state(state)
     return ParameterServer(store, metrics=NullMetrics())
 
 
 class SavedPolicy:
-    """Agents of a run's algorithm that act by a snapshot. A context manager.
+    """Agents of a run's algorithm that act with a snapshot. A context manager.
 
         with SavedPolicy(experiment, "best", "serve") as policy:
             agents = policy.host.make_slot_agents(..., exploit=True)
@@ -68,13 +69,13 @@ class SavedPolicy:
 
     Attributes:
       version: of the weights.
-      global_t: environment steps of the run until then.
+      global_t: environment steps of the run at that version.
       host: makes the agents.
 
     Args:
-      experiment: names algorithm and snapshots.
+      experiment: defines algorithm and snapshots.
       version: see `read_snapshot`.
-      client_id: of the agents; the seed of what they draw depends on it.
+      client_id: of the agents; the seed of their random numbers depends on it.
 
     Raises:
       ConfigError: the algorithm cannot be loaded; or as `read_snapshot`.
@@ -85,14 +86,14 @@ class SavedPolicy:
         self._experiment = experiment
         self._state = read_snapshot(experiment, version)
         self.version, self.global_t = self._state.version, self._state.global_t
-        self._lock = threading.Lock()  # guards the making of _server
+        self._lock = threading.Lock()  # guards the creation of _server
         self._server: ParameterServer | None = None
         values = self._state.manifest.unpack(self._state.values)
         fixed = FrozenPolicy(values, self.version, self.global_t)
         self.host = make_frozen_host(experiment, self._make_client, fixed, client_id)
 
     def close(self) -> None:
-        """Closes what the agents share. Can be called twice."""
+        """Closes what the agents share. Idempotent."""
         self.host.close()
         if self._server is not None:
             self._server.close()

@@ -1,4 +1,4 @@
-"""What an experiment's section `security` means for its servers and its own clients."""
+"""Applies an experiment's `security` section to its servers and its own clients."""
 
 import logging
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def make_server_security(experiment: Experiment) -> ServerSecurity:
-    """Reads what the experiment's servers ask of their clients.
+    """Reads the credentials that the experiment's servers require from their clients.
 
     Raises:
       ConfigError: a file cannot be used.
@@ -31,10 +31,10 @@ def make_server_security(experiment: Experiment) -> ServerSecurity:
 
 
 def make_client_security(experiment: Experiment) -> ClientSecurity:
-    """Returns what the run's own clients show to its servers.
+    """Returns the credentials that the run's own clients present to its servers.
 
     Raises:
-      ConfigError: the servers ask for a token and there is none, or its file cannot be used.
+      ConfigError: the servers require a token and there is none, or its file cannot be used.
     """
     settings = experiment.security
     if settings.tokens_file is not None and settings.token_file is None:
@@ -54,10 +54,11 @@ def make_client_security(experiment: Experiment) -> ClientSecurity:
 
 
 def validate_exposure(address: Address, settings: SecurityConfig) -> None:
-    """Refuses to be reached from other machines by anybody who likes to.
+    """Refuses an address that other machines can reach without TLS and tokens.
 
     Raises:
-      ConfigError: the address is not of this machine alone, and TLS or tokens are missing.
+      ConfigError: other machines can reach it, TLS or tokens are missing, and `insecure` is not
+        set.
     """
     if address.is_loopback:
         return
@@ -84,7 +85,7 @@ def validate_exposure(address: Address, settings: SecurityConfig) -> None:
 
 
 def validate_unprotected(address: Address, settings: SecurityConfig, key: str) -> None:
-    """Refuses to show other machines what neither TLS nor a token protects.
+    """Refuses to show other machines a page that neither TLS nor a token protects.
 
     Raises:
       ConfigError: the address is not local to this machine, and `insecure` is not set.

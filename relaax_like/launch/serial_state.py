@@ -2,9 +2,10 @@
 
     RUN/serial.npz
 
-holds, in addition to the newest snapshot, what no snapshot has: environments, agents, random
-generators, waiting experience, and the environment steps in it that are not counted yet: a run that
-resumes from it counts them. Arrays are separate entries, all else is JSON; nothing is pickled.
+contains, in addition to the newest snapshot, what snapshots do not have: environments, agents,
+random generators, waiting experience, and the environment steps in it that are not counted yet; a
+run that resumes from it counts them. Arrays are separate entries, everything else is JSON; nothing
+is pickled.
 """
 
 import json
@@ -29,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 SERIAL_NAME = "serial.npz"
 _KIND = "serial state 5"
-# Entry with all that is no array: JSON as a uint8 array.
+# Entry with everything that is not an array: JSON as a uint8 array.
 _DOCUMENT = "relaax_serial_state"
-# Stands in the JSON for an array: its entry and its dtype.
+# Represents an array in the JSON: its entry and its dtype.
 _ARRAY = "$array"
 _EPISODES_RESTART = "episodes restart, so results will differ from an uninterrupted run"
 
@@ -45,12 +46,12 @@ class SerialState:
         state.save()
 
     The file belongs to one state of the parameter server: if the run has continued since, or has
-    lost its end, a line is logged and the file is not used. The same applies to other environments
-    or sizes.
+    lost its newest steps, the file is not used and a warning is logged. The same applies if
+    environments or sizes have changed.
 
     Args:
-      experiment: names the folder.
-      server: restored before, and not closed yet.
+      experiment: defines the folder.
+      server: already restored, and not closed yet.
       slots: the environments.
       agents: of the slots.
       interactor: of both.
@@ -124,7 +125,7 @@ class SerialState:
                 error,
                 _EPISODES_RESTART,
             )
-            self._agents.set_state(agents)  # they count their steps at their end
+            self._agents.set_state(agents)  # they report their steps when they are closed
             return False
         return True
 
@@ -181,12 +182,12 @@ def _identify(server: ParameterServer) -> dict[str, int]:
 
 
 def _describe_settings(experiment: Experiment) -> dict[str, Any]:
-    """Returns the settings that the arrays' shapes and the environments depend on."""
+    """Returns the settings on which the arrays' shapes and the environments depend."""
     algorithm, environment = experiment.algorithm, experiment.environment
     plan = get_plan(algorithm)
 
     def describe(attribute: str) -> Any:
-        """Returns an attribute of the plan, or of those of all tasks, by task."""
+        """Returns an attribute of the plan; for several plans, task -> attribute."""
         if isinstance(plan, Mapping):
             return {task: getattr(one, attribute, None) for task, one in plan.items()}
         return getattr(plan, attribute, None)
@@ -205,7 +206,7 @@ def _describe_settings(experiment: Experiment) -> dict[str, Any]:
 
 
 def _pack(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Returns JSON types; arrays go into `arrays`, named by their path."""
+    """Converts a value to JSON types; adds arrays to `arrays`, named by their path."""
     if isinstance(value, np.ndarray):
         arrays[name] = value
         return {_ARRAY: name, "dtype": value.dtype.name}
@@ -226,5 +227,5 @@ def _unpack(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if _ARRAY not in value:
         return {key: _unpack(part, arrays) for key, part in value.items()}
     array = arrays[value[_ARRAY]]
-    # NumPy writes bfloat16 as nameless bytes.
+    # NumPy writes bfloat16 as untyped bytes.
     return array.view(DTYPES[value["dtype"]]) if array.dtype.kind == "V" else array

@@ -31,7 +31,7 @@ class PlayedEpisodes:
     """
 
     def __init__(self, window: int):
-        self._lock = threading.Lock()  # guards all below
+        self._lock = threading.Lock()  # guards all attributes below
         self._newest: collections.deque[float] = collections.deque(maxlen=window)
         self._count = 0
 
@@ -52,22 +52,22 @@ class PlayedEpisodes:
 
 
 def run_policy_server(experiment: Experiment, version: str = LATEST) -> int:
-    """Answers all clients with the best actions of a run's policy, until a signal comes.
+    """Answers all clients with the best actions of a run's policy, until a signal arrives.
 
-    The run's folder is only read, so the run can be training meanwhile. What clients report is not
-    learned from. A newer snapshot needs a new start.
+    The run's folder is only read, so the run can be training meanwhile. Nothing is learned from the
+    clients. A newer snapshot requires a restart.
 
     Args:
-      experiment: of the run; its section `relaax-rlx-server` says where to listen.
+      experiment: of the run; its `relaax-rlx-server` section contains the address.
       version: see `read_snapshot`.
 
     Returns:
       The exit status.
 
     Raises:
-      ConfigError: the address is open to other machines without TLS and tokens, or the algorithm
+      ConfigError: other machines can reach the address without TLS and tokens, or the algorithm
         cannot be loaded.
-      RelaaxError: the port is taken; names its holder.
+      RelaaxError: the port is taken; the error names the process that holds it.
       SnapshotError: see `SavedPolicy`.
     """
     shutdown = Shutdown()
@@ -104,7 +104,7 @@ def open_policy_server(
     shutdown: Shutdown,
     on_session: Callable[[Session], None],
 ) -> Iterator[tuple[RlxServer, SavedPolicy]]:
-    """Makes an rlx server, not started yet, whose clients are answered by a snapshot alone.
+    """Makes an rlx server, not started yet, whose agents act with a snapshot.
 
     Args:
       experiment: of the run.

@@ -1,4 +1,4 @@
-"""What a run's parameter server starts from: initial values, built once, or of another run."""
+"""The values from which a run's parameter server starts: built once, or of another run."""
 
 import logging
 import sys
@@ -35,11 +35,10 @@ BuildValues = Callable[[], list[Variable]]
 def make_start(
     experiment: Experiment, overrides: Sequence[str], build: BuildValues | None
 ) -> tuple[Manifest, np.ndarray, dict[str, Follow]]:
-    """Returns the layout of the values, values to start from, [total_bytes] uint8, and what targets
-    follow.
+    """Returns the manifest, the initial values `[total_bytes] uint8`, and what targets follow.
 
-    Where there is a snapshot of these settings, the layout is its own, and so will the values be:
-    initial values are neither built nor read, and zeros stand for them.
+    If there is a snapshot with these settings, the manifest is the snapshot's, whose values will be
+    restored: initial values are neither built nor read, and zeros are returned.
     """
     settings = experiment.parameter_server
     if settings.initial_values is None:
@@ -56,7 +55,7 @@ def make_start(
 
 
 def find_recipe(experiment: Experiment) -> str:
-    """Returns a checksum of all that the initial values are made from."""
+    """Returns a checksum of everything that the initial values depend on."""
     recipe = f"{experiment.algorithm_folder} {experiment.algorithm!r} {experiment.seed}"
     return f"{zlib.crc32(recipe.encode()):08x}"
 
@@ -64,7 +63,7 @@ def find_recipe(experiment: Experiment) -> str:
 def _load_initial_values(
     experiment: Experiment, overrides: Sequence[str], build: BuildValues | None
 ) -> list[Variable]:
-    """Builds them once per run and keeps them, so that a restart needs no TensorFlow."""
+    """Builds the values once per run and stores them, so that a restart needs no TensorFlow."""
     settings = experiment.parameter_server
     if settings.initial_values is not None:
         return load_variables(settings.initial_values)
@@ -91,21 +90,21 @@ def _compute_initial_values(
 
 
 def _validate_rebuildable(kept: Path) -> None:
-    """Checks that nothing but a fresh run depends on damaged initial values.
+    """Checks that damaged initial values can be built again, because nothing depends on them.
 
     Raises:
-      ConfigError: there are pushes that were made to them, and no snapshot that has both.
+      ConfigError: the journal has pushes that were applied to them, and no snapshot has both.
     """
     checkpoints = kept.parent
     if read_newest_manifest(checkpoints) is None and holds_records(checkpoints / "journal"):
         raise ConfigError(
-            f"{kept}: damaged, and the journal next to it has records that no usable snapshot "
-            "precedes; restore the snapshots, or start in another run_dir"
+            f"{kept}: damaged, and the journal next to it has records without a usable snapshot "
+            "before them; restore the snapshots, or start in another run_dir"
         )
 
 
 def _run_initial_values(experiment: Experiment, overrides: Sequence[str]) -> list[Variable]:
-    """Builds them in a process of its own; its error, where it tells one, is ours."""
+    """Builds the values in another process; raises the error that it reports, if any."""
     with tempfile.TemporaryDirectory(prefix="relaax-error-") as folder:
         told = Path(folder) / "error"
         command = [sys.executable, "-m", _INITIAL_VALUES, f"--error={told}", str(experiment.file)]

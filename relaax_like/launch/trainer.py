@@ -15,7 +15,7 @@ class Trainer(BaseTrainer):
 
         status = Trainer(experiment).run(Shutdown())
 
-    The same objects as over the network, the same run folder, the same curves.
+    It uses the same objects, run folder and curves as a run over the network.
     """
 
     def train(self, server: ParameterServer, stop: threading.Event) -> None:
@@ -36,7 +36,7 @@ class Trainer(BaseTrainer):
                 agents,
                 random_steps=environment.random_steps,
                 max_episode_steps=environment.max_episode_steps,
-                # Agents with a state end where it can be taken.
+                # Agents with a state stop at a point where it can be taken.
                 stop=None if agents.has_state else stop,
                 on_episode=self.show_episode,
                 seed=experiment.seed,

@@ -1,4 +1,4 @@
-"""Trains an experiment in this process: with its algorithm's own trainer, or one of ours."""
+"""Trains an experiment in this process, with its algorithm's own trainer or a built-in one."""
 
 import contextlib
 import inspect
@@ -24,13 +24,13 @@ from relaax_like.wire.errors import ConfigError, RelaaxError
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """How a training ended.
+    """The result of a training.
 
     Attributes:
       run_dir: the run's folder.
       global_t: environment steps of the run.
-      mean_return: of the newest `learner.target_episodes` episodes, or fewer; None: there were
-        none, for example because nothing was played.
+      mean_return: of the newest `learner.target_episodes` episodes, or fewer; None: no episode has
+        ended, for example because no environment was played.
       finished: what ended the training, target or budget; "": it was stopped, and can be resumed.
       exit_status: of `relaax train`: 0, or 128 + the number of the signal that stopped it.
     """
@@ -46,8 +46,8 @@ def train(path: str | Path, overrides: Sequence[str] = (), force: bool = False) 
     """Trains a new run; see `relaax_like.train`."""
     if threading.current_thread() is not threading.main_thread():
         raise RelaaxError(
-            "relaax_like.train: called from another thread, but only the main thread receives "
-            "signals; call it there, or start a process"
+            "relaax_like.train: called in another thread, but only the main thread receives "
+            "signals; call it in the main thread, or start a process"
         )
     experiment = load_experiment(path, overrides, new_run=True)
     trainer = make_trainer(experiment, overrides)
@@ -71,12 +71,13 @@ def train(path: str | Path, overrides: Sequence[str] = (), force: bool = False) 
 def make_trainer(
     experiment: Experiment, overrides: Sequence[str] = (), log: LogMode = LogMode.PLAIN
 ) -> BaseTrainer:
-    """Makes what trains an experiment: `trainer.py` of the algorithm's folder decides.
+    """Makes the trainer of an experiment: that of `trainer.py` in the algorithm's folder.
 
-    Without one, an `OfflineTrainer` where there is a `learner.offline`, and else a `Trainer`.
+    Without such a file, it is an `OfflineTrainer` if `learner.offline` is set, otherwise a
+    `Trainer`.
 
     Args:
-      experiment: what to train.
+      experiment: to train.
       overrides: of keys of its file.
       log: how the progress is shown.
 
@@ -89,8 +90,8 @@ def make_trainer(
         if experiment.learner.workers:
             raise ConfigError(
                 f"learner.workers: {experiment.learner.workers}, but "
-                f"{experiment.algorithm_folder / TRAINER} decides what plays; set it to 0, or "
-                "remove trainer.py"
+                f"{experiment.algorithm_folder / TRAINER} starts its own environments; set it to "
+                "0, or remove trainer.py"
             )
         trainer_class = _load_trainer_class(experiment.algorithm_folder)
     elif experiment.learner.offline is not None:
@@ -116,13 +117,13 @@ def _load_trainer_class(folder: Path) -> type[BaseTrainer]:
 
 
 def _validate_method(file: Path, trainer_class: type[BaseTrainer], method: str) -> None:
-    """Raises ConfigError when a method cannot be called as that of BaseTrainer is."""
+    """Raises ConfigError if a method cannot be called like that of BaseTrainer."""
     expected = inspect.signature(getattr(BaseTrainer, method))
     wanted = f"expected {_format_parameters(expected)}, see BaseTrainer"
     own = getattr(trainer_class, method)
     if not callable(own):
         raise ConfigError(f"{file}: Trainer.{method} is {own!r}; {wanted}")
-    # As an instance has it, with or without self.
+    # As bound to an instance, with or without self.
     called = getattr(object.__new__(trainer_class), method)
     try:
         inspect.signature(called).bind(*list(expected.parameters)[1:])
@@ -132,7 +133,7 @@ def _validate_method(file: Path, trainer_class: type[BaseTrainer], method: str) 
 
 
 def _format_parameters(signature: inspect.Signature) -> str:
-    """Returns them without their types."""
+    """Formats the parameters without their types."""
     empty = inspect.Parameter.empty
     parameters = [one.replace(annotation=empty) for one in signature.parameters.values()]
     return str(inspect.Signature(parameters))
@@ -140,7 +141,7 @@ def _format_parameters(signature: inspect.Signature) -> str:
 
 @contextlib.contextmanager
 def _keep_signal_handlers() -> Iterator[None]:
-    """Puts back the handlers that a `Shutdown` replaces."""
+    """Restores the handlers that a `Shutdown` replaces."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -21,7 +21,7 @@ WAITING = (
     "waiting for spaces: the experiment does not define its observation and action spaces, and no "
     "environment has connected for training yet"
 )
-# For the answer to the proposal.
+# Grace period for the answer to the proposal.
 _ANSWER_SEC = 2.0
 _POLL_SEC = 0.1
 
@@ -38,7 +38,7 @@ def wait_for_spaces(
 
     Args:
       experiment: whose algorithm `lacks_spaces`; its run's folder exists.
-      security: what clients must show.
+      security: what clients must present.
       shutdown: ends the wait.
       on_ready: called when the server can be reached.
 
@@ -89,7 +89,7 @@ class _Agreement:
     """Accepts the first usable proposal. Thread-safe.
 
     Attributes:
-      spaces: of the run; None: none were proposed yet.
+      spaces: of the run; None: no spaces were proposed yet.
       reached: set once there are spaces.
     """
 
@@ -104,7 +104,7 @@ class _Agreement:
 
         Raises:
           InvalidInputError: the algorithm cannot use them.
-          ServerUnavailableError: they cannot be written to the run folder.
+          ServerUnavailableError: they cannot be written to the run's folder.
         """
         with self._lock:
             if self.spaces is not None or proposal is None:

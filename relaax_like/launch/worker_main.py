@@ -45,7 +45,7 @@ _POLL_SEC = 0.2
 
 
 def main() -> int:
-    """Plays until the training's end or a signal."""
+    """Plays until the end of training or a signal."""
     shutdown = Shutdown()
     reporter = Reporter.from_environment()
     file, number, address = sys.argv[1:]
@@ -55,32 +55,32 @@ def main() -> int:
     start_tracing(name, experiment, wanted=False)
     use_compile_cache(experiment.compile_cache)
     limit_blas_threads()
-    # On this machine, in the clear.
+    # On this machine, without TLS.
     security = ClientSecurity(token_file=make_client_security(experiment).token_file)
     with BridgeControl().connect(address, security) as link:
         try:
             play(experiment, name, link, shutdown, reporter)
         except (InvalidInputError, ProtocolError) as error:
-            # Of the environment: its spaces, or a wrong value. That ends the run.
+            # A mistake of the environment: its spaces, or a wrong value. That ends the run.
             raise ConfigError(str(error)) from error
-    # A gradient that takes too long is still being computed: Python's end would abort in it.
+    # A slow gradient might still be being computed: Python's normal exit would abort in it.
     end_now(shutdown.exit_status)
 
 
 def play(
     experiment: Experiment, name: str, link: Link, shutdown: Shutdown, reporter: Reporter
 ) -> None:
-    """Runs the environments of one worker until the training's end or a signal.
+    """Runs the environments of one worker until the end of training or a signal.
 
     Args:
-      experiment: what is trained.
+      experiment: to train.
       name: of the worker, the same after a restart.
       link: to the parameter server.
       shutdown: of this process.
-      reporter: hears of the first rollout.
+      reporter: is notified of the first rollout.
 
     Raises:
-      InvalidInputError: an environment has made a wrong value.
+      InvalidInputError: an environment has returned a wrong value.
       ProtocolError: the algorithm cannot use the environments' spaces.
     """
     environment = experiment.environment
@@ -103,7 +103,7 @@ def play(
                 host = make_agent_host(experiment, make_client, name)
             else:
                 host = make_linked_host(experiment, make_client, beside, name)
-            # A worker that replaces a dead one plays other episodes.
+            # A worker that replaces a dead one must play other episodes.
             purpose = f"{name} from step {link.status().global_t}"
             slots = ends.enter_context(open_slots(experiment, purpose))
             if beside is not None:
@@ -126,22 +126,22 @@ def play(
 
 
 class _Sampling:
-    """Tells how long this process has sampled, without waiting for the learner."""
+    """Measures how long this process has sampled, excluding waits for the learner."""
 
     def __init__(self) -> None:
         self._get: Callable[[], float] = lambda: 0.0
 
     def begin(self, interactor: Interactor, agents: LocalAgents) -> None:
-        """Counts from now on."""
+        """Starts to measure."""
         self._get = lambda: interactor.busy_sec - agents.waiting_sec
 
     def get_sec(self) -> float:
-        """Returns the seconds so far; from any thread."""
+        """Returns the seconds so far. Thread-safe."""
         return self._get()
 
 
 class _FirstRollout:
-    """Reports when the first rollout is complete: a worker that plays so far is healthy."""
+    """Reports when the first rollout is complete: a worker that gets this far is healthy."""
 
     def __init__(self, config: Any, reporter: Reporter):
         steps = getattr(config, "rollout_steps", 1)

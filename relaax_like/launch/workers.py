@@ -1,4 +1,4 @@
-"""`relaax train` with `learner.workers`: processes that play, and this one, which learns."""
+"""`relaax train` with `learner.workers`: worker processes play, and this process learns."""
 
 import contextlib
 import logging
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 _WORKER = "relaax_like.launch.worker_main"
 _POLL_SEC = 0.05
-# After the end of the training, for the last steps of the environments.
+# Time after the end of training for the last steps of the environments.
 _LAST_STEPS_SEC = 5.0
-# At the end, for calls that do not end by themselves.
+# Grace period at the end for calls that do not end by themselves.
 _CALLS_SEC = 3.0
 
 
@@ -36,28 +36,28 @@ def train_with_workers(
     stop: threading.Event,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serves the parameter server to workers on this machine, until the training's end or `stop`.
+    """Serves the parameter server to workers on this machine, until the end of training or `stop`.
 
-    Each worker runs its environments and their agents in one process; for this one it is what an
-    rlx server is to a parameter server. Workers that die are restarted.
+    Each worker runs its environments and their agents in one process, and connects to this process
+    as an rlx server connects to a parameter server. Workers that die are restarted.
 
     Args:
-      experiment: whose config.yaml is in the run's folder.
+      experiment: its config.yaml is in the run's folder.
       server: in this process; with `learner.placement: server` this process also learns.
       stop: ends it.
-      on_ready: called, by another thread, when experience has come; often.
+      on_ready: called repeatedly, in another thread, once experience has arrived.
 
     Raises:
       ConfigError: there is no environment, or a worker has found a mistake in the settings.
       RelaaxError: learning has failed, or the workers could not be kept alive.
     """
     if experiment.environment is None:
-        raise ConfigError(f"{experiment.file}: training needs a section environment; add one")
+        raise ConfigError(f"{experiment.file}: training needs an `environment` section; add one")
     failures: list[Exception] = []
     services = make_experience_services(experiment, server, failures.append)
-    # Workers are on this machine: a token is asked of them where the run has one, but no TLS.
+    # Workers are on this machine: they need a token if the run has tokens, but no TLS.
     security = ServerSecurity(tokens=make_server_security(experiment).tokens)
-    make_client_security(experiment)  # a missing token is found here, not by each worker
+    make_client_security(experiment)  # reports a missing token here, not in each worker
     grpc_server, port = BridgeControl().create_server(
         "127.0.0.1:0", server, security, None if services is None else services.sinks
     )
@@ -119,7 +119,7 @@ def _watching(
     failures: list[Exception],
     on_ready: Callable[[], None],
 ) -> Iterator[None]:
-    """Stops the manager when there is a reason to; the context is its run."""
+    """Stops the manager at the end of training, on `stop` and on failures, within the context."""
     ended = threading.Event()
 
     def watch() -> None:
@@ -128,7 +128,7 @@ def _watching(
             if server.global_t != first or (services is not None and services.has_agents):
                 on_ready()
         if server.finished and not stop.is_set():
-            ended.wait(_LAST_STEPS_SEC)  # workers hear of the end and exit by themselves
+            ended.wait(_LAST_STEPS_SEC)  # workers are notified of the end and exit by themselves
         manager.stop()
 
     watcher = threading.Thread(target=watch, name="workers", daemon=True)

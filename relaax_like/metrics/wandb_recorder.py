@@ -167,5 +167,5 @@ def _validate_installed() -> None:
     except importlib.metadata.PackageNotFoundError:
         raise ConfigError(
             "wandb: the package is not installed; pip install 'relaax_like[wandb]', or remove "
-            "the section wandb from the file"
+            "the `wandb` section from the file"
         ) from None

@@ -19,11 +19,11 @@ def write_chrome_trace(traces: Sequence[ProcessTrace], path: Path) -> int:
     """Writes all spans and counters on one time axis, whose zero is the first span's start.
 
     Args:
-      traces: one or more, each with a span at least.
-      path: a JSON file; compressed when the name ends with ".gz".
+      traces: one or more, each with at least one span.
+      path: a JSON file; compressed if the name ends with ".gz".
 
     Returns:
-      Events written.
+      Number of events written.
 
     Raises:
       ConfigError: the file cannot be written.

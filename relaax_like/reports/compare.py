@@ -1,4 +1,4 @@
-"""How runs went, in numbers: final and best mean return, steps and seconds to a target, speed."""
+"""The results of runs: final and best mean return, steps and seconds to a target, speed."""
 
 from dataclasses import dataclass
 
@@ -15,16 +15,16 @@ from relaax_like.wire.errors import SnapshotError
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """How a run went; None is what it has no numbers for.
+    """The results of a run; numbers that it does not have are None.
 
     Attributes:
       run: its name.
       seed: its seed.
       steps: environment steps so far.
       mean_return: of the last `episodes` training episodes.
-      episodes: `learner.target_episodes` of the run, or fewer where it had no more.
+      episodes: `learner.target_episodes` of the run, or all its episodes if they are fewer.
       best: largest mean return over that many episodes.
-      target_steps: environment steps until that mean was at least the target.
+      target_steps: environment steps until the mean return reached the target.
       target_sec: seconds until then, since the run began.
       steps_per_sec: environment steps per second, from the first episodes on.
     """
@@ -42,7 +42,7 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class _Newest:
-    """A run's newest numbers: environment steps, mean return, and over how many episodes."""
+    """A run's newest numbers: environment steps, mean return, and number of episodes in it."""
 
     steps: int
     mean_return: float | None = None
@@ -54,10 +54,10 @@ def summarize_run(run: Run, target: float | None) -> RunSummary:
 
     Args:
       run: the run.
-      target: a mean return; None: none.
+      target: a mean return; None: no target.
     """
     window = int(run.settings.get("learner.target_episodes") or DEFAULT_WINDOW)
-    # Of an ended run the snapshot is at least as new, and exact; curves hold 32 bits.
+    # The snapshot of an ended run is at least as new, and exact; curves have 32 bits.
     newest = max(_read_snapshot(run, window), _read_curves(run, window), key=lambda n: n.steps)
     means = find_mean_returns(run, window)
     reached = []
@@ -81,7 +81,7 @@ def find_mean_returns(run: Run, window: int) -> Curve:
 
     Args:
       run: the run.
-      window: episodes in the mean.
+      window: number of episodes in the mean.
     """
     means, episodes = run.curves.get(MEAN_RETURN), run.curves.get(EPISODES)
     if means is not None and episodes is not None:
@@ -103,7 +103,7 @@ def _select(curve: Curve, values: np.ndarray, chosen: np.ndarray) -> Curve:
 def _read_snapshot(run: Run, window: int) -> _Newest:
     try:
         state = read_latest(run.checkpoint_dir)
-    except SnapshotError:  # all of them damaged: the curves are left
+    except SnapshotError:  # all of them are damaged: only the curves remain
         state = None
     if state is None:
         return _Newest(0)

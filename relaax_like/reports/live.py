@@ -28,7 +28,7 @@ from relaax_like.reports.progress import log_progress
 from relaax_like.supervision.process import Shutdown
 
 _TABLE_INTERVAL_SEC = 1.0
-# Groups of curves in the table, and the most lines that the optimizer's can take.
+# Groups of curves in the table, and the maximum number of lines of the optimizer's group.
 _OPTIMIZER, _TIME = "Optimizer/", "Time/"
 _MAX_ROWS = 14
 # `Time/NAME Time` are seconds of one iteration.
@@ -37,7 +37,7 @@ _SHOW_CURSOR = b"\r\n\x1b[?25h"
 
 
 class NewestScalars(Metrics):
-    """Passes everything on to a recorder, and keeps the newest value of each curve. Thread-safe."""
+    """Passes all points to a recorder, and keeps the newest value of each curve. Thread-safe."""
 
     def __init__(self, recorder: Metrics):
         self._recorder = recorder
@@ -45,7 +45,7 @@ class NewestScalars(Metrics):
 
     @property
     def values(self) -> dict[str, float]:
-        """Name -> newest value, in the order in which the curves began."""
+        """Name -> newest value, in the order of each curve's first point."""
         return dict(self._values)
 
     def scalar(self, name: str, y: float, x: float | None = None) -> None:
@@ -59,15 +59,15 @@ class NewestScalars(Metrics):
         return self._recorder.scalars(points)
 
     def histogram(self, name: str, values: np.ndarray, x: float | None = None) -> None:
-        """Records a histogram; it has no newest value."""
+        """Records a histogram, which has no newest value."""
         self._recorder.histogram(name, values, x)
 
 
 class Progress(ABC):
-    """Shows how a training goes.
+    """Shows the progress of a training.
 
     Attributes:
-      interval_sec: between two calls of `show`.
+      interval_sec: time between two calls of `show`.
       find_mean_length: returns the mean length of the newest episodes, in steps; None before the
         first one.
     """
@@ -78,11 +78,11 @@ class Progress(ABC):
 
     @abstractmethod
     def show(self, status: Status) -> None:
-        """Shows the numbers of this moment."""
+        """Shows the current status."""
 
 
 class PlainProgress(Progress):
-    """A line of the log each time."""
+    """Logs a line each time."""
 
     def show(self, status: Status) -> None:
         """Logs the line."""
@@ -90,12 +90,12 @@ class PlainProgress(Progress):
 
 
 class JsonProgress(Progress):
-    """A JSON object per line on standard output, where nothing else comes.
+    """Prints one JSON object per line to standard output, which contains nothing else.
 
     Args:
       interval_sec: see `Progress`.
       newest: the recorder of the run.
-      on_closed: is called when nobody reads standard output any more.
+      on_closed: called when standard output is no longer read.
     """
 
     def __init__(
@@ -130,9 +130,9 @@ class JsonProgress(Progress):
 
 
 class TableProgress(Progress):
-    """A table that is drawn in place; lines of the log appear above it. A context manager.
+    """Draws a table in place, with log lines above it. A context manager.
 
-    Nothing of it stays in the terminal.
+    The table is removed from the terminal at the end.
     """
 
     def __init__(self, experiment: Experiment, newest: NewestScalars, console: Console):
@@ -141,7 +141,7 @@ class TableProgress(Progress):
         self._newest = newest
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True)
-        # Held by each writer: a line above the table depends on how tall the table is just then.
+        # Held by each writer: printing above the table depends on its current height.
         self._lock = threading.RLock()
         self._stack = contextlib.ExitStack()
 
@@ -161,7 +161,7 @@ class TableProgress(Progress):
             self._live.update(panel, refresh=True)
 
     def make_panel(self, status: Status) -> RenderableType:
-        """Lays the numbers out."""
+        """Makes the table's content."""
         experiment = self._experiment
         columns = Table.grid(padding=(0, 3))
         scalars = self._newest.values
@@ -234,9 +234,9 @@ def open_progress(
 
     Args:
       mode: the user's choice.
-      experiment: what is trained.
+      experiment: that is trained.
       newest: the recorder of the run.
-      shutdown: its second signal ends the process at once; the terminal is restored even then.
+      shutdown: its second signal ends the process immediately; the terminal is restored even then.
     """
     interval_sec = experiment.parameter_server.progress_interval_sec
     if mode is LogMode.JSON:
@@ -252,7 +252,7 @@ def open_progress(
 
 
 def _write_raw(data: bytes) -> None:
-    """Writes to the terminal past all locks, as a signal handler must."""
+    """Writes to the terminal without taking locks, as a signal handler must."""
     with contextlib.suppress(OSError):
         os.write(1, data)
 
@@ -310,7 +310,7 @@ def _describe_optimizer(scalars: dict[str, float]) -> dict[str, str]:
 
 
 def _describe_time(scalars: dict[str, float]) -> dict[str, str]:
-    """Returns where the time of an iteration goes."""
+    """Returns the parts of an iteration's time."""
     times: dict[str, Any] = {
         name.removeprefix(_TIME): value for name, value in scalars.items() if name.startswith(_TIME)
     }

@@ -1,14 +1,14 @@
-"""What commands let the user choose from; apart, so that `--help` loads little."""
+"""Choices of command-line options, in a separate module so that `--help` loads little."""
 
 from enum import StrEnum
 
-# Free at the right of a table that is drawn in place: the terminal writes ^C behind the table, and
-# in the next line it would tear the table apart.
+# Columns left free to the right of a table that is drawn in place: the terminal writes ^C after the
+# table, and a line break there would damage the table.
 SPARE_COLUMNS = 4
 
 
 class LogMode(StrEnum):
-    """What `relaax train` prints while it trains. auto: a table in a terminal, else lines."""
+    """What `relaax train` prints while it trains. auto: a table in a terminal, otherwise lines."""
 
     AUTO = "auto"
     PLAIN = "plain"
@@ -16,7 +16,7 @@ class LogMode(StrEnum):
 
 
 class XAxis(StrEnum):
-    """What a curve is drawn against: environment steps, or seconds since the run began."""
+    """The x axis of a curve: environment steps, or seconds since the run began."""
 
     STEPS = "steps"
     TIME = "time"

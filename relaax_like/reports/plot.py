@@ -1,4 +1,4 @@
-"""Draws a curve of several runs into a picture: a line per run, or a mean and a band per group."""
+"""Draws a curve of several runs: a line per run, or a mean and a band per group."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _X_LABELS = {XAxis.STEPS: "environment steps", XAxis.TIME: "seconds since the run began"}
-# Curves that have a name in words; others are called as they are.
+# Labels of some curves; others are labelled with their names.
 _Y_LABELS = {
     MEAN_RETURN: "mean return of the most recent episodes",
     EPISODE_LENGTH: "mean length of the most recent episodes, in steps",
@@ -33,11 +33,11 @@ def choose_curve(runs: Sequence[Run], name: str | None) -> str:
     """Returns the name of the curve to draw; all runs have it.
 
     Args:
-      runs: whose curves.
-      name: the wanted one; None: the mean return, or else the episodes' rewards.
+      runs: the runs.
+      name: the requested curve; None: the mean return, or else the episodes' rewards.
 
     Raises:
-      ConfigError: a run has no such curve; lists those that it has.
+      ConfigError: a run has no such curve; the error lists those that it has.
     """
     wanted = (MEAN_RETURN, EPISODE_REWARD) if name is None else (name,)
     for candidate in wanted:
@@ -54,12 +54,12 @@ def plot_runs(
     """Draws the curve of each group and writes the picture.
 
     Args:
-      groups: several runs of a group become a line, their mean, in a band from the smallest to the
-        largest of them; beside it each run as a thin line.
-      curve: the name; all runs have it.
-      out: the file; its name's end decides on the format.
+      groups: several runs of a group become a line, their mean, in a band from their minimum to
+        their maximum, with each run as a thin line.
+      curve: its name; all runs have it.
+      out: the file; its suffix determines the format.
       x: environment steps, or seconds since each run began.
-      smooth: newest points that each drawn point is the mean of.
+      smooth: number of newest points that are averaged into each drawn point.
 
     Raises:
       ConfigError: no such format, matplotlib is not installed, or the file cannot be written.
@@ -76,7 +76,7 @@ def plot_runs(
 
 
 def validate_output(out: Path) -> None:
-    """Fails early.
+    """Checks the name of the output file, before slow preparations.
 
     Raises:
       ConfigError: no such format, or no such folder.
@@ -84,11 +84,11 @@ def validate_output(out: Path) -> None:
     if out.suffix.lower() not in _SUFFIXES:
         raise ConfigError(f"--out {out}: expected a name that ends in {', '.join(_SUFFIXES)}")
     if not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+        raise ConfigError(f"--out {out}: there is no folder {out.parent}; create it")
 
 
 def compute_running_mean(values: np.ndarray, points: int) -> np.ndarray:
-    """Returns the mean of each value and those before it, `points` in all; fewer at the start."""
+    """Returns running means over `points` values, or over fewer at the start."""
     sums = np.cumsum(np.concatenate([[0.0], values]))
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(0, ends - points)
@@ -98,13 +98,13 @@ def compute_running_mean(values: np.ndarray, points: int) -> np.ndarray:
 def compute_band(
     lines: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Puts lines on one grid, where all of them have values, straight between their points.
+    """Interpolates lines linearly on one grid, in the range where all of them have values.
 
     Args:
-      lines: (x, y) of each, one point or more; x never falls.
+      lines: (x, y) of each, one point or more; x does not decrease.
 
     Returns:
-      grid, mean, smallest and largest; empty where the lines have no part of the x axis in common.
+      Grid, mean, minimum and maximum; empty if the lines have no common range.
     """
     start = max(x[0] for x, _ in lines)
     end = min(x[-1] for x, _ in lines)
@@ -114,7 +114,7 @@ def compute_band(
 
 
 def _make_figure(groups: Sequence[RunGroup], curve: str, x: XAxis, smooth: int) -> "Figure":
-    from matplotlib.figure import Figure  # without pyplot it draws with Agg, on no screen
+    from matplotlib.figure import Figure  # without pyplot it draws with Agg, without a screen
     from matplotlib.ticker import EngFormatter
 
     figure = Figure(figsize=(9, 5.5), layout="constrained")
@@ -134,7 +134,7 @@ def _make_figure(groups: Sequence[RunGroup], curve: str, x: XAxis, smooth: int) 
 
 
 def _make_title(groups: Sequence[RunGroup], curve: str) -> str:
-    """Says what was trained on what, as far as that is the same in all runs, and the curve."""
+    """Names algorithm and environment, if they are the same in all runs, and the curve."""
     runs = [run for group in groups for run in group.runs]
     names = [{run.environment for run in runs}, {run.algorithm for run in runs}]
     return ", ".join([*(name for same in names if len(same) == 1 for name in same), curve])

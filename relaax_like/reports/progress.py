@@ -1,4 +1,4 @@
-"""The progress of a training for people: its line, its curves, and what is said at its end."""
+"""The progress of a training for people: its line, its curves, and the summary at its end."""
 
 import logging
 import time
@@ -17,11 +17,11 @@ _CURVES_INTERVAL_SEC = 1.0
 
 
 def format_progress(status: Status, serves: bool = True) -> str:
-    """Returns the progress line for people; without a mean return where no episode has ended.
+    """Returns the progress line for people; without a mean return if no episode has ended.
 
     Args:
       status: of the parameter server.
-      serves: whether it has clients, as it has not in a run in one process.
+      serves: whether it has clients; False for a run in one process.
     """
     parts = [f"step {status.global_t:,}", f"{status.env_steps_per_sec:,.0f} steps/s"]
     if status.mean_return is not None:
@@ -46,13 +46,13 @@ def watch_progress(
 ) -> None:
     """Shows the progress and records its curves, until the end of the training or of the process.
 
-    Nothing is shown before the first step: libraries are being loaded, and code is being compiled.
+    Nothing is shown before the first step, while libraries are loaded and code is compiled.
 
     Args:
-      server: whose training.
+      server: of the training.
       shutdown: of the process.
-      interval_sec: between two calls of `show`.
-      show: shows the numbers.
+      interval_sec: time between two calls of `show`.
+      show: shows the status.
       on_first_step: called once, when a step has been counted.
     """
     curves = _ReturnCurves(server)
@@ -80,7 +80,7 @@ def watch_progress(
 
 
 class _ReturnCurves:
-    """Records how well the training goes, whatever is trained."""
+    """Records curves of the training's returns, whatever is trained."""
 
     def __init__(self, server: ParameterServer):
         self._server = server
@@ -89,9 +89,9 @@ class _ReturnCurves:
         self._newest_x = -1
 
     def record(self, global_t: int, last: bool = False) -> None:
-        """Adds a point to each curve, if an episode has ended since the one before.
+        """Adds a point to each curve, if an episode has ended since the previous one.
 
-        The last point is at the end of the training, whenever an episode has ended.
+        The last point is at the end of the training, regardless of when an episode ended.
         """
         means = self._server.episode_means
         is_new = means.episodes != self._recorded or (last and global_t != self._newest_x)
@@ -99,7 +99,7 @@ class _ReturnCurves:
             return
         self._recorded, self._newest_x = means.episodes, global_t
         self._metrics.scalar(MEAN_RETURN, means.mean_return, global_t)
-        if means.mean_length is not None:  # snapshots of earlier days have returns only
+        if means.mean_length is not None:  # old snapshots only have returns
             self._metrics.scalar(EPISODE_LENGTH, means.mean_length, global_t)
         self._metrics.scalar(EPISODES, means.episodes, global_t)
 

@@ -18,9 +18,9 @@ from relaax_like.wire.tracing import (
     read_trace,
 )
 
-# A thread that is busy for so much of the time limits the others.
+# A thread that is busy for this share of the time limits the others.
 _LIMITING = 0.7
-# Of a machine's cores in use: more threads would only take the time from each other.
+# Share of a machine's cores in use above which more threads would only compete with each other.
 _FULL = 0.9
 
 
@@ -30,10 +30,10 @@ class SpanTime:
 
     Attributes:
       name: of the spans.
-      calls: how many.
-      total_sec: spans within it included.
-      share: the same as a share of the window.
-      own_share: spans within it not counted.
+      calls: number of spans.
+      total_sec: their total time, including nested spans.
+      share: the total time as a share of the window.
+      own_share: the same without nested spans.
       p50_us: median duration.
       p99_us: 99th percentile.
     """
@@ -54,12 +54,12 @@ class SpanTime:
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadTime:
-    """Time of one kind of thread: those of one name, but for numbers, in all processes of a role.
+    """Time of one kind of thread: those of one name, except numbers, in all processes of a role.
 
     Attributes:
       role: of the processes.
       thread: their common name, "main" for the main thread.
-      count: threads.
+      count: number of threads.
       spans: by `own_share`, the largest first.
     """
 
@@ -70,7 +70,7 @@ class ThreadTime:
 
     @property
     def busy(self) -> float:
-        """Share of the window in spans other than waiting ones, the mean over the threads."""
+        """Share of the window in spans other than waiting ones, averaged over the threads."""
         return sum(span.own_share for span in self.spans if not span.waits)
 
 
@@ -81,7 +81,7 @@ class CounterValues:
     Attributes:
       role: of the processes.
       name: of the counter.
-      samples: how many values.
+      samples: number of values.
       mean: of the values.
       p99: 99th percentile.
     """
@@ -98,11 +98,11 @@ class Report:
     """Where the time of a run went.
 
     Attributes:
-      window_sec: time in which all roles were at work; all shares are of it.
+      window_sec: time in which all roles were running; all shares refer to it.
       threads: the busiest first within each role.
       counters: of all roles.
-      cpu: share of its cores that the traced processes of the fullest machine used; 0: not known.
-      cores: of that machine.
+      cpu: share of the cores used by the traced processes, on the busiest machine; 0: not known.
+      cores: number of cores of that machine.
     """
 
     window_sec: float
@@ -113,18 +113,18 @@ class Report:
 
 
 def is_waiting(name: str) -> bool:
-    """Tells whether a span of this name is time in which its thread had nothing to do."""
+    """Returns whether a span of this name is time in which its thread had nothing to do."""
     return name == "idle" or name.startswith("wait")
 
 
 def find_trace_folder(folder: Path) -> Path:
-    """Returns the folder with the traces: the run's `trace`, or the one given.
+    """Returns the folder with the traces: the run's `trace`, or the given one.
 
     Raises:
-      ConfigError: there are none.
+      ConfigError: there are no traces.
     """
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder; name the run_dir of the experiment")
+        raise ConfigError(f"{folder}: no such folder; pass the run_dir of the experiment")
     for candidate in (folder / TRACE_FOLDER, folder):
         if any(candidate.glob(f"*{SUFFIX}")):
             return candidate
@@ -138,10 +138,10 @@ def load_traces(folder: Path) -> tuple[list[ProcessTrace], list[str]]:
     """Reads all traces of a folder.
 
     Returns:
-      The traces that have spans in them, and one line for each file that was skipped: why.
+      The traces that contain spans, and one line for each skipped file with the reason.
 
     Raises:
-      ConfigError: nothing is left.
+      ConfigError: there is no usable trace.
     """
     traces, skipped = [], []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
@@ -162,7 +162,7 @@ def load_traces(folder: Path) -> tuple[list[ProcessTrace], list[str]]:
 
 
 def compute_report(traces: Sequence[ProcessTrace]) -> Report:
-    """Computes where the time went, from one trace or more, each with a span at least."""
+    """Computes where the time went, from one or more traces, each with at least one span."""
     start, stop = _find_window(traces)
     seconds = (stop - start) / 1e9
     kinds: dict[tuple[str, str], list[_ThreadSpans]] = {}
@@ -184,7 +184,7 @@ def compute_report(traces: Sequence[ProcessTrace]) -> Report:
 
 
 def format_report(report: Report) -> str:
-    """Lays the times out as a table, and the counters as another."""
+    """Formats the times as one table, and the counters as another."""
     lines = [
         f"{'thread':24} {'span':28} {'calls':>9} {'total s':>8} {'share':>6} {'own':>5} "
         f"{'p50 us':>9} {'p99 us':>9}"
@@ -261,7 +261,7 @@ def _mostly(thread: ThreadTime) -> str:
 class _ThreadSpans:
     """Spans of one thread: `name` indexes `names`; times in ns, [N] each.
 
-    `inside_ns` and `own_ns` are what lies in the window, `whole_ns` the whole length.
+    `inside_ns` and `own_ns` are the parts within the window, `whole_ns` is the full duration.
     """
 
     kind: str
@@ -273,9 +273,9 @@ class _ThreadSpans:
 
 
 def _find_window(traces: Sequence[ProcessTrace]) -> tuple[int, int]:
-    """Returns the time in which all roles were at work, in ns since 1970.
+    """Returns the time in which all roles were running, in ns since 1970.
 
-    A ring that was full knows nothing of the time before its oldest span.
+    A ring buffer that was full has no information about the time before its oldest span.
     """
     begins: dict[str, int] = {}
     ends: dict[str, int] = {}
@@ -290,7 +290,7 @@ def _find_window(traces: Sequence[ProcessTrace]) -> tuple[int, int]:
     start, stop = max([*begins.values(), *full], default=0), min(ends.values(), default=0)
     if start < stop:
         return start, stop
-    # Roles that never worked at the same time: all that there is.
+    # Roles that never ran at the same time: the complete time.
     start = min(int(trace.spans["start"][0]) for trace in traces)
     return start, max(start + 1, *(int(trace.spans["end"].max()) for trace in traces))
 
@@ -320,10 +320,10 @@ def name_kind(thread: str) -> str:
 
 
 def compute_own_times(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Returns each span's time without the spans directly within it.
+    """Returns each span's time without the spans directly nested in it.
 
     Args:
-      starts: [N] int64, sorted; of spans with the same start the longest comes first.
+      starts: [N] int64, sorted; among spans with the same start, the longest comes first.
       ends: [N] int64.
     """
     own = (ends - starts).tolist()
@@ -394,12 +394,12 @@ def _sum_up_counters(
 
 
 def _measure_cpu(traces: Sequence[ProcessTrace], start: int, stop: int) -> tuple[float, int]:
-    """Returns the share of its cores in use on the fullest machine, and how many it has."""
+    """Returns the share of cores in use on the busiest machine, and its number of cores."""
     used: dict[tuple[str, int], float] = {}
     for trace in traces:
         if CPU in trace.names and trace.cores:
             samples = _take_counter(trace, CPU)
-            # A value holds for the time since the one before.
+            # A value applies to the time since the previous one.
             times = np.clip(samples["time"], start, stop)
             used_ns = float((samples["value"][1:] * np.diff(times)).sum())
             machine = (trace.host, trace.cores)

@@ -1,4 +1,4 @@
-"""Films slot 0 of environments, one frame per step of the agent, into an .mp4 or a .gif."""
+"""Records slot 0 of environments, one frame per step of the agent, to an .mp4 or a .gif."""
 
 import contextlib
 import importlib.util
@@ -19,27 +19,27 @@ _DEFAULT_FPS = 30.0
 
 
 class FilmedSlots:
-    """Environment slots that are filmed while they are stepped; an `EnvironmentSlots`.
+    """Environment slots that are recorded while they are stepped; an `EnvironmentSlots`.
 
         with FilmedSlots(slots, path) as filmed:
             Interactor(filmed, agents, max_episodes=1).run()
 
-    A frame shows the state that an action was chosen in, so that an episode of T steps has T. The
-    slots' own `render() -> [height, width, 3] uint8, or None` draws it, at `render_fps` frames per
-    second; slots without them cannot be filmed.
+    A frame shows the state in which an action was chosen, so an episode of T steps has T frames.
+    The slots' own `render() -> [height, width, 3] uint8, or None` draws it, at `render_fps` frames
+    per second; slots without these attributes cannot be recorded.
 
     Attributes:
       path: of the file.
-      frames: in it so far.
+      frames: number written so far.
       fps: frames per second.
     """
 
     def __init__(self, slots: EnvironmentSlots, path: Path):
-        """Takes the slots, which stay the caller's. The file is opened with the first frame."""
+        """Wraps the slots, which the caller still owns. The first frame opens the file."""
         self.slots = slots.slots
         self.observation_space = slots.observation_space
         self.action_space = slots.action_space
-        # Of random beginnings, which are not filmed.
+        # For random first actions, which are not recorded.
         self.partial_step = getattr(slots, "partial_step", None)
         self.path = path
         self._temporary = path.with_name(f".tmp-{path.name}")
@@ -49,11 +49,11 @@ class FilmedSlots:
         self._writer: Any = None
 
     def reset(self, mask: np.ndarray | None = None) -> Values:
-        """As `EnvironmentSlots.reset`."""
+        """Resets; see `EnvironmentSlots.reset`."""
         return self._slots.reset(mask)
 
     def step(self, actions: Any) -> Transition:
-        """As `EnvironmentSlots.step`.
+        """Steps all slots; see `EnvironmentSlots.step`.
 
         Raises:
           ConfigError: slot 0 cannot be drawn, or the file cannot be written.
@@ -62,10 +62,10 @@ class FilmedSlots:
         return self._slots.step(actions)
 
     def close(self) -> None:
-        """Completes the file, which replaces one of its name. Idempotent.
+        """Completes the file, which replaces an existing one. Idempotent.
 
         Raises:
-          ConfigError: it cannot be written; a file of its name is unchanged.
+          ConfigError: it cannot be written; an existing file is unchanged.
         """
         writer, self._writer = self._writer, None
         if writer is None:
@@ -126,21 +126,21 @@ class FilmedSlots:
 
 
 def draw_without_screen() -> None:
-    """Has pygame draw in memory; to be called before environments are made.
+    """Makes pygame draw in memory; call it before environments are made.
 
-    MuJoCo is left to the user's MUJOCO_GL: Mesa's software renderer and TensorFlow, each with its
-    own LLVM, crash in one process.
+    MuJoCo uses the user's MUJOCO_GL: Mesa's software renderer and TensorFlow, each with its own
+    LLVM, crash in one process.
     """
     for name, value in (
         ("SDL_VIDEODRIVER", "dummy"),
         ("SDL_AUDIODRIVER", "dummy"),
-        ("PYGAME_HIDE_SUPPORT_PROMPT", "1"),  # it would stand between our own lines
+        ("PYGAME_HIDE_SUPPORT_PROMPT", "1"),  # it would be printed between our own lines
     ):
         os.environ.setdefault(name, value)
 
 
 def validate_video(path: Path) -> None:
-    """Fails early.
+    """Checks the name of the video file and the libraries, before slow preparations.
 
     Raises:
       ConfigError: no such format, no such folder, or a library is not installed.
@@ -148,7 +148,7 @@ def validate_video(path: Path) -> None:
     if path.suffix.lower() not in _SUFFIXES:
         raise ConfigError(f"--video {path}: expected a name that ends in {' or '.join(_SUFFIXES)}")
     if not path.parent.is_dir():
-        raise ConfigError(f"--video {path}: there is no folder {path.parent}")
+        raise ConfigError(f"--video {path}: there is no folder {path.parent}; create it")
     for library in ("imageio", "imageio_ffmpeg"):
         if importlib.util.find_spec(library) is None:
             raise ConfigError(f"--video: {describe_missing(library)}")
@@ -157,11 +157,11 @@ def validate_video(path: Path) -> None:
 def _open(path: Path, fps: float) -> Any:
     import imageio.v2
 
-    # Otherwise ffmpeg is forked, not spawned: such a child can hang in gRPC before it begins.
+    # Otherwise ffmpeg is forked, not spawned: such a child can hang in gRPC before it starts.
     os.environ.setdefault("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")
     if path.suffix.lower() == ".gif":
         return imageio.v2.get_writer(path, duration=1000 / fps, loop=0)
-    # Frames keep their size: only ancient players want multiples of 16.
+    # Frames keep their size: only very old players need multiples of 16.
     return imageio.v2.get_writer(path, fps=fps, macro_block_size=1)
 
 
@@ -177,7 +177,7 @@ def _validate_whole(path: Path, frames: int) -> None:
 
     try:
         found = imageio_ffmpeg.count_frames_and_secs(str(path))[0]
-    except RuntimeError:  # it is no video
+    except RuntimeError:  # it is not a video
         found = 0
     if found != frames:
         raise OSError(f"ffmpeg wrote {found} of {frames} frames; is the disk full?")

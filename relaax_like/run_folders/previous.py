@@ -1,4 +1,4 @@
-"""Starts a run from the weights of another one, which stays as it is."""
+"""Starts a run from the weights of another run, which is not changed."""
 
 import logging
 from collections.abc import Sequence
@@ -21,15 +21,15 @@ def load_previous(
 ) -> list[Variable]:
     """Returns this run's variables with the newest values of another run.
 
-    Settings of the algorithm and the environment that differ are named in the log.
+    Logs the settings of the algorithm and the environment that differ.
 
     Args:
       experiment: of this run.
-      previous: folder of the other one.
+      previous: folder of the other run.
       variables: of this run.
 
     Raises:
-      ConfigError: there is no such run, or its model is another one.
+      ConfigError: there is no such run, or it has another model.
     """
     other = load_experiment(*find_experiment(previous))
     checkpoints = other.parameter_server.checkpoint_dir

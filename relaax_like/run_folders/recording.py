@@ -1,4 +1,4 @@
-"""What records the curves of a run: its event files, and Weights & Biases where it is wanted."""
+"""Recorders of a run's curves: its event files and, if configured, Weights & Biases."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +12,11 @@ from relaax_like.metrics.wandb_recorder import WandbRecorder, WandbRun
 def make_file_recorder(
     experiment: Experiment, metrics_dir: Path, global_t: Callable[[], float] | None = None
 ) -> TensorBoardRecorder:
-    """Opens the run's event files; where the experiment says so, Weights & Biases gets them, too.
+    """Opens the run's event files; if configured, also sends the curves to Weights & Biases.
 
     Args:
-      experiment: whose curves they are.
-      metrics_dir: where the files lie.
+      experiment: of the run.
+      metrics_dir: folder of the files.
       global_t: see `TensorBoardRecorder`.
 
     Raises:

@@ -1,11 +1,11 @@
-"""A run's folder: begun once, never written over, and with all that is needed to begin it again.
+"""A run's folder: started once, never overwritten, with everything needed to repeat the run.
 
 RUN/config.yaml        the resolved settings, of the newest start
 RUN/experiment.info    settings, command lines, versions, machine, times; for people
 RUN/experiment.yaml    the same, for programs
 RUN/spaces.json        the spaces of the environment, if the settings do not define them
 RUN/results.json       how the newest start ended
-RUN/log.txt            what it printed; see supervision/log_file.py
+RUN/log.txt            its output; see supervision/log_file.py
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from relaax_like.wire.errors import ConfigError
 EXPERIMENT_NAME = "experiment.yaml"
 INFO_NAME = "experiment.info"
 RESULTS_NAME = "results.json"
-# How a run is started: in one process, as processes, or as servers by themselves.
+# How a run is started: in one process, as several processes, or as individual servers.
 TRAIN, RUN, SERVERS = "train", "run", "servers"
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 _GIT_SEC = 5.0
@@ -47,15 +47,15 @@ logger = logging.getLogger(__name__)
 
 
 def begin_run(experiment: Experiment, force: bool) -> None:
-    """Sees to it that a run begins in folders where none has been trained.
+    """Ensures that a new run starts in folders in which no run has been trained.
 
     Args:
-      experiment: names the folders.
+      experiment: defines the folders.
       force: move an older run aside, to NAME.old-N.
 
     Raises:
-      ConfigError: there is an older run, and it is not to be moved, or cannot.
-      SnapshotError: it is being trained.
+      ConfigError: there is an older run, and `force` is False, or it cannot be moved.
+      SnapshotError: the older run is being trained.
     """
     checkpoints = experiment.parameter_server.checkpoint_dir
     found = find_progress(checkpoints)
@@ -76,7 +76,7 @@ def begin_run(experiment: Experiment, force: bool) -> None:
 
 
 def _forget_empty_start(experiment: Experiment) -> None:
-    """Removes what a start without any progress left behind: the model might have changed."""
+    """Removes the files of a start without any progress, because the model might have changed."""
     checkpoints = experiment.parameter_server.checkpoint_dir
     if not list_names(checkpoints):
         return
@@ -87,7 +87,7 @@ def _forget_empty_start(experiment: Experiment) -> None:
 
 
 def validate_not_held(experiment: Experiment) -> None:
-    """Raises SnapshotError when a parameter server works on the run."""
+    """Raises SnapshotError if a parameter server is using the run's folder."""
     checkpoints = experiment.parameter_server.checkpoint_dir
     if checkpoints.is_dir():
         with contextlib.closing(lock_folder(checkpoints)):
@@ -124,7 +124,7 @@ def describe_start(experiment: Experiment, command: str) -> None:
     """Adds a start to experiment.yaml and experiment.info.
 
     Args:
-      experiment: what was started; its folder exists.
+      experiment: that was started; its folder exists.
       command: TRAIN, RUN or SERVERS.
 
     Raises:
@@ -163,7 +163,7 @@ def forget_results(experiment: Experiment) -> None:
 
 
 def write_results(experiment: Experiment, status: Status) -> None:
-    """Writes results.json; where it cannot be written, a line says so."""
+    """Writes results.json; logs a warning if it cannot be written."""
     results = {
         "finished": status.finished,
         "global_t": status.global_t,
@@ -180,23 +180,23 @@ def write_results(experiment: Experiment, status: Status) -> None:
 
 
 def is_described(experiment: Experiment) -> bool:
-    """Returns whether it is already recorded how the run was started."""
+    """Returns whether experiment.yaml already describes a start of the run."""
     return bool(_read_starts(experiment.run_dir / EXPERIMENT_NAME))
 
 
 def read_command(folder: Path) -> str:
-    """Returns how a run was started last: TRAIN, RUN, or SERVERS if it is not recorded."""
+    """Returns how a run was last started: TRAIN, RUN, or SERVERS if it is not recorded."""
     starts = _read_starts(folder / EXPERIMENT_NAME)
     return str(starts[-1].get("command", SERVERS)) if starts else SERVERS
 
 
 def _split_names(checkpoints: Path) -> Iterator[list[str]]:
-    """Gives ["cp", global_t, version] of each snapshot."""
+    """Returns ["cp", global_t, version] of each snapshot."""
     return (name.split("-") for name in list_names(checkpoints))
 
 
 def _move_aside(experiment: Experiment) -> None:
-    """Renames the run's folder, and those of its folders that lie elsewhere."""
+    """Renames the run's folder, and those of its folders that are outside of it."""
     settings = experiment.parameter_server
     if settings.mirror_url is not None:
         raise ConfigError(
@@ -240,7 +240,7 @@ def _find_free_name(path: Path) -> Path:
 def _read_starts(path: Path) -> list[dict[str, Any]]:
     try:
         starts = read_yaml(path).data.get("starts")
-    except ConfigError:  # there is none, or it is none of ours
+    except ConfigError:  # there is no such file, or it has other content
         return []
     return [start for start in starts if isinstance(start, dict)] if starts else []
 
@@ -280,7 +280,7 @@ def _find_version(*names: str) -> str | None:
 
 
 def _find_commit(folder: Path) -> str | None:
-    """Returns the commit of the experiment's file, "-dirty" where it was changed since; or None."""
+    """Returns the commit of the experiment's file, with "-dirty" if it has changed; or None."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(

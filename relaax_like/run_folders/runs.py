@@ -1,4 +1,4 @@
-"""Runs that lie on the disk: their settings, their curves, and which of them belong together."""
+"""Runs on disk: their settings, their curves, and which of them belong together."""
 
 import json
 import re
@@ -27,11 +27,11 @@ class Run:
     """One run's folder.
 
     Attributes:
-      name: the folder's, or its path where another run bears the same name.
-      folder: where it lies.
+      name: the folder's, or its path if another run has the same name.
+      folder: of the run.
       seed: of the run.
-      settings: "section.key" -> value, of all that its config.yaml says.
-      checkpoint_dir: its snapshots.
+      settings: "section.key" -> value, of all keys in its config.yaml.
+      checkpoint_dir: folder of its snapshots.
       curves: name -> points.
     """
 
@@ -44,7 +44,7 @@ class Run:
 
     @property
     def environment(self) -> str:
-        """What it was trained on."""
+        """Name of the environment."""
         for key in ("env", "program", "path"):
             if value := self.settings.get(f"environment.{key}"):
                 return str(value)
@@ -52,19 +52,19 @@ class Run:
 
     @property
     def algorithm(self) -> str:
-        """What it was trained with."""
+        """Name of the algorithm."""
         name = self.settings.get("algorithm.name")
         return str(name or Path(str(self.settings.get("algorithm.path", "-"))).name)
 
     @property
     def learned_from(self) -> dict[str, Any]:
-        """The settings that decide what is learned, except the seed."""
+        """The settings that determine what is learned, except the seed."""
         return {key: value for key, value in self.settings.items() if key not in PLACES}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunGroup:
-    """Runs that differ in their seeds only."""
+    """Runs that only differ in their seeds."""
 
     name: str
     runs: tuple[Run, ...]
@@ -78,7 +78,7 @@ class RunGroup:
 
     @property
     def label(self) -> str:
-        """The name, and the seeds where there are several runs."""
+        """The name, and the seeds if there are several runs."""
         return self.name if len(self.runs) == 1 else f"{self.name} (seeds {self.seeds})"
 
 
@@ -86,7 +86,7 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     """Reads the settings and curves of runs; each is a run's folder, or the config.yaml in it.
 
     Raises:
-      ConfigError: there is no run; names the path.
+      ConfigError: there is no run; the error names the path.
     """
     folders = [find_config(path).parent for path in paths]
     names = [folder.resolve().name for folder in folders]
@@ -97,7 +97,7 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def group_runs(runs: Sequence[Run]) -> list[RunGroup]:
-    """Puts runs together that differ in their seeds only, in the order of the first of each."""
+    """Groups runs that only differ in their seeds, in the order of the first run of each group."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(json.dumps(run.learned_from, sort_keys=True), []).append(run)
@@ -112,9 +112,9 @@ def group_runs(runs: Sequence[Run]) -> list[RunGroup]:
 
 
 def find_differences(groups: Sequence[RunGroup]) -> dict[str, list[Any]]:
-    """Returns the settings that are not the same in all groups: key -> a value per group.
+    """Returns the settings that are not the same in all groups: key -> one value per group.
 
-    A setting that a group does not have is None there.
+    The value is None for a group that does not have the setting.
     """
     settings = [group.runs[0].learned_from for group in groups]
     keys = dict.fromkeys(key for one in settings for key in one)
@@ -136,7 +136,7 @@ def _load_run(folder: Path, name: str) -> Run:
 
 
 def _name_group(runs: Sequence[Run]) -> str:
-    """Returns the runs' common name without their seeds, or the first one's name."""
+    """Returns the runs' common name without the seeds, or the first run's name."""
     if len(runs) == 1:
         return runs[0].name
     names = {re.sub(rf"[-_. ]*(seed|s)?[-_. ]*{run.seed}$", "", run.name) for run in runs}

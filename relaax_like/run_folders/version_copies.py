@@ -1,4 +1,4 @@
-"""VersionCopies: copies of weights and optimizers in RUN/ckpt, where several learners push."""
+"""VersionCopies: copies of weights and optimizers in RUN/ckpt, for runs whose learners push."""
 
 import contextlib
 import logging
@@ -19,17 +19,17 @@ _POLL_SEC = 0.2
 
 
 class VersionCopies:
-    """Writes `RUN/ckpt/version_N.npz` every so many versions; what is due at the end, too.
+    """Writes `RUN/ckpt/version_N.npz` every `every` versions, and at the end if one is due.
 
         with VersionCopies(server, run_dir, every=1000):
             ...  # serve until the end
 
-    A thread looks at the version now and then, so N can be somewhat larger than a multiple; of
-    versions that come faster than files are written, some have no copy. A copy that cannot be
-    written is an error in the log, and training continues.
+    A thread checks the version periodically, so N can be slightly larger than a multiple. If
+    versions are due faster than files are written, some are skipped. A copy that cannot be written
+    is logged as an error, and training continues.
 
     Args:
-      server: whose values.
+      server: provides the values.
       run_dir: of the run.
       every: versions between two copies, 1 or more.
     """
@@ -43,7 +43,7 @@ class VersionCopies:
         self._thread = threading.Thread(target=self._run, name="copies", daemon=True)
 
     def close(self) -> None:
-        """Writes the copy that is due, and ends the thread; can be called twice."""
+        """Writes a copy if one is due, and ends the thread. Idempotent."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -78,9 +78,9 @@ class VersionCopies:
 def open_version_copies(
     experiment: Experiment, server: ParameterServer
 ) -> contextlib.AbstractContextManager[object]:
-    """Returns what copies the server's values as long as it is open, where the settings say so.
+    """Returns a context manager that copies the server's values if the settings request it.
 
-    With placement server the learner writes its copies itself, of each iteration that is due.
+    With placement server, the learner itself writes the copies, in each iteration that is due.
     """
     learner = experiment.learner
     if learner.save_freq <= 0 or learner.placement == "server":

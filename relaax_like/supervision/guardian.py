@@ -1,9 +1,9 @@
-"""Guardian: ends what a Manager has started when the Manager itself was killed.
+"""Guardian: ends the processes that a Manager started if the Manager itself was killed.
 
-`kill -9` leaves nobody who could end the children, and asking the kernel to signal them
-(PR_SET_PDEATHSIG) reaches children only, ends them with the *thread* that forked, and is Linux's
-alone. So a process beside the Manager reads a pipe from it, which closes however the Manager ends.
-It is started by path, without the installed libraries, as Python's own are all that it needs.
+After `kill -9` the Manager cannot end its children, and asking the kernel to signal them
+(PR_SET_PDEATHSIG) only reaches direct children, ends them with the *thread* that forked, and only
+works on Linux. So a separate process reads a pipe from the Manager, which closes however the
+Manager ends. It is started by path, because it only needs Python's standard library.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ class Guardian:
             ...
             guardian.remove(process.pid)
 
-    Leaving the context ends it, and all processes that still exist. For processes that lead their
-    own process group. Used by one thread.
+    Leaving the context ends the guardian, and all processes that still exist. They must be leaders
+    of their own process group. Used by one thread.
 
     Args:
       term_sec: a process that has not ended this long after its SIGTERM is killed.
@@ -39,15 +39,15 @@ class Guardian:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # signals to the Manager's group are not for it
+            start_new_session=True,  # it must not receive signals to the Manager's group
         )
 
     def add(self, pid: int) -> None:
-        """Takes over a process."""
+        """Adds a process."""
         self._write(pid)
 
     def remove(self, pid: int) -> None:
-        """Forgets a process that has ended, before another one gets its number."""
+        """Removes a process that has ended, before another one receives its id."""
         self._write(-pid)
 
     def __enter__(self) -> "Guardian":
@@ -60,12 +60,12 @@ class Guardian:
 
     def _write(self, number: int) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # somebody has killed it: the run continues
+        with contextlib.suppress(BrokenPipeError):  # the guardian was killed: the run continues
             self._process.stdin.write(f"{number}\n".encode())
 
 
 def main() -> None:
-    """Takes the time between SIGTERM and SIGKILL, in seconds; reads numbers until the end."""
+    """Runs the guardian; its argument is the time between SIGTERM and SIGKILL, in seconds."""
     pids: dict[int, None] = {}
     for line in sys.stdin:
         number = int(line)
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def end_groups(pids: Iterable[int], term_sec: float) -> None:
-    """Terminates the leaders of groups, and kills what is left of the groups."""
+    """Terminates the leaders of groups, and then kills the rest of the groups."""
     left = set(pids)
     for pid in left:
         _send(pid, signal.SIGTERM)
@@ -92,7 +92,7 @@ def end_groups(pids: Iterable[int], term_sec: float) -> None:
 
 
 def _send(pid: int, number: int) -> bool:
-    """Sends a signal to a process, or to a group (-pid); False: there is no such."""
+    """Sends a signal to a process, or to a group (-pid); returns False if it does not exist."""
     try:
         os.kill(pid, number)
     except OSError:

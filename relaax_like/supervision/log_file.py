@@ -1,4 +1,4 @@
-"""RUN/log.txt: what a run has printed, with the date."""
+"""RUN/log.txt: the output of a run, with the date."""
 
 import contextlib
 import logging
@@ -9,7 +9,7 @@ from pathlib import Path
 from relaax_like.wire.errors import ConfigError
 
 LOG_NAME = "log.txt"
-# At this size the file becomes `log.txt.1`, and the one of that name goes.
+# At this size the file is renamed to `log.txt.1`, which replaces an older one.
 _MAX_BYTES = 50_000_000
 
 
@@ -17,16 +17,16 @@ class _LogFile(logging.handlers.RotatingFileHandler):
     """Drops lines that cannot be written: a full disk does not end a training."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Is called in the handler of an exception."""
+        """Does nothing; called in the handler of an exception."""
 
     def close(self) -> None:
-        """Closes the file, although its last lines have no room."""
+        """Closes the file, even if there is no space for its last lines."""
         with contextlib.suppress(OSError):
             super().close()
 
 
 def add_log_file(run_dir: Path, names: tuple[str, ...] = ("",)) -> logging.Handler:
-    """Also appends log lines to `RUN/log.txt`, as long as this process runs.
+    """Also appends log lines to `RUN/log.txt`, until this process exits.
 
     Args:
       run_dir: an existing folder.
@@ -48,7 +48,7 @@ def add_log_file(run_dir: Path, names: tuple[str, ...] = ("",)) -> logging.Handl
 
 @contextlib.contextmanager
 def keeping_log(run_dir: Path) -> Iterator[None]:
-    """While the block lasts, appends log lines to `RUN/log.txt`; see `add_log_file`."""
+    """Appends log lines to `RUN/log.txt` within the block; see `add_log_file`."""
     handler = add_log_file(run_dir)
     try:
         yield

@@ -20,26 +20,26 @@ from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.reports import Event, Report
 
 logger = logging.getLogger(__name__)
-# The lines of all processes, beside standard output; for a log file.
+# Logger of the lines of all processes, in addition to standard output; for a log file.
 output = logging.getLogger(f"{__name__}.output")
 output.propagate = False
 
-# From SIGTERM to SIGKILL.
+# Seconds from SIGTERM to SIGKILL.
 TERM_SEC = 6.0
-# Environments, servers, and what is essential end one after another; each has a third of that.
+# Environments, servers and the essential process end one after another; each has a third of it.
 _STAGES = 3
 _END_POLL_SEC = 0.02
-# Of what a process said last: how long it is waited for, and how much is repeated.
+# A dead process's last line: how long to wait for it, and how much of it is repeated.
 _LAST_LINES_SEC = 0.3
 _MAX_LAST_LINE = 200
-# Lines of a traceback; a longer one is taken apart.
+# Maximum lines of a traceback; a longer one is split.
 _MAX_HELD = 1000
 _MISTAKE = "a configuration or usage error"
 _TRACEBACK = "Traceback (most recent call last):"
 
 
 class _Supervised:
-    """A process and its history. Used from the manager's thread only."""
+    """A process and its history. Only used in the manager's thread."""
 
     def __init__(self, node: Node):
         self.node = node
@@ -50,8 +50,8 @@ class _Supervised:
         self.restart_at: float | None = None
         self.worked = False  # since its start
         self.ready = not node.reports
-        self.last_line = ""  # that it has printed
-        self.others: Counter[str] = Counter()  # its clients that are no environments of this run
+        self.last_line = ""  # of its output
+        self.others: Counter[str] = Counter()  # its clients that are not this run's environments
         self.done = False
         self.given_up = False
 
@@ -61,14 +61,14 @@ class _Supervised:
 
     @property
     def plays(self) -> bool:
-        """Whether it is an environment that has not ended permanently."""
+        """Whether it is an environment that has not permanently ended."""
         return self.is_environment and not self.done and not self.given_up
 
 
 class Manager:
-    """Runs processes until an essential one ends well, one cannot be kept alive, or it is stopped.
+    """Runs processes until an essential one exits with 0, one keeps dying, or it is stopped.
 
-    An environment that cannot be kept alive is given up instead, and the others continue.
+    An environment that keeps dying is abandoned instead, and the others continue.
 
         ps = Node(name="ps", role="parameter server", argv=[...])
         manager = Manager(Topology(nodes=[ps, ...]))
@@ -76,7 +76,7 @@ class Manager:
 
     Args:
       topology: what to run.
-      write_line: takes each output line with its process's name; the default prints.
+      write_line: called with the process's name and each output line; by default, prints it.
       term_sec: a process that has not ended this long after its SIGTERM is killed.
     """
 
@@ -99,7 +99,7 @@ class Manager:
         self._tracebacks: set[str] = set()
 
     def pids(self) -> dict[str, int]:
-        """Returns the process id of each process that runs."""
+        """Returns the process id of each running process."""
         return {
             s.node.name: s.process.pid
             for s in self._supervised
@@ -107,23 +107,23 @@ class Manager:
         }
 
     def stop(self) -> None:
-        """Asks `run` to end; safe in signal handlers and from other threads."""
+        """Requests `run` to end; safe in signal handlers and from other threads."""
         self._stopping.set()
 
     def kill(self) -> None:
-        """Kills all processes at once, for a second Ctrl-C; safe in signal handlers."""
+        """Kills all processes immediately, for a second Ctrl-C; safe in signal handlers."""
         self._stopping.set()
         for supervised in self._supervised:
             if supervised.process is not None:
                 _kill_group(supervised.process)
 
     def run(self) -> int:
-        """Runs until the end and returns an exit status: 0 when all went well or it was stopped.
+        """Runs until the end and returns an exit status: 0 if all went well or it was stopped.
 
-        Nothing that it started is left then, the processes' own children included. When this
-        process is killed, its `Guardian` sees to that.
+        Then no process that it started is left, including their children. If this process is
+        killed, its `Guardian` ends them.
 
-        The status is 128 + SIGPIPE where nobody read the processes' lines any more.
+        The status is 128 + SIGPIPE if the processes' output was no longer read.
 
         Raises:
           RelaaxError: a command cannot be started.
@@ -152,7 +152,7 @@ class Manager:
                     stderr=subprocess.STDOUT,
                     env={**os.environ, "PYTHONUNBUFFERED": "1", **node.env, **_name_pipe(writing)},
                     pass_fds=writing,
-                    # A Ctrl-C in the terminal reaches the manager alone, which then ends all in
+                    # A Ctrl-C in the terminal only reaches the manager, which then ends all in
                     # order.
                     start_new_session=True,
                 )
@@ -170,7 +170,7 @@ class Manager:
         supervised.restart_at = None
         supervised.worked = False
         supervised.last_line = ""
-        # A daemon: output that something far away still holds open must not keep us from ending.
+        # A daemon: a distant descendant that keeps the output open must not prevent our exit.
         supervised.relay = threading.Thread(
             target=self._relay, args=(supervised.process, supervised), daemon=True
         )
@@ -191,21 +191,21 @@ class Manager:
                     self._status = EXIT_OUTPUT_CLOSED
                     self._stopping.set()
                     break
-            for _ in lines:  # A full pipe would keep the process from ending.
+            for _ in lines:  # A full pipe would prevent the process from exiting.
                 pass
 
     def _read_reports(self, supervised: _Supervised, pid: int, descriptor: int) -> None:
-        """Takes the reports of one process, in a thread of its own."""
+        """Receives the reports of one process, in its own thread."""
         with open(descriptor, "rb") as lines:
             for line in lines:
-                with contextlib.suppress(ValueError):  # of another version: it knows more events
+                with contextlib.suppress(ValueError):  # an event of another version
                     self._reports.put((supervised, pid, reports.read_report(line)))
 
     def _take_reports(self) -> None:
         while not self._reports.empty():
             server, pid, report = self._reports.get()
             if server.process is None or server.process.pid != pid:
-                continue  # it has ended, and with it what it says
+                continue  # it has ended, so its reports are obsolete
             if report.event is Event.READY:
                 server.ready = True
             elif report.event is Event.LEFT:
@@ -250,7 +250,7 @@ class Manager:
         self._check_alone(now)
 
     def _check_alone(self, now: float) -> None:
-        """Ends all processes when no environment has been playing for a long time."""
+        """Ends all processes if no environment has been playing for a long time."""
         environments = [s for s in self._supervised if s.is_environment]
         is_alone = environments and not any(s.plays or s.others for s in self._supervised)
         if not is_alone:
@@ -259,7 +259,8 @@ class Manager:
         seconds = self._policy.alone_sec
         if self._alone_since is None:
             self._alone_since = now
-            if any(s.given_up or not s.worked for s in environments):  # else training has finished
+            # Otherwise training has finished.
+            if any(s.given_up or not s.worked for s in environments):
                 logger.warning(
                     "no environment of this run is left; stopping in %g s unless a client connects",
                     seconds,
@@ -339,7 +340,7 @@ class Manager:
         )
 
     def _revive(self) -> None:
-        """Starts again what had ended well: with an essential process back, there is work again."""
+        """Restarts processes that exited with 0, because the essential process is running again."""
         for other in self._supervised:
             if other.done and not other.node.is_essential:
                 other.done = False
@@ -366,10 +367,10 @@ class Manager:
                 supervised.relay.join(1.0)  # the last lines
 
     def _terminate_stage(self, stage: int, timeout_sec: float) -> None:
-        """Asks the processes of one stage to end, and waits for that.
+        """Terminates the processes of one stage, and waits for their exit.
 
         Environments end first, and the essential process last: each still reports its last steps to
-        those that are asked after it.
+        those that end after it.
         """
         ending = [
             s.process
@@ -390,11 +391,11 @@ def _find_stage(supervised: _Supervised) -> int:
 
 
 def shorten_tracebacks(lines: Iterator[str], known: set[str]) -> Iterator[str]:
-    """Leaves the last line alone of each Python traceback that is known already.
+    """Shortens each Python traceback that is already known to its last line.
 
     Args:
-      lines: that a process prints.
-      known: tracebacks, without their last lines; those that come are added.
+      lines: output of a process.
+      known: tracebacks without their last lines; new ones are added.
     """
     held: list[str] = []
     for line in lines:
@@ -407,7 +408,7 @@ def shorten_tracebacks(lines: Iterator[str], known: set[str]) -> Iterator[str]:
             held.append(line)
         else:
             yield line
-    yield from held  # killed while it printed
+    yield from held  # the process was killed while printing
 
 
 def _shorten(held: list[str], last: str, known: set[str]) -> Iterator[str]:
@@ -439,13 +440,13 @@ def _describe(status: int) -> str:
 
 
 def _quote(supervised: _Supervised) -> str:
-    """Returns what a process has printed last: lines of others can follow it on the terminal."""
+    """Returns a process's last line: lines of others can follow it in the terminal."""
     last = supervised.last_line[:_MAX_LAST_LINE]
     return f"; its last line: {last}" if last else ""
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills a process and whatever it started: each is the leader of a group of its own."""
+    """Kills a process and its descendants: each process is the leader of its own group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""What every process of ours does alike: logging, signals, and errors without stack traces."""
+"""What all our processes have in common: logging, signals, and errors without stack traces."""
 
 import contextlib
 import gc
@@ -25,21 +25,21 @@ from relaax_like.wire.ports import describe_bind_failure
 
 logger = logging.getLogger(__name__)
 
-# Of a run's folder.
+# Subfolder of a run's folder.
 TRACE_FOLDER = "trace"
-# Of a server, where the system allows it.
+# Limit of open files of a server, if the system allows it.
 _DESCRIPTORS = 65_536
 EXIT_ERROR = 1
 EXIT_USAGE = 2
-# Nobody reads standard output any more, as with `| head`: the status that a shell reports then.
+# Status that a shell reports if standard output is no longer read, as with `| head`.
 EXIT_OUTPUT_CLOSED = 128 + signal.SIGPIPE
 
 
 class OutputHandler(logging.StreamHandler[TextIO]):
-    """Writes log lines; when nobody reads them any more, drops them and calls `on_closed`.
+    """Writes log lines; if they are no longer read, drops them and calls `on_closed`.
 
     Attributes:
-      on_closed: is called for each line that is dropped; in any thread.
+      on_closed: called for each line that is dropped, in any thread.
     """
 
     def __init__(self, stream: TextIO):
@@ -47,7 +47,7 @@ class OutputHandler(logging.StreamHandler[TextIO]):
         self.on_closed: Callable[[], None] = lambda: None
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Is called in the handler of an exception."""
+        """Calls `on_closed` if the output is closed; called in the handler of an exception."""
         if isinstance(sys.exc_info()[1], BrokenPipeError):
             self.on_closed()
         else:
@@ -61,10 +61,10 @@ def setup_logging(level: str, stream: TextIO | None = None, with_time: bool = Tr
 
     Args:
       level: of the lines that are written.
-      stream: where to; None: standard output.
-      with_time: False: the reader of the lines adds the time.
+      stream: to write to; None: standard output.
+      with_time: whether to include the time; False: the reader of the lines adds it.
     """
-    # TensorFlow's own messages, in the processes that load it.
+    # Level of TensorFlow's own messages, in the processes that load it.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.basicConfig(
         level=level,
@@ -87,15 +87,15 @@ def get_process_start() -> float:
 
 
 def start_tracing(role: str, experiment: Experiment, wanted: bool) -> None:
-    """Begins to trace this process: into the run's folder, or where RELAAX_TRACE says.
+    """Starts to trace this process, to the run's folder or the folder in RELAAX_TRACE.
 
     Args:
-      role: what this process is.
-      experiment: names the run's folder.
-      wanted: False traces only where RELAAX_TRACE is set.
+      role: of this process.
+      experiment: defines the run's folder.
+      wanted: whether to trace; False: only if RELAAX_TRACE is set.
 
     Raises:
-      ConfigError: no file can be made there.
+      ConfigError: the file cannot be created.
     """
     if wanted:
         tracing.start(experiment.run_dir / TRACE_FOLDER, role)
@@ -107,7 +107,7 @@ def start_tracing(role: str, experiment: Experiment, wanted: bool) -> None:
 
 
 def clear_traces(experiment: Experiment) -> None:
-    """Removes the traces of earlier runs from the run's folder: they have another time axis."""
+    """Removes traces of earlier starts from the run's folder, which have other time axes."""
     for path in (experiment.run_dir / TRACE_FOLDER).glob(f"*{tracing.SUFFIX}"):
         path.unlink(missing_ok=True)
 
@@ -143,12 +143,12 @@ _hidden_stderr = _HiddenStderr()
 
 @contextlib.contextmanager
 def without_native_stderr() -> Iterator[None]:
-    """Hides what native code writes to standard error: TensorFlow writes before it can be disabled.
+    """Hides native code's output to standard error: TensorFlow writes before it can be silenced.
 
-    Python's own errors are exceptions and are not hidden. Several threads can do so at once.
+    Python's own errors are exceptions and are not hidden. Several threads can do this at once.
 
     Raises:
-      ConfigError: a library is missing that an extra installs.
+      ConfigError: a library is missing; the error names the extra that installs it.
     """
     _hidden_stderr.begin()
     try:
@@ -163,7 +163,7 @@ def without_native_stderr() -> Iterator[None]:
 
 
 class Stopped(BaseException):
-    """A signal came during `Shutdown.interrupting`. Like KeyboardInterrupt it is no Exception."""
+    """A signal arrived in `Shutdown.interrupting`. Not an Exception, like KeyboardInterrupt."""
 
 
 _LOOK_SEC = 0.05
@@ -174,7 +174,7 @@ class SignalEvent(threading.Event):
 
     `threading.Event.set` takes a lock. If the handler interrupts the thread that holds it, as a
     thread that waits for the event sometimes does, both would wait forever. This class has no lock:
-    a waiter polls twenty times a second.
+    a waiting thread polls 20 times per second.
     """
 
     def __init__(self) -> None:
@@ -182,11 +182,11 @@ class SignalEvent(threading.Event):
         self._happened = False
 
     def is_set(self) -> bool:
-        """Tells whether it was set."""
+        """Returns whether it was set."""
         return self._happened
 
     def set(self) -> None:
-        """Sets it; anywhere."""
+        """Sets it; safe in signal handlers and in any thread."""
         self._happened = True
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -201,7 +201,7 @@ class SignalEvent(threading.Event):
 
 
 class Shutdown:
-    """Turns the first SIGTERM or SIGINT into an event; a second one ends the process at once.
+    """Sets an event at the first SIGTERM or SIGINT; a second one ends the process immediately.
 
         shutdown = Shutdown()
         with shutdown.interrupting():
@@ -211,7 +211,7 @@ class Shutdown:
 
     Attributes:
       requested: set when the process must end.
-      exit_status: 128 + signal number after a signal, else 0.
+      exit_status: 128 + signal number after a signal, otherwise 0.
     """
 
     def __init__(self) -> None:
@@ -225,7 +225,7 @@ class Shutdown:
         signal.signal(signal.SIGINT, self._take)
 
     def request(self, exit_status: int) -> None:
-        """Asks the process to end, as a signal would; from any thread."""
+        """Requests the process to end, as a signal would. Thread-safe."""
         if not self.requested.is_set():
             self.exit_status = exit_status
             self.requested.set()
@@ -233,13 +233,13 @@ class Shutdown:
                 callback()
 
     def end_with_output(self) -> None:
-        """Also requests the end when nobody reads the process's log any more, as with `| head`."""
+        """Also requests the end if the process's log is no longer read, as with `| head`."""
         for handler in logging.getLogger().handlers:
             if isinstance(handler, OutputHandler):
                 handler.on_closed = self.note_output_closed
 
     def note_output_closed(self) -> None:
-        """Requests the end, as nobody reads what the process prints; from any thread."""
+        """Requests the end because the process's output is no longer read. Thread-safe."""
         self.request(EXIT_OUTPUT_CLOSED)
 
     def on_request(self, callback: Callable[[], None]) -> None:
@@ -252,13 +252,13 @@ class Shutdown:
 
     @contextlib.contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Makes the signal end the block at once: for slow preparations, in the main thread.
+        """Makes a signal end the block immediately; for slow preparations in the main thread.
 
         Runners such as honcho wait five seconds between SIGTERM and SIGKILL, and loading TensorFlow
         takes longer.
 
         Raises:
-          Stopped: the signal came; `run_main` turns it into the exit status.
+          Stopped: the signal arrived; `run_main` converts it to the exit status.
         """
         self._interrupting = True
         try:
@@ -274,17 +274,18 @@ class Shutdown:
                 callback()
             os._exit(128 + number)
         self._signalled = True
-        self.request(128 + number)  # unless something else did
+        self.request(128 + number)  # if nothing else has requested it
         if self._interrupting:
             self._interrupting = False
             raise Stopped(self.exit_status)
 
 
 def validate_port_free(address: Address, flag: str) -> None:
-    """Fails early, before slow preparations, when a port is taken.
+    """Checks that a port is free, before slow preparations.
 
     Raises:
-      RelaaxError: names the process that holds the port, and the flag that chooses another.
+      RelaaxError: the port is taken; the error names the process that holds it, and the flag that
+        chooses another.
     """
     if address.port == 0:
         return
@@ -311,8 +312,8 @@ def end_now(exit_status: int) -> NoReturn:
 def freeze_gc() -> None:
     """Excludes all current objects from garbage collection; call it when serving begins.
 
-    A full collection would scan every library, which takes 60 ms with numba, and no request is
-    answered meanwhile.
+    A full collection would scan every library, which takes 60 ms with numba, during which no
+    request is answered.
     """
     gc.collect()
     gc.freeze()
@@ -330,9 +331,9 @@ def raise_descriptor_limit() -> None:
 
 
 def run_main(main: Callable[[], int]) -> None:
-    """Runs a command and exits with its status; users' mistakes are one line, not a stack trace.
+    """Runs a command and exits with its status; prints users' mistakes without a stack trace.
 
-    If nobody reads what it prints, as with `| head -1`, it ends silently, with status 141.
+    If its output is no longer read, as with `| head -1`, it exits silently with status 141.
     """
     try:
         status = main()
@@ -360,7 +361,7 @@ def run_main(main: Callable[[], int]) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         status = status or EXIT_OUTPUT_CLOSED
-        # What is left would be written, and fail again, at the interpreter's end.
+        # The rest would be written, and fail again, when the interpreter exits.
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
@@ -369,5 +370,5 @@ def run_main(main: Callable[[], int]) -> None:
 
 def _is_output_closed() -> bool:
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)  # errors alone
+    poll.register(sys.stdout.fileno(), 0)  # only errors
     return bool(poll.poll(0))

@@ -21,8 +21,8 @@ class Node:
       name: for messages and as the prefix of its lines.
       argv: the command.
       role: what it is.
-      client_name: of an environment: what it calls itself in its hello.
-      env: added to the environment.
+      client_name: for an environment: the name in its hello.
+      env: additional environment variables.
     """
 
     name: str
@@ -33,17 +33,17 @@ class Node:
 
     @property
     def is_essential(self) -> bool:
-        """Whether its end with status 0 ends the run."""
+        """Whether the run ends when it exits with status 0."""
         return self.role == "parameter server"
 
     @property
     def is_environment(self) -> bool:
-        """Whether it is started when all that report are ready, and its end leaves the others."""
+        """Whether it starts when all processes that report are ready, and can end alone."""
         return self.role == "environment"
 
     @property
     def reports(self) -> bool:
-        """Whether it says what it does through a pipe; see `wire.reports`."""
+        """Whether it reports its events through a pipe; see `wire.reports`."""
         return self.role in ("parameter server", "rlx server", "worker")
 
 
@@ -54,8 +54,8 @@ class Edge:
     Attributes:
       source: name of the node that connects.
       target: name of the node that listens; None: the process that starts the topology.
-      protocol: that they speak.
-      address: where the target listens.
+      protocol: between them.
+      address: of the target.
     """
 
     source: str
@@ -66,18 +66,19 @@ class Edge:
 
 @dataclass(frozen=True, kw_only=True)
 class RestartPolicy:
-    """How a dead process is brought back.
+    """How a dead process is restarted.
 
     Attributes:
       first_delay_sec: longest wait before the first restart; doubled each time; see
         `draw_pause_sec`.
       max_delay_sec: longest delay.
       max_restarts: restarts in a row after which one more death of a server ends the run.
-      healthy_sec: a server that ran for so long resets its count, as any process does that has done
-        useful work since its start.
-      environment_deaths: deaths without a step between them after which an environment is given up.
-      alone_sec: the run ends when no environment of its own is left, and for so long no other
-        client has been connected.
+      healthy_sec: a server that ran for this long resets its count, as does any process that has
+        done useful work since its start.
+      environment_deaths: number of deaths without a step in between after which an environment is
+        abandoned.
+      alone_sec: the run ends if none of its environments is left, and no other client has been
+        connected for this long.
     """
 
     first_delay_sec: float = 0.5
@@ -94,15 +95,15 @@ class RestartPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """What a run consists of; a `Manager` starts it.
+    """The processes of a run; a `Manager` starts them.
 
     Attributes:
       nodes: in the order of their start.
       edges: between them.
-      restart: how dead ones are brought back.
+      restart: how dead processes are restarted.
 
     Raises:
-      ConfigError: two nodes have one name, or an edge names a node that is not there.
+      ConfigError: two nodes have the same name, or an edge names a node that does not exist.
     """
 
     nodes: Sequence[Node]
@@ -113,7 +114,9 @@ class Topology:
         names = Counter(node.name for node in self.nodes)
         twice = [name for name, count in names.items() if count > 1]
         if twice:
-            raise ConfigError(f"topology: several nodes are named {twice[0]!r}; names are unique")
+            raise ConfigError(
+                f"topology: several nodes are named {twice[0]!r}; expected unique names"
+            )
         for edge in self.edges:
             for name in (edge.source, edge.target):
                 if name is not None and name not in names:

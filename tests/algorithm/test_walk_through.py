@@ -61,10 +61,10 @@ def test_one_more_loss_is_trained_everywhere_resumed_and_exported(tmp_path: Path
 
     text = run(TRYING, algorithms)
 
-    assert "smooth_a2c holds to all checks that apply" in text
+    assert "smooth_a2c passes all checks that apply" in text
     assert text.count("finished: budget of 2000 env steps used up") >= 3
     assert "budget of 4000 env steps used up" in text
-    assert "ONNX computes what the run's own agents do" in text
+    assert "ONNX computes the same as the run's own agents" in text
     for name in ("one", "agents", "server"):
         assert (algorithms / "runs" / name / "results.json").is_file()
 

@@ -59,7 +59,7 @@ def test_an_installed_distribution_offers_algorithms_by_name(
     assert folders.load_algorithm_module(found, "config").ORIGIN == "installed"
     # What is shipped keeps its name.
     assert folders.find_algorithm("sarsa") == built_in / "algorithms" / "sarsa"
-    with pytest.raises(ConfigError, match=r"'lost' is offered as the package 'plugin.lost'"):
+    with pytest.raises(ConfigError, match=r"'lost' is registered as the package 'plugin.lost'"):
         folders.find_algorithm("lost")
     with pytest.raises(ConfigError, match=r"known: lost, sarsa, sarsa_lambda; "):
         folders.find_algorithm("sarsu")

@@ -213,8 +213,8 @@ def test_mirror_images_are_left_alone_without_the_mirror_loss(tmp_path):
 @pytest.mark.parametrize(
     ("observations", "actions", "words"),
     [
-        (MIRRORED, TWO, "give it a method get_action_mirror_indices, or set mirror_observation"),
-        ({"a": VECTOR, "b": VECTOR}, SWAPPED, "give it a method get_observation_mirror_indices"),
+        (MIRRORED, TWO, "add a method get_action_mirror_indices, or set mirror_observation"),
+        ({"a": VECTOR, "b": VECTOR}, SWAPPED, "add a method get_observation_mirror_indices"),
         (
             {"observation": Box(dtype="float32", shape=(2,), mirror=(np.nan, 1))},
             SWAPPED,

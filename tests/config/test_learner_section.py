@@ -30,17 +30,15 @@ def test_algorithms_that_learn_from_their_own_actions_refuse_files(name: str) ->
     [
         (
             "workers=2",
-            "workers: 2, but a run that learns from files .* does not play; set it to 0",
+            "workers: 2, but no environments are stepped in a run .*; set it to 0",
         ),
         (
             "target_return=10",
-            "target_return: 10.0, but a run that learns from files .* does not play; set it "
-            "to null",
+            "target_return: 10.0, but no environments are stepped in a run .*; set it to null",
         ),
         (
             "collect_traj=true",
-            "collect_traj: true, but a run that learns from files .* does not play; set it "
-            "to false",
+            "collect_traj: true, but no environments are stepped in a run .*; set it to false",
         ),
     ],
 )

@@ -239,7 +239,7 @@ _BAD_FILES = {
     ),
     "bad address": (
         MINIMAL + "relaax-rlx-server:\n  bind: localhost:seven\n",
-        "cartpole.yaml:3: relaax-rlx-server.bind: 'localhost:seven': the port is not a number, "
+        "cartpole.yaml:3: relaax-rlx-server.bind: 'localhost:seven': the port is not a number; "
         "expected host:port, such as localhost:7001 or [::1]:7001 (port 0: any free port)",
     ),
     "address that is a number": (

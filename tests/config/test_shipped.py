@@ -40,7 +40,7 @@ def test_a_file_of_that_name_wins(here: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "want"),
     [
-        ("acrobot", "several shipped experiments.*give a2c/acrobot or ppo/acrobot$"),
+        ("acrobot", "several shipped experiments.*pass a2c/acrobot or ppo/acrobot$"),
         (
             "ppoo",
             r"^ppoo: no such file, and no shipped experiment.*did you mean ppo\?.*examples",
@@ -60,7 +60,10 @@ def test_what_names_no_file_is_refused(name: str, want: str) -> None:
 
 def test_a_folder_of_a_shipped_name_is_a_clash(here: Path) -> None:
     (here / "ppo").mkdir()
-    with pytest.raises(ConfigError, match=r"both a folder here and the name.*or ppo/ppo for the"):
+    with pytest.raises(
+        ConfigError,
+        match=r"both a folder in the working directory and the name.*or ppo/ppo for the",
+    ):
         find_experiment_file("ppo")
     assert find_experiment_file("ppo/ppo") == PPO
     (here / "mine").mkdir()

@@ -128,7 +128,7 @@ def test_json_alone_is_printed_and_the_best_version_plays(processes: Processes, 
 def test_silence_ends_it_with_what_is_missing(processes: Processes, run: Path) -> None:
     program = evaluate(processes, run, "--episodes", 5, "--timeout", 0.1)
     assert program.wait() == 1
-    program.wait_for("^error: 0 of 5 episodes: no client has said anything for 0.1 s; connect")
+    program.wait_for("^error: 0 of 5 episodes: no client has sent anything for 0.1 s; connect")
     assert TRACE not in program.output
 
 
@@ -142,4 +142,4 @@ def test_ctrl_c_while_it_waits_is_no_stack_trace(processes: Processes, run: Path
 def test_a_video_needs_an_environment(processes: Processes, run: Path) -> None:
     program = evaluate(processes, run, "--video", "out.mp4")
     assert program.wait() == 2
-    program.wait_for("^error: .*--video needs a section environment")
+    program.wait_for("^error: .*--video needs an `environment` section")

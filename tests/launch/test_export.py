@@ -146,7 +146,7 @@ def test_an_operation_that_onnx_lacks_is_named(tmp_path: Path) -> None:
     model.write_text(model.read_text() + WITH_AN_ODD_OPERATION)
     algorithm = ALGORITHMS["ppo, normalised"].replace("name: ppo", f"path: '{mine}'")
     run = write_run(tmp_path / "run", algorithm)
-    with pytest.raises(ConfigError, match=r"an operation that ONNX does not have: .*BesselJ0"):
+    with pytest.raises(ConfigError, match=r"cannot load the exported policy: .*BesselJ0"):
         export_policy(load_experiment(run / "config.yaml"), folder=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -176,11 +176,11 @@ def test_the_command_says_what_it_wrote_and_that_it_compared(
     program.wait_for(r"inputs +observation \[B, 4\] float32")
     program.wait_for(r"outputs +action \[B\] int64; action_logits \[B, 3\] float32")
     for kind in ("ONNX", "SavedModel"):
-        program.wait_for(f"^{kind} computes what the run's own agents do: 1,000 random inputs")
+        program.wait_for(f"^{kind} computes the same as the run's own agents: 1,000 random inputs")
     again = processes.start("again", argv)
     assert again.wait() == 2
     (line,) = again.lines
-    assert "not an empty folder; remove it, or name another with --to" in line
+    assert "not an empty folder; remove it, or pass another with --to" in line
 
 
 def test_what_the_base_install_lacks_is_named(run: Path, processes: Processes) -> None:

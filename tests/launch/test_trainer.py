@@ -141,4 +141,4 @@ def test_a_wrong_environment_is_one_line(
 def test_eval_without_a_snapshot_says_what_to_do(bare: Cluster) -> None:
     program = start(bare, "eval", bare.config, sets=())
     assert program.wait() == 1
-    assert program.lines == ["error: run/checkpoints: no snapshot to act by; train the run first"]
+    assert program.lines == ["error: run/checkpoints: no snapshot to act with; train the run first"]

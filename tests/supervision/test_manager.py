@@ -577,7 +577,7 @@ def test_relaax_run_without_an_environment_says_what_to_add(cluster: Cluster) ->
     run = start_run(cluster)
     assert run.wait() == 2
     (line,) = run.lines
-    assert ": no section environment, so there is nothing to train on" in line
+    assert ": no `environment` section, so there is nothing to train on" in line
 
 
 def test_kill_9_of_relaax_run_ends_all_that_it_started_in_order(cluster: Cluster) -> None:
