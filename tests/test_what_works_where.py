@@ -115,7 +115,8 @@ def get_options(column: str, folder: Path, features: set[str] | None = None) -> 
             run.append("algorithm.rollouts={goal: 4, control: 4}")
     else:
         run.append(make_hook(folder))
-        run += [] if column == "offline" else ["learner.collect_traj=true"]
+        keeps = column != "offline" and "replay" not in (features or ())
+        run += ["learner.collect_traj=true"] if keeps else []
     run.append(f"learner.placement={'agent' if column == 'agent' else 'server'}")
     return [*run, "learner.workers=1"] if column == "workers" else run
 
@@ -272,6 +273,14 @@ def check_episodes(run: Trained) -> None:
     assert run.state.version >= 512 // (4 * 10) - 4  # but for some that are not finished
 
 
+def check_replay(run: Trained) -> None:
+    # Of ten steps the last one has only itself, and the others one more.
+    assert min(run.curves["ahead"]) > 1.5
+    assert max(run.curves["ahead"]) <= 2.0
+    due = 0.25 * (run.state.global_t - 64)
+    assert due - 24 <= run.state.steps["critic"] <= due + 24
+
+
 def check_tasks(run: Trained) -> None:
     assert {"goal/default", "control/default"} <= run.curves.keys()
     assert run.state.steps.keys() == {"goal/default", "control/default"}
@@ -307,6 +316,7 @@ CHECKS: dict[str, Callable[[Trained], None]] = {
     "data handler": check_data_handler,
     "recordings": check_recordings,
     "episodes": check_episodes,
+    "replay": check_replay,
     TASKS: check_tasks,
 }
 

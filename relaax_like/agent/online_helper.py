@@ -62,11 +62,12 @@ class OnlineHelper:
       on_learned: called, from another thread, when a rollout has been learned from.
       max_wait_sec: longest wait for that; None: 2 s, but 50 s for the first rollout, whose gradient
         must be compiled, and if `ahead` is 0, so that a repeatable run discards nothing when the
-        machine is briefly slow.
+        machine is briefly slow, or if the rollouts go to a replay table.
       client: the agent's client, for logs.
       overridden: what happens to steps whose action was overridden; see `OnPolicy`.
       max_segment_sec: a rollout that takes longer is submitted with the steps that it has; None:
         rollouts are always complete.
+      is_replayed: whether the rollouts go to a replay table.
     """
 
     # Shared by all helpers: a client can open any number of sessions.
@@ -84,6 +85,7 @@ class OnlineHelper:
         client: str = "",
         overridden: OverriddenUse = "cut",
         max_segment_sec: float | None = None,
+        is_replayed: bool = False,
     ):
         self.discarded_rollouts = 0
         self.discarded_steps = 0
@@ -93,6 +95,7 @@ class OnlineHelper:
         self._slots = slots
         self._steps = steps
         self._ahead = ahead
+        self._is_replayed = is_replayed
         self._on_learned = on_learned
         self._max_wait_sec = max_wait_sec
         self.client = client
@@ -242,7 +245,8 @@ class OnlineHelper:
         self._submitted += 1
         longest = self._max_wait_sec
         if longest is None:
-            longest = _WAIT_SEC if self._learned and self._ahead else _LONG_WAIT_SEC
+            is_short = self._learned and self._ahead and not self._is_replayed
+            longest = _WAIT_SEC if is_short else _LONG_WAIT_SEC
         self._wait_until = time.monotonic() + longest
         env_steps = self._take_env_steps(taken)
         self._processor.submit(rollout, ended, self._note_learned, env_steps, self._name)

@@ -2,7 +2,8 @@
 
 Parts are dictionaries of tensors: `inputs`, `next_inputs`, `states`, `next_states` (if they are
 known), `next_alive`, `actions` (with the entry `log_prob` if it is known), `next_actions`,
-`rewards` and `extras` (whose entry `mask` is 1 for rows that count).
+`rewards` and `extras`, some of whose entries are fields of a `Batch`: `mask` is 1 for rows that
+count, `discount` and `weights` come with what a replay table has drawn.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from relaax_like.core.prediction import LOG_PROB
 from relaax_like.nn.lazy_tensorflow import tf
 
 Parts = Mapping[str, Mapping[str, tf.Tensor]]
-# Entry of `extras`: `Batch.valid`.
-MASK = "mask"
+# Entries of `extras`: `Batch.valid`, `Batch.discount`, `Batch.weights`.
+MASK, DISCOUNT, WEIGHTS = "mask", "discount", "weights"
 _ALIVE = "alive"
 
 
@@ -63,10 +64,10 @@ def make_batch(parts: Parts, discount: tf.Tensor) -> Batch:
         next_actions=parts["next_actions"],
         rewards=rewards,
         returns=first[..., 0] if has_one else None,
-        discount=discount * tf.abs(alive),
+        discount=extras.pop(DISCOUNT, discount * tf.abs(alive)),
         continues=continues,
         valid=extras.pop(MASK, ones),
-        weights=ones,
+        weights=extras.pop(WEIGHTS, ones),
         memory=parts["states"],
         next_memory=parts.get("next_states", {}) if begins is None else {},
         begins=begins,

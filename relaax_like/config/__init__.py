@@ -7,6 +7,7 @@ from relaax_like.config.mirror import Mirror, parse_mirror
 from relaax_like.config.network import NetworkConfig
 from relaax_like.config.optimizer import OptimizerConfig, make_adam
 from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay
+from relaax_like.config.replay import ReplayConfig
 from relaax_like.config.schedule import Constant, Exponential, Linear, Schedule, Tunable
 from relaax_like.config.seeds import derive_seed
 from relaax_like.config.spaces import validate_discrete, validate_vector
@@ -25,6 +26,7 @@ __all__ = [
     "OnPolicy",
     "OptimizerConfig",
     "Replay",
+    "ReplayConfig",
     "Schedule",
     "Tunable",
     "derive_seed",

@@ -68,6 +68,8 @@ SECTION_MODELS: dict[str, type[Settings]] = {
     ENVIRONMENT: EnvironmentConfig,
 }
 SECTIONS = tuple(SECTION_MODELS)
+# Rollouts that agents can be ahead of a replay table, by default.
+_REPLAY_AHEAD = 8
 _TOP_KEYS = tuple(TopConfig.model_fields)
 _TLS_KEYS = ("tls_cert", "tls_key", "tls_ca")
 # Older names of keys, read as the new ones: the original rlx server called it --timeout.
@@ -380,13 +382,7 @@ class _ExperimentLoader:
             return learner
         plan = get_plan(algorithm)
         place = "" if plan is None else describe_place(type(algorithm), "plan")
-        if isinstance(plan, Replay):
-            self._problems.add(
-                (ALGORITHM,),
-                f"{place}: plan is Replay, which this version does not support; expected "
-                "OnPolicy, Episodes, Offline, or no plan",
-            )
-        elif isinstance(plan, Mapping):
+        if isinstance(plan, Mapping):
             self._validate_task_plans(place, plan)
         default = find_placement(plan) if learner.offline is None else "server"
         placement = learner.placement or default
@@ -395,6 +391,12 @@ class _ExperimentLoader:
                 (LEARNER, "placement"),
                 f"{placement!r}, but the algorithm declares no plan, so its agents learn by "
                 "themselves; set it to 'agent'",
+            )
+        if placement == "agent" and isinstance(plan, Replay):
+            self._problems.add(
+                (LEARNER, "placement"),
+                f"{placement!r}, but {place}: plan is Replay, whose table is in the server in this "
+                "version; set it to 'server'",
             )
         if placement == "agent" and isinstance(plan, Offline):
             self._problems.add(
@@ -434,6 +436,8 @@ class _ExperimentLoader:
         ahead = learner.max_rollouts_ahead
         if ahead is None:  # an iteration of fixed size only has rollouts of the newest policy
             ahead = 1 if placement == "agent" and find_placement(plan) == "agent" else 0
+            if isinstance(plan, Replay):  # whose rollouts are short, and of any policy
+                ahead = _REPLAY_AHEAD
         return learner.model_copy(
             update={
                 "placement": placement,

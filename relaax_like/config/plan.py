@@ -174,10 +174,18 @@ class Replay:
     """Minibatches drawn from a table of past steps.
 
     Attributes:
-      capacity: number of steps that the table holds.
+      capacity: number of steps that the table holds; the last observation of an episode takes the
+        room of one, too.
       minibatch_size: steps, or sequences, of one update.
       updates_per_step: updates per environment step.
       warm_up_steps: number of steps in the table before the first update.
+      updates_at_once: number of updates that are made in one call, from minibatches that are drawn
+        together; their values are then published.
+      rollout_steps: number of steps of each slot that an agent sends at once.
+      priority_exponent: alpha of Schaul et al. 2016, with which minibatches prefer steps whose
+        `rows["priority"]` is large; None: all steps are equal.
+      weight_exponent: beta, with which `Batch.weights` correct that preference in the first
+        minibatch; it rises by 0.001 with each one, to 1.
       n_step: number of rewards that `Batch.returns` sums.
       sequence_steps: steps of one sequence; None: minibatches consist of single steps.
       burn_in_steps: number of first steps of each sequence that only fill the memory; they are not
@@ -190,16 +198,29 @@ class Replay:
     minibatch_size: int
     updates_per_step: float = 1.0
     warm_up_steps: int = 0
+    updates_at_once: int = 1
+    rollout_steps: int = 1
+    priority_exponent: float | None = None
+    weight_exponent: float = 0.4
     n_step: int = 1
     sequence_steps: int | None = None
     burn_in_steps: int = 0
     discount: float = 0.99
     next_actions: bool = False
+    # What other plans let one choose.
+    columns: ClassVar[int] = 1
+    epochs: ClassVar[int] = 1
+    minibatch_of: ClassVar[Unit] = "steps"
+    prenormalize_steps: ClassVar[int] = 0
+    update_norm: ClassVar[bool] = False
+    reward_discount: ClassVar[float | None] = None
 
 
 Plan = OnPolicy | Episodes | Offline | Replay
 # Plans whose updates use the available rollouts.
 RolloutPlan = OnPolicy | Episodes | Offline
+# Plans of learners that make their own updates.
+LearningPlan = OnPolicy | Episodes | Offline | Replay
 
 
 def get_plan(config: Any) -> Plan | Mapping[str, Plan] | None:
@@ -243,11 +264,12 @@ def name_plan(plan: Plan | Mapping[str, Plan] | None) -> str | dict[str, str] | 
 def find_placement(plan: Plan | Mapping[str, Plan] | None) -> Placement:
     """Returns where a learner runs if the settings do not define it.
 
-    It runs in the server if iterations have a fixed size, which all agents fill together, and
-    beside the agents if each batch leads to one update.
+    It runs in the server if iterations have a fixed size, which all agents fill together, or if a
+    table holds what all agents play, and beside the agents if each batch leads to one update.
     """
     plans = list(plan.values()) if isinstance(plan, Mapping) else [plan]
-    return "server" if any(has_fixed_size(one) for one in plans) else "agent"
+    in_server = any(has_fixed_size(one) or isinstance(one, Replay) for one in plans)
+    return "server" if in_server else "agent"
 
 
 def has_fixed_size(plan: Plan | None) -> bool:
@@ -264,10 +286,7 @@ def get_rollout_steps(config: Any, task: str) -> int:
       ConfigError: the config names numbers by task, but none for this one.
     """
     plan = get_task_plan(config, task)
-    if plan is None:
-        steps = config.rollout_steps
-    else:
-        steps = 1 if isinstance(plan, Replay) else plan.rollout_steps
+    steps = config.rollout_steps if plan is None else plan.rollout_steps
     if not isinstance(steps, Mapping):
         return steps
     if task not in steps:

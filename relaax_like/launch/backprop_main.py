@@ -14,12 +14,13 @@ import numpy as np
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
-from relaax_like.config.plan import Episodes, Offline, OnPolicy, RolloutPlan
+from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay, RolloutPlan
 from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_learning_tasks, require_plans
 from relaax_like.nn.threads import set_threads
 from relaax_like.supervision.process import run_main, setup_logging, without_native_stderr
+from relaax_like.wire.errors import ConfigError
 
 _RUNS = 3
 
@@ -39,10 +40,16 @@ def measure(experiment: Experiment) -> float:
     With several tasks that is one minibatch of each.
     """
     plans = require_plans(experiment)
-    return sum(
-        _measure_task(task, model, plans[name])
-        for name, (task, model) in make_learning_tasks(experiment).items()
-    )
+    seconds = 0.0
+    for name, (task, model) in make_learning_tasks(experiment).items():
+        plan = plans[name]
+        if isinstance(plan, Replay):
+            raise ConfigError(
+                "learner.backprop_workers: -1 measures iterations, which a plan Replay does not "
+                "have; set a number of threads"
+            )
+        seconds += _measure_task(task, model, plan)
+    return seconds
 
 
 def _measure_task(task: Any, model: Any, plan: RolloutPlan) -> float:

@@ -27,7 +27,16 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment, LearnerConfig
 from relaax_like.config.optimizer import OptimizerConfig, choose_optimizer
 from relaax_like.config.places import describe_error, describe_place
-from relaax_like.config.plan import Episodes, Offline, OnPolicy, get_plan, has_fixed_size, name_plan
+from relaax_like.config.plan import (
+    Episodes,
+    LearningPlan,
+    Offline,
+    OnPolicy,
+    Replay,
+    get_plan,
+    has_fixed_size,
+    name_plan,
+)
 from relaax_like.core.manifest import TRAINABLE, find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.experience.collector import TrainingData
@@ -49,6 +58,7 @@ from relaax_like.wire.spaces import (
 if TYPE_CHECKING:  # They import TensorFlow.
     from relaax_like.algorithm.acting import Actor
     from relaax_like.learn.learning_policy import LearningPolicy
+    from relaax_like.learn.replayed import ReplayIteration
 
 Outcome = Literal["passed", "failed", "not applicable"]
 
@@ -203,9 +213,9 @@ class _Subject:
         return module.make_algorithm(self.config, model, self.config.seed)
 
     @property
-    def plan(self) -> OnPolicy | Episodes | Offline:
+    def plan(self) -> LearningPlan:
         plan = get_plan(self.config)
-        if isinstance(plan, OnPolicy | Episodes | Offline):
+        if isinstance(plan, LearningPlan):
             return plan
         what = "no plan" if plan is None else f"the plan {name_plan(plan)}"
         raise _NotApplicable(f"its Config has {what}, so its agents learn by themselves")
@@ -220,7 +230,7 @@ class _Subject:
         random = np.random.default_rng(seed)
         return {name: _draw(random, (*axes, *p["shape"]), p) for name, p in specs}
 
-    def make_data(self, model: Any, seed: int, padding: int = 0) -> TrainingData:
+    def make_data(self, model: Any, seed: int, padding: int = 0) -> Any:
         """Returns an iteration of the plan: actions of the initial policy for random observations.
 
         Args:
@@ -271,13 +281,32 @@ class _Subject:
             versions=np.zeros(len(alive), np.int64),
             valid=valid,
         )
+        if isinstance(self.plan, Replay):
+            return self._replay(model, self.plan, rollout)
         keys = np.stack([np.ones(columns, np.int64), np.arange(columns)], 1)
         return TrainingData(
             rollout=rollout, tickets=(1,), env_steps=rollout.env_steps, mean_version=0.0, keys=keys
         )
 
+    def _replay(self, model: Any, plan: Replay, rollout: Rollout) -> "ReplayIteration":
+        """Returns minibatches of a rollout's steps."""
+        from relaax_like.learn.replayed import ReplayIteration, make_table
+
+        number = rollout.next_alive.size
+        plan = replace(plan, capacity=4 * number, warm_up_steps=0, updates_per_step=1.0)
+        agents = np.arange(rollout.slots, dtype=np.int64)
+        starts = np.stack([agents, np.zeros_like(agents), np.zeros_like(agents)], 1)
+        table = make_table(plan, model, {}, number, 0)
+        table.insert(replace(rollout, starts=starts))
+        minibatches = table.sample(plan.updates_at_once, timeout_sec=0.0)
+        assert minibatches is not None, "there are enough steps"
+        return ReplayIteration(minibatches, number, (1,), 0.0)
+
     def _find_size(self) -> tuple[int, int]:
         plan = self.plan
+        if isinstance(plan, Replay):
+            needed = 2 * plan.minibatch_size * plan.updates_at_once + plan.n_step
+            return _OPEN_STEPS, -(-needed // _OPEN_STEPS) + _OPEN_COLUMNS
         if isinstance(plan, Offline):
             needed = plan.minibatch_size
             if plan.minibatch_of == "rollouts":
@@ -294,7 +323,12 @@ class _Subject:
         from relaax_like.learn.updates import LearningTask
 
         task = LearningTask(self.make_algorithm(xla), optimizers)
-        return LearningPolicy(task, plan or self.plan, seed=7)
+        plan = plan or self.plan
+        if isinstance(plan, Replay):
+            from relaax_like.learn.replay_policy import ReplayPolicy
+
+            return ReplayPolicy(task, plan, seed=7)
+        return LearningPolicy(task, plan, seed=7)
 
     @functools.cached_property
     def learned(self) -> "LearningPolicy":
@@ -400,6 +434,8 @@ def _check_batches(subject: _Subject) -> None:
 
 def _check_padding(subject: _Subject) -> None:
     """Checks that rows that are not valid change neither costs nor gradients."""
+    if isinstance(subject.plan, Replay):
+        raise _NotApplicable("the plan is Replay of single steps, which are never padded")
     results = []
     padded = subject.make_data(subject.make_model(), 5, _PADDING)
     for data in (_cut_padding(padded), padded):
@@ -440,8 +476,8 @@ def _check_placements(subject: _Subject) -> None:
     from relaax_like.learn.pushing import Pushing
 
     plan = subject.plan
-    if isinstance(plan, Offline):
-        raise _NotApplicable("the plan is Offline, so nothing learns beside agents")
+    if isinstance(plan, Offline | Replay):
+        raise _NotApplicable(f"the plan is {name_plan(plan)}, so nothing learns beside agents")
     optimizers = _make_plain(subject)
     whole = subject.make_learning(optimizers)
     algorithm = subject.make_algorithm()

@@ -13,9 +13,10 @@ from relaax_like.config.optimizer import OptimizerConfig, choose_optimizer
 from relaax_like.config.places import describe_function, describe_place
 from relaax_like.config.plan import (
     Episodes,
+    LearningPlan,
     Offline,
     OnPolicy,
-    RolloutPlan,
+    Replay,
     get_plan,
     get_rollout_steps,
     get_task_plan,
@@ -49,8 +50,8 @@ from relaax_like.supervision.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 if TYPE_CHECKING:  # Most of them import TensorFlow.
+    from relaax_like.learn.agent_source import AgentSource
     from relaax_like.learn.base_learner import BaseLearner
-    from relaax_like.learn.collected import Collected
     from relaax_like.learn.gradient_learner import GradientLearner
     from relaax_like.learn.learner_loop import LearnerLoop
     from relaax_like.learn.learning_policy import LearningPolicy
@@ -146,7 +147,7 @@ def _get_agents_plan(config: AlgorithmConfig, task: str) -> OnPolicy | Episodes:
 
 def make_iteration_learners(
     experiment: Experiment, publisher: Publisher
-) -> "dict[str, LearnerLoop[Collected]]":
+) -> "dict[str, LearnerLoop[AgentSource]]":
     """Loads TensorFlow, and makes the learner of each task of a run that learns in its server.
 
     Returns:
@@ -181,7 +182,7 @@ def make_iteration_learners(
 
 def make_iteration_learner(
     experiment: Experiment, publisher: Publisher
-) -> "LearnerLoop[Collected]":
+) -> "LearnerLoop[AgentSource]":
     """Makes the learner of the only task; see `make_iteration_learners`."""
     plan = require_plan(experiment)
     policy, model = _make_policy(experiment, plan)
@@ -190,27 +191,71 @@ def make_iteration_learner(
 
 def _make_collecting_loop(
     experiment: Experiment,
-    plan: RolloutPlan,
+    plan: LearningPlan,
     policy: "LearningPolicy",
     model: Any,
     publisher: Publisher,
     task: str = "",
-) -> "LearnerLoop[Collected]":
+) -> "LearnerLoop[AgentSource]":
     """Makes a learner of agents' rollouts; `task` names one of several."""
     assert not isinstance(plan, Offline), "what learns from files has another learner"
     from relaax_like.learn.collected import Collected
     from relaax_like.learn.rollout_layout import RolloutLayout
     from relaax_like.learn.tally import Tally
 
-    collector = _make_collector(experiment, plan)
     layout = RolloutLayout(model, plan.rollout_steps, experiment.algorithm.action_spaces)
     tally = Tally()
-    source = Collected(collector, tally, layout, _make_trajectory_writer(experiment))
+    source: AgentSource
+    if isinstance(plan, Replay):
+        source = _make_replayed(experiment, plan, model, tally, layout, task)
+    else:
+        collector = _make_collector(experiment, plan)
+        source = Collected(collector, tally, layout, _make_trajectory_writer(experiment))
     return _make_publishing_loop(experiment, source, policy, publisher, tally, task)
 
 
+def _make_replayed(
+    experiment: Experiment, plan: Replay, model: Any, tally: "Tally", layout: Any, task: str
+) -> "AgentSource":
+    """Makes a replay table that agents' steps go to.
+
+    Raises:
+      ConfigError: something that this version cannot do with a plan Replay; names it.
+    """
+    from relaax_like.learn.replayed import Replayed, make_table
+
+    config, learner = experiment.algorithm, experiment.learner
+    place = describe_place(type(config), "plan")
+    if plan.sequence_steps is not None or model.get_state_specs():
+        raise ConfigError(
+            f"{place}: plan is Replay of sequences, or the model has a memory, which this version "
+            "does not support; use single steps and a network without recurrent layers"
+        )
+    if plan.next_actions:
+        raise ConfigError(f"{place}: plan is Replay with next_actions; set it to False")
+    if getattr(config, "normalize_observations", False):
+        raise ConfigError(
+            "algorithm.normalize_observations: a plan Replay feeds no running statistics in this "
+            "version; set it to false"
+        )
+    if learner.collect_traj:
+        raise ConfigError("learner.collect_traj: a replay table writes no files; set it to false")
+    module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
+    if hasattr(module, "make_data_handler"):
+        raise ConfigError(
+            f"{describe_function(module.make_data_handler)}: make_data_handler changes rollouts "
+            "before they are collected; a plan Replay does not support it in this version"
+        )
+    number = config.observation_history
+    history = {name: number for name, _ in model.get_input_specs()} if number > 1 else {}
+    slots = experiment.rlx_server.max_slots_per_client
+    seed = derive_seed(derive_seed(config.seed, "learn"), "replay", task)
+    table = make_table(plan, model, history, slots, seed)
+    return Replayed(table, tally, layout, plan.updates_at_once)
+
+
 def _validate_tasks(
-    experiment: Experiment, plans: Mapping[str, RolloutPlan], tasks: Mapping[str, Any]
+    experiment: Experiment, plans: Mapping[str, LearningPlan], tasks: Mapping[str, Any]
 ) -> None:
     """Checks that there is a plan for each task, and no others.
 
@@ -291,13 +336,17 @@ def make_offline_learner(
     return _make_publishing_loop(experiment, source, policy, publisher, tally)
 
 
-def _make_policy(experiment: Experiment, plan: RolloutPlan) -> tuple["LearningPolicy", Any]:
+def _make_policy(experiment: Experiment, plan: LearningPlan) -> tuple["LearningPolicy", Any]:
     """Returns the policy to update, and its model."""
     with without_native_stderr():
         from relaax_like.learn.learning_policy import LearningPolicy
 
     task, model = make_learning_task(experiment)
     seed = derive_seed(experiment.algorithm.seed, "learn")
+    if isinstance(plan, Replay):
+        from relaax_like.learn.replay_policy import ReplayPolicy
+
+        return ReplayPolicy(task, plan, seed, experiment.run_dir), model
     return LearningPolicy(task, plan, seed, experiment.run_dir), model
 
 
@@ -334,6 +383,7 @@ def validate_recordings(experiment: Experiment, files: Sequence[Path]) -> None:
       ConfigError: see `validate_files`; or the algorithm cannot learn from files.
     """
     plan = require_plan(experiment)
+    assert not isinstance(plan, Replay), "it does not learn from files"
     with without_native_stderr():
         from relaax_like.learn.recorded_files import validate_files
 
@@ -345,7 +395,7 @@ def validate_recordings(experiment: Experiment, files: Sequence[Path]) -> None:
         raise ConfigError(f"learner.offline: {error}") from error
 
 
-def require_plan(experiment: Experiment) -> RolloutPlan:
+def require_plan(experiment: Experiment) -> LearningPlan:
     """Returns how an algorithm with one task makes its own updates.
 
     Raises:
@@ -361,7 +411,7 @@ def require_plan(experiment: Experiment) -> RolloutPlan:
     return plans[TASK]
 
 
-def require_plans(experiment: Experiment) -> dict[str, RolloutPlan]:
+def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
     """Returns how each task of an algorithm makes its own updates.
 
     Returns:
@@ -384,9 +434,7 @@ def require_plans(experiment: Experiment) -> dict[str, RolloutPlan]:
             "task; return one plan, or define make_algorithms in algorithm.py instead"
         )
     plans = dict(plan) if isinstance(plan, Mapping) else {TASK: plan}
-    found = {
-        task: one for task, one in plans.items() if isinstance(one, OnPolicy | Episodes | Offline)
-    }
+    found = {task: one for task, one in plans.items() if isinstance(one, LearningPlan)}
     if found.keys() != plans.keys():
         raise ConfigError(
             f"learner.placement: server, but the algorithm {experiment.algorithm_folder.name} "

@@ -10,7 +10,7 @@ from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.metrics_client import MetricsClient
 from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment
-from relaax_like.config.plan import Episodes, OnPolicy, get_plan
+from relaax_like.config.plan import Episodes, OnPolicy, Replay, get_plan
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import TASK
 from relaax_like.launch.backprop import set_backprop_workers
@@ -60,7 +60,7 @@ from relaax_like.wire.errors import ConfigError, SnapshotError
 from relaax_like.wire.reports import Event, Reporter
 
 if TYPE_CHECKING:  # It imports TensorFlow.
-    from relaax_like.learn.collected import Collected
+    from relaax_like.learn.agent_source import AgentSource
     from relaax_like.learn.learner_loop import LearnerLoop
 
 logger = logging.getLogger(__name__)
@@ -296,19 +296,19 @@ def make_experience_services(
     plans = {
         task: one
         for task, one in (plan if isinstance(plan, Mapping) else {"": plan}).items()
-        if isinstance(one, OnPolicy | Episodes)
+        if isinstance(one, OnPolicy | Episodes | Replay)
     }
     if experiment.learner.placement != "server" or not plans:
         return None
 
-    def make_learners() -> "dict[str, LearnerLoop[Collected]]":
+    def make_learners() -> "dict[str, LearnerLoop[AgentSource]]":
         set_backprop_workers(experiment)
         learners = make_iteration_learners(experiment, server)
         return learners if isinstance(plan, Mapping) else {"": learners[TASK]}
 
     def make_service(
         task: str,
-        make_learner: "Callable[[], LearnerLoop[Collected]]",
+        make_learner: "Callable[[], LearnerLoop[AgentSource]]",
         on_failure: Callable[[Exception], None],
     ) -> ExperienceService:
         own = plans[task]

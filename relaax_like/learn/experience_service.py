@@ -29,7 +29,7 @@ from relaax_like.wire.errors import (
 )
 
 if TYPE_CHECKING:  # It imports TensorFlow.
-    from relaax_like.learn.collected import Collected
+    from relaax_like.learn.agent_source import AgentSource
     from relaax_like.learn.learner_loop import LearnerLoop
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class ExperienceService(ExperienceSink):
 
     def __init__(
         self,
-        make_learner: Callable[[], "LearnerLoop[Collected]"],
+        make_learner: Callable[[], "LearnerLoop[AgentSource]"],
         columns: int,
         max_rollout_bytes: int,
         on_failure: Callable[[Exception], None] = log_failure,
@@ -118,7 +118,7 @@ class ExperienceService(ExperienceSink):
         self._max_rollout_bytes = max_rollout_bytes
         self._on_failure = on_failure
         self._changed = threading.Condition()  # guards all that follows, and notifies of changes
-        self._source: Collected | None = None  # once the learner is loaded
+        self._source: AgentSource | None = None  # once the learner is loaded
         self._waits = waits
         self._holding = RolloutBarrier(waits and not has_others)
         self._of_task = f" of task {task}" if task else ""
@@ -233,7 +233,7 @@ class ExperienceService(ExperienceSink):
             self._stopping = self._stopped = True
             self._changed.notify_all()
 
-    def _wait_for_source(self) -> "Collected":
+    def _wait_for_source(self) -> "AgentSource":
         while (source := self._source) is None:
             self._wait_for_change()
         return source
@@ -249,7 +249,7 @@ class ExperienceService(ExperienceSink):
             return experience.sequence <= self._get_client(experience).received
 
     def _try_to_add(
-        self, source: "Collected", experience: Experience, rollout: Rollout | None
+        self, source: "AgentSource", experience: Experience, rollout: Rollout | None
     ) -> bool:
         """Adds experience, unless it was added before; False: there is no room, or it ends."""
         with self._changed:
@@ -276,6 +276,8 @@ class ExperienceService(ExperienceSink):
                     client.slots[experience.agent] = rollout.starts[:, 0].tolist()
                 self._by_ticket[ticket] = (client, experience.sequence)
                 client.pending[experience.sequence] = ticket
+                if not source.holds_agents:
+                    self._release([ticket])
             else:
                 source.add_counts(env_steps, episodes, origin)
             source.add_sampling(experience.client_id, experience.sampling_sec)
@@ -345,13 +347,12 @@ class ExperienceService(ExperienceSink):
                 received = known.learned if self._waits else known.counted
                 self._clients[client_id] = _Client(known.incarnation, received, known.counted)
             self._changed.notify_all()
-        what = "rollouts" if self._waits else "episodes"
-        logger.info(
-            "learning in the parameter server, %d %s%s at a time",
-            self._columns,
-            what,
-            self._of_task,
+        what = (
+            f"{self._columns} {'rollouts' if self._waits else 'episodes'}{self._of_task} at a time"
         )
+        if not loop.source.holds_agents:
+            what = f"from a replay table{self._of_task}"
+        logger.info("learning in the parameter server, %s", what)
 
         def take(learned: LearnerUpdate | None) -> None:
             self._take(learned, bool(loop.newest.finished))

@@ -9,7 +9,7 @@ from relaax_like.core.roles import ExperienceSink
 from relaax_like.learn.experience_service import ExperienceService
 
 if TYPE_CHECKING:  # They import TensorFlow.
-    from relaax_like.learn.collected import Collected
+    from relaax_like.learn.agent_source import AgentSource
     from relaax_like.learn.learner_loop import LearnerLoop
 
 # How long `stop` waits for the iterations at hand.
@@ -38,9 +38,9 @@ class ExperienceServices:
 
     def __init__(
         self,
-        make_learners: "Callable[[], Mapping[str, LearnerLoop[Collected]]]",
+        make_learners: "Callable[[], Mapping[str, LearnerLoop[AgentSource]]]",
         make_service: """Callable[
-            [str, Callable[[], LearnerLoop[Collected]], Callable[[Exception], None]],
+            [str, Callable[[], LearnerLoop[AgentSource]], Callable[[Exception], None]],
             ExperienceService,
         ]""",
         on_failure: Callable[[Exception], None],
@@ -49,7 +49,7 @@ class ExperienceServices:
         self._make_learners = make_learners
         self._on_failure = on_failure
         self._making = threading.Lock()  # guards the two
-        self._made: Mapping[str, LearnerLoop[Collected]] = {}
+        self._made: Mapping[str, LearnerLoop[AgentSource]] = {}
         self._error: Exception | None = None
         self._failing = threading.Lock()
         self._services = {task: self._make(task, make_service) for task in tasks}
@@ -80,7 +80,7 @@ class ExperienceServices:
     def _make(self, task: str, make_service: Callable[..., ExperienceService]) -> ExperienceService:
         return make_service(task, lambda: self._get_learner(task), self._fail)
 
-    def _get_learner(self, task: str) -> "LearnerLoop[Collected]":
+    def _get_learner(self, task: str) -> "LearnerLoop[AgentSource]":
         """Makes the learners of all tasks, unless another thread has; returns one."""
         with self._making:
             if self._error is not None:

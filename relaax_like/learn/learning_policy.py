@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.config.plan import RolloutPlan
+from relaax_like.config.plan import LearningPlan
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import Lease
 from relaax_like.learn.training_error import (
@@ -41,7 +41,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
     global_t: int = 0
 
     def __init__(
-        self, task: LearningTask, plan: RolloutPlan, seed: int, run_dir: Path | None = None
+        self, task: LearningTask, plan: LearningPlan, seed: int, run_dir: Path | None = None
     ):
         super().__init__(task, plan, seed)
         self.global_t = 0

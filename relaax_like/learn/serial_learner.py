@@ -5,7 +5,7 @@ from typing import Any
 
 from relaax_like.core.records import LearnerUpdate, LearnRequest
 from relaax_like.core.roles import Learner, OnUpdate
-from relaax_like.learn.collected import Collected
+from relaax_like.learn.agent_source import AgentSource
 from relaax_like.learn.learner_loop import LearnerLoop
 
 
@@ -18,7 +18,7 @@ class SerialLearner(Learner):
       loop: used by this thread alone.
     """
 
-    def __init__(self, loop: LearnerLoop[Collected]):
+    def __init__(self, loop: LearnerLoop[AgentSource]):
         self._loop = loop
         self._on_update: OnUpdate = lambda learned: None
 

@@ -6,7 +6,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from relaax_like.config.plan import RETURN_STATISTIC, RolloutPlan
+from relaax_like.config.plan import RETURN_STATISTIC, LearningPlan
 from relaax_like.config.seeds import derive_seed
 from relaax_like.core.moments import Moments
 from relaax_like.experience.collector import TrainingData
@@ -59,7 +59,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
       seed: of the orders of minibatches.
     """
 
-    def __init__(self, task: TaskT, plan: RolloutPlan, seed: int):
+    def __init__(self, task: TaskT, plan: LearningPlan, seed: int):
         self.rows: Mapping[str, np.ndarray] = {}
         self._task = task
         self._plan = plan

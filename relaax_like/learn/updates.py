@@ -228,6 +228,40 @@ class LearningTask(ComputationTask):
         with self._lock:
             return call([to_int64(global_t), self._setting_values, *numbers, *flatten(tensors)])
 
+    def update_minibatches(
+        self, *, minibatch: int, global_t: int = 0, **batch: Unpack[Arguments]
+    ) -> UpdateResult:
+        """Makes one update per minibatch, in the order of the batch, in one call.
+
+        A shape is compiled when it first comes, which takes seconds.
+
+        Args:
+          minibatch: rows in one update.
+          global_t: environment steps of all clients together; schedules go by it.
+          batch: as for `compute_gradients`: rows `[n * minibatch, ...]`, one minibatch after
+            another.
+
+        Raises:
+          InvalidInputError: lengths that do not fit together.
+          NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
+        """
+        tensors = self._make_batch(**batch)
+        length = validate_lengths(tensors, plan_cut(tensors, 1, "steps"), minibatch)
+        if length % minibatch:
+            raise InvalidInputError(
+                f"a batch of {length} rows, expected a multiple of the minibatch {minibatch}",
+                "minibatch",
+            )
+
+        def compile_minibatches(batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
+            return self._compile_epochs(batch, specs, xla, 1, "steps", minibatch, in_order=True)
+
+        form = ("minibatches", minibatch)
+        call = self._get_compiled(form, tensors, compile_minibatches, worth=1)
+        numbers = [to_int64(number) for number in (1, 0, length)]
+        with self._lock:
+            return call([to_int64(global_t), self._setting_values, *numbers, *flatten(tensors)])
+
     def get_values(self) -> list[np.ndarray]:
         """Returns copies of all variables, in manifest order, as `set_values` takes them."""
         with self._lock:
@@ -302,6 +336,7 @@ class LearningTask(ComputationTask):
         leading_axes: int,
         minibatch_of: Unit,
         minibatch: int,
+        in_order: bool = False,
     ) -> Any:
         names = _Names()
         began = time.perf_counter()
@@ -346,7 +381,7 @@ class LearningTask(ComputationTask):
                 tf.cast(count, tf.int32),
                 epochs,
                 minibatch,
-                seed,
+                None if in_order else seed,
             )
             leading = tf.shape(tensors[0])[:leading_axes]
             return sums, updates, [tf.reshape(row, leading) for row in rows]
@@ -526,9 +561,9 @@ def _trace_epochs(
     count: tf.Tensor,
     epochs: tf.Tensor,
     minibatch: int,
-    seed: tf.Tensor,
+    seed: tf.Tensor | None,
 ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-    """Calls a step with the indices of each minibatch.
+    """Calls a step with the indices of each minibatch; without a seed they are in order.
 
     Returns:
       The sum of its metrics `[m] float32`; how often it was called, `[] int64`; and the newest
@@ -539,7 +574,10 @@ def _trace_epochs(
     axes = 1 if cut.axes[0] == 0 else 2
 
     def run_epoch(epoch: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        order = shuffle(length, tf.stack([seed, epoch]), first)
+        if seed is None:
+            order = tf.range(length)
+        else:
+            order = shuffle(length, tf.stack([seed, epoch]), first)
         order = tf.reshape(order[: most * minibatch], [most, minibatch])
 
         def run_minibatch(i: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:

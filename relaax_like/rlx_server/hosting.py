@@ -15,6 +15,7 @@ from relaax_like.agent.online_helper import AGENT_SHARE, OnlineHelper
 from relaax_like.bridge.client import make_client_id
 from relaax_like.config.plan import (
     OnPolicy,
+    Replay,
     get_overridden_use,
     get_rollout_steps,
     get_task_plan,
@@ -190,6 +191,7 @@ class BatchHost(AgentHost):
                 slots,
                 get_rollout_steps(self._config, task),
                 ahead=self._rollouts_ahead,
+                is_replayed=isinstance(get_task_plan(self._config, task), Replay),
                 on_learned=on_learned,
                 max_wait_sec=wait_sec,
                 client=client,

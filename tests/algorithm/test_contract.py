@@ -282,6 +282,6 @@ def test_a_plan_that_cannot_be_carried_out_is_refused_with_file_and_line(tmp_pat
         "    plan: Replay = Replay(capacity=10, minibatch_size=2)\n"
     )
     file = tmp_path / "mine.yaml"
-    file.write_text("run_dir: run\nalgorithm: {path: ./mine}\n")
-    with pytest.raises(ConfigError, match=r"mine/config.py:5: plan is Replay, which this version"):
+    file.write_text("run_dir: run\nlearner: {placement: agent}\nalgorithm: {path: ./mine}\n")
+    with pytest.raises(ConfigError, match=r"mine/config.py:5: plan is Replay, whose table is in"):
         load_experiment(file)

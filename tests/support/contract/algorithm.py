@@ -47,6 +47,12 @@ class Contract(Algorithm):
         sums = tf.reduce_sum(batch.valid * x[..., 0], 0)  # if episodes
         whole = tf.logical_and(lengths == 10.0, sums == 45.0)  # if episodes
         metrics["whole"] = tf.reduce_mean(tf.cast(whole, tf.float32))  # if episodes
+        # How many steps lie between an observation and the next: two, or one before an end.  # if replay
+        ahead = batch.next_inputs["observation"][..., 0] - x[..., 0]  # if replay
+        metrics["ahead"] = batch.mean(ahead)  # if replay
+        metrics["discounts"] = batch.mean(
+            tf.cast(batch.discount > 0.99**1.5, tf.float32)
+        )  # if replay
         rows = {}
         rows["td_error"] = 3.0 * batch.inputs["observation"][..., 0]  # if rows
         return Losses(costs, rows, metrics)

@@ -27,7 +27,14 @@ class Config(AlgorithmConfig):
 
     @property
     def plan(self) -> Any:
-        return Replay(capacity=10, minibatch_size=2)  # if replay
+        return Replay(  # if replay
+            capacity=256,  # if replay
+            minibatch_size=8,  # if replay
+            updates_per_step=0.25,  # if replay
+            warm_up_steps=64,  # if replay
+            updates_at_once=4,  # if replay
+            n_step=2,  # if replay
+        )  # if replay
         return Episodes(episodes=4, rollout_steps=8)  # if episodes
         return OnPolicy(
             rollout_steps=8,

@@ -1,0 +1,69 @@
+"""Settings that all algorithms with a replay table share."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from relaax_like.config import hyper
+from relaax_like.config.encoder import EncoderConfig
+from relaax_like.config.plan import Replay
+
+
+class ReplayConfig(EncoderConfig):
+    """Fields are read from the keys of the YAML's `algorithm` section."""
+
+    capacity: int = Field(default=1_000_000, ge=1)
+    """Number of steps that the replay table holds; the oldest ones make room for new ones."""
+    batch_size: int = Field(default=64, ge=1)
+    """Steps of one update."""
+    updates_per_step: float = Field(default=1.0, gt=0)
+    """Updates per environment step of all slots together."""
+    warm_up_steps: int = Field(default=1_000, ge=0)
+    """Environment steps before the first update."""
+    updates_at_once: int = Field(default=1, ge=1)
+    """Number of updates that are made together, in one call, once so many are due; agents get the
+    new values after it. More is faster."""
+    rollout_steps: int = Field(default=1, ge=1)
+    """Steps of every slot that an agent sends at once; more are faster over the network."""
+    gamma: hyper.Gamma = 0.99
+    """Discount factor per step."""
+    n_step: int = Field(default=1, ge=1)
+    """Number of rewards that are summed before the value of the next observation stands for the
+    rest."""
+    priority_exponent: float | None = Field(default=None, ge=0, le=1)
+    """Prefer steps with large errors, in proportion to the error to this power; null: all steps are
+    equally likely."""
+    weight_exponent: float = Field(default=0.4, ge=0, le=1)
+    """With priority_exponent: how far weights correct that preference at the start; it rises to 1
+    by 0.001 per update."""
+    adam_epsilon: float = Field(default=1e-8, gt=0)
+    """Epsilon of Adam."""
+
+    @model_validator(mode="after")
+    def _validate_sizes(self) -> Self:
+        if self.batch_size > self.capacity:
+            raise ValueError(
+                f"batch_size: {self.batch_size} is larger than capacity ({self.capacity}); lower it"
+            )
+        if self.warm_up_steps > self.capacity:
+            raise ValueError(
+                f"warm_up_steps: {self.warm_up_steps} is larger than capacity ({self.capacity}); "
+                "lower it"
+            )
+        return self
+
+    @property
+    def plan(self) -> Replay:
+        """Minibatches from a table of past steps."""
+        return Replay(
+            capacity=self.capacity,
+            minibatch_size=self.batch_size,
+            updates_per_step=self.updates_per_step,
+            warm_up_steps=self.warm_up_steps,
+            updates_at_once=self.updates_at_once,
+            rollout_steps=self.rollout_steps,
+            priority_exponent=self.priority_exponent,
+            weight_exponent=self.weight_exponent,
+            n_step=self.n_step,
+            discount=self.gamma,
+        )

@@ -1,0 +1,150 @@
+"""AgentSource: what sources of agents' rollouts have in common."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from relaax_like.core.records import Episode, Origin, Received
+from relaax_like.experience.rollout import Rollout
+from relaax_like.learn.learner_loop import Source
+from relaax_like.learn.rollout_layout import RolloutLayout
+from relaax_like.learn.tally import Tally
+
+
+class AgentSource(Source):
+    """Takes what agents have played, and counts it.
+
+    `conform`, `add`, `add_counts` and `add_sampling` can be called from any thread.
+
+    Attributes:
+      holds_agents: whether agents wait until their rollouts are used up. Otherwise they only wait
+        for room.
+
+    Args:
+      tally: counts what comes.
+      layout: of the rollouts.
+    """
+
+    holds_agents = True
+
+    def __init__(self, tally: Tally, layout: RolloutLayout):
+        self._tally = tally
+        self._layout = layout
+        self._counted_at = 0.0
+        # Since _counted_at; guarded by the tally's lock.
+        self._came_env_steps = 0
+        self._sampling_sec: dict[str, float] = {}  # client id -> seconds
+
+    @property
+    def received(self) -> Mapping[str, Received]:
+        """Client id -> what the newest publication contains of its experience."""
+        return self._tally.received
+
+    @property
+    def waiting_columns(self) -> int:
+        """Rollouts of one slot that no iteration has been made of."""
+        return 0
+
+    @property
+    def added_columns(self) -> int:
+        """Rollouts of one slot that ever came."""
+        return 0
+
+    @property
+    def taken_columns(self) -> int:
+        """Rollouts of one slot that iterations were made of."""
+        return 0
+
+    @property
+    def has_iteration(self) -> bool:
+        """Whether there is an iteration to take."""
+        raise NotImplementedError
+
+    def conform(self, rollout: Rollout) -> Rollout:
+        """Returns a rollout that somebody else has made as the update reads it.
+
+        Raises:
+          InvalidInputError: it is none of this run.
+        """
+        return self._layout.conform(rollout)
+
+    def add(
+        self,
+        rollout: Rollout,
+        episodes: Sequence[Episode],
+        env_steps: int | None = None,
+        origin: Origin | None = None,
+    ) -> int:
+        """Takes a rollout, and the episodes that ended in it; returns its ticket.
+
+        Args:
+          rollout: what is learned from.
+          episodes: that ended in it.
+          env_steps: to be counted with it; None: the rollout's.
+          origin: with what it came; None: from this process.
+
+        Raises:
+          CollectorFullError: too much waits; nothing was taken.
+          InvalidInputError: it is none of this run; nothing was taken.
+        """
+        steps = rollout.env_steps if env_steps is None else env_steps
+        with self._tally.lock:  # an iteration with this rollout is published with its steps
+            ticket = self._take(rollout)
+            self._tally.add(steps, episodes, origin, ticket)
+            self._came_env_steps += steps
+        return ticket
+
+    def _take(self, rollout: Rollout) -> int:
+        """Takes a rollout; returns its ticket. Raises as `add`."""
+        raise NotImplementedError
+
+    def add_counts(
+        self, env_steps: int, episodes: Sequence[Episode] = (), origin: Origin | None = None
+    ) -> None:
+        """Accepts environment steps and episodes, to be counted with the next publication.
+
+        Args:
+          env_steps: 0 or more.
+          episodes: that ended among them.
+          origin: with what they came; None: from this process.
+        """
+        self._tally.add(env_steps, episodes, origin)
+
+    def forget(self, agents: Sequence[int]) -> None:
+        """Takes note of slots that send nothing more; see `Collector`."""
+
+    def add_sampling(self, client_id: str, seconds: float) -> None:
+        """Takes note of how long a client has sampled, without waiting, since its last message."""
+        with self._tally.lock:
+            self._sampling_sec[client_id] = self._sampling_sec.get(client_id, 0.0) + seconds
+
+    def take_curves(self, sample_rate: float) -> Mapping[str, float]:
+        """Returns rates of what has come; see `Source`."""
+        now = time.monotonic()
+        with self._tally.lock:
+            came, self._came_env_steps = self._came_env_steps, 0
+            sampling, self._sampling_sec = self._sampling_sec, {}
+        seconds, self._counted_at = now - self._counted_at, now
+        curves = {"Time/Sampled Timesteps per Second": came / max(seconds, 1e-9)}
+        busy_sec = sum(sampling.values())
+        if busy_sec > 0:
+            # Had each of them done nothing but sample.
+            ideal = came * len(sampling) / busy_sec
+            curves |= {
+                "Time/Ideal Sample Rate": ideal,
+                "Time/Overhead Loss": ideal - sample_rate,
+            }
+        return curves
+
+    def take_state(self) -> dict[str, Any]:
+        """Returns what waits, and takes away what is to be counted; see `Source`."""
+        counts = self._tally.take()
+        return {
+            "env_steps": counts.env_steps,
+            "episodes": [[episode.episode_return, episode.length] for episode in counts.episodes],
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `take_state` returned; see `Source`."""
+        episodes = [Episode(*episode) for episode in state["episodes"]]
+        self._tally.add(int(state["env_steps"]), episodes)

@@ -1,0 +1,86 @@
+"""ReplayPolicy: what a BaseLearner trains with minibatches from a replay table."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relaax_like.algorithm.parts import DISCOUNT, WEIGHTS
+from relaax_like.config.plan import Replay
+from relaax_like.core.prediction import LOG_PROB
+from relaax_like.learn.learning_policy import LearningPolicy
+from relaax_like.learn.replayed import ReplayIteration
+from relaax_like.learn.updates import LearningTask, NotFiniteError
+from relaax_like.replay import TransitionBatch
+
+
+class ReplayPolicy(LearningPolicy):
+    """A LearningTask that makes an update of each minibatch; see `LearningPolicy`.
+
+    Args:
+      task: owns model and optimizers.
+      plan: of the algorithm.
+      seed: unused by the updates, which take minibatches in the order in which they were drawn.
+      run_dir: see `LearningPolicy`.
+    """
+
+    def __init__(self, task: LearningTask, plan: Replay, seed: int, run_dir: Path | None = None):
+        super().__init__(task, plan, seed, run_dir)
+        self._minibatch_size = plan.minibatch_size
+
+    def data_preprocess(self, data: ReplayIteration) -> dict[str, Any]:  # type: ignore[override]
+        """Returns the arguments of the updates, rows `[U * B, ...]`.
+
+        Args:
+          data: minibatches of single steps.
+
+        Raises:
+          NotFiniteError: a number is not finite; nothing has changed.
+        """
+        batch = data.minibatches
+        assert isinstance(batch, TransitionBatch), "sequences are refused when the run starts"
+        rewards = _merge(batch.returns)
+        arguments = {
+            "inputs": _merge_all(batch.observations),
+            "next_inputs": _merge_all(batch.next_observations),
+            "next_alive": {"alive": (_merge(batch.discounts) > 0).astype(np.float32)},
+            "rewards": self._task.split_rewards(rewards),
+            "actions": {**_merge_all(batch.actions), LOG_PROB: _merge(batch.log_prob)},
+            "states": {},
+            "extras": {
+                **_merge_all(batch.extras),
+                DISCOUNT: _merge(batch.discounts),
+                WEIGHTS: _merge(batch.weights),
+            },
+        }
+        self._validate(arguments)
+        return arguments
+
+    def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Makes one update of each minibatch; returns the means of costs and metrics.
+
+        Args:
+          arguments: of `data_preprocess`.
+
+        Raises:
+          NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
+        """
+        try:
+            learned = self._task.update_minibatches(
+                minibatch=self._minibatch_size, global_t=self.global_t, **arguments
+            )
+        except NotFiniteError as error:
+            raise self._explain(str(error), arguments, error.metrics) from None
+        self._updates += learned.updates
+        self.rows = learned.rows
+        return {**learned.costs, "updates": learned.updates}
+
+
+def _merge(array: np.ndarray) -> np.ndarray:
+    """Returns `[U, B, ...]` as `[U * B, ...]`."""
+    return array.reshape(-1, *array.shape[2:])
+
+
+def _merge_all(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: _merge(array) for name, array in arrays.items()}

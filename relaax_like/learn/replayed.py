@@ -1,0 +1,212 @@
+"""Replayed: a replay table as a source of iterations."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from relaax_like.algorithm.model import Model, get_learning_specs, get_reward_columns
+from relaax_like.config.plan import Replay
+from relaax_like.experience.rollout import Rollout
+from relaax_like.learn.agent_source import AgentSource
+from relaax_like.learn.rollout_layout import RolloutLayout
+from relaax_like.learn.tally import Tally
+from relaax_like.replay import (
+    Column,
+    Prioritized,
+    RateLimiter,
+    RowSpec,
+    Storage,
+    Table,
+    Transitions,
+    Uniform,
+)
+from relaax_like.replay.items import Minibatches
+from relaax_like.wire.errors import CollectorFullError, ReplayClosedError
+
+# Row of `Losses.rows` that becomes a priority.
+PRIORITY = "priority"
+# While nothing is learned, steps are counted in groups of so many: each count is written to disk.
+_COUNT_STEPS = 64
+
+
+@dataclass(frozen=True)
+class ReplayIteration:
+    """Minibatches that are learned from at once.
+
+    Attributes:
+      minibatches: `[U, B, ...]`; None: there are none, and steps are only counted.
+      env_steps: environment steps that came since the iteration before.
+      tickets: of the rollouts that came since then.
+      mean_version: of the values that acted in the minibatches' steps; None without minibatches.
+    """
+
+    minibatches: Minibatches | None
+    env_steps: int
+    tickets: tuple[int, ...]
+    mean_version: float | None
+
+
+class Replayed(AgentSource):
+    """Puts agents' rollouts into a table, and draws minibatches from it.
+
+        source = Replayed(make_table(plan, model, ...), tally, layout, plan.updates_at_once)
+        ticket = source.add(rollout, episodes)
+        iteration = source.get(done=0, timeout_sec=1.0)
+
+    Agents do not wait for updates: a rollout is learned from again and again, or never. Where the
+    learner is too far behind, `add` takes no more until it has caught up.
+
+    Args:
+      table: empty.
+      tally: counts what comes.
+      layout: of the rollouts.
+      updates: minibatches of an iteration.
+    """
+
+    holds_agents = False
+
+    def __init__(self, table: Table, tally: Tally, layout: RolloutLayout, updates: int):
+        super().__init__(tally, layout)
+        self._table = table
+        self._updates = updates
+        self._changed = threading.Condition()  # guards all that follows
+        self._tickets: list[int] = []
+        self._number = 0
+        self._steps = 0
+        self._closed = False
+
+    @property
+    def has_iteration(self) -> bool:
+        """Whether minibatches are due, or steps are to be counted."""
+        return self._table.can_sample(self._updates) or self._steps >= _COUNT_STEPS
+
+    def has_rollouts(self, iteration: ReplayIteration) -> bool:
+        """Returns whether there are minibatches; see `Source`."""
+        return iteration.minibatches is not None
+
+    def get(self, done: int, timeout_sec: float) -> ReplayIteration | None:
+        """Waits for minibatches, or for steps to be counted; see `Source`."""
+        with self._changed:
+            self._changed.wait_for(self._is_ready, timeout_sec)
+            if self._closed or not self._is_ready():
+                return None
+            tickets, steps = tuple(self._tickets), self._steps
+            self._tickets, self._steps = [], 0
+        minibatches = None
+        if self._table.can_sample(self._updates):
+            minibatches = self._table.sample(self._updates, timeout_sec=0.0)
+        if minibatches is None:
+            return ReplayIteration(None, steps, tickets, None)
+        version = float(np.mean(minibatches.versions))
+        return ReplayIteration(minibatches, steps, tickets, version)
+
+    def note_learned(
+        self, number: int, iteration: ReplayIteration, results: Mapping[str, Any]
+    ) -> None:
+        """Makes results of each row priorities; see `Source`."""
+        assert iteration.minibatches is not None
+        if PRIORITY in results:
+            ids = iteration.minibatches.ids
+            errors = np.abs(np.asarray(results[PRIORITY])).reshape(ids.shape)
+            self._table.update_priorities(ids, errors)
+
+    def forget(self, agents: Sequence[int]) -> None:
+        """Takes note of slots that send nothing more."""
+        self._table.forget(agents)
+
+    def take_curves(self, sample_rate: float) -> Mapping[str, float]:
+        """Returns rates of what has come, and the table's size; see `Source`."""
+        counts = self._table.counts
+        return {
+            **super().take_curves(sample_rate),
+            "Replay/steps": counts.rows,
+            "Replay/updates behind": counts.deficit,
+        }
+
+    def take_state(self) -> dict[str, Any]:
+        """Returns the table, and takes away what is to be counted; see `Source`."""
+        return {**super().take_state(), "table": self._table.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `take_state` returned; see `Source`."""
+        self._table.set_state(state["table"])
+        super().set_state(state)
+
+    def close(self) -> None:
+        """Takes nothing more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._table.close()
+
+    def _is_ready(self) -> bool:
+        return self._closed or bool(self._tickets) or self._table.can_sample(self._updates)
+
+    def _take(self, rollout: Rollout) -> int:
+        try:
+            inserted = self._table.insert(rollout, timeout_sec=0.0)
+        except ReplayClosedError as error:
+            raise CollectorFullError(str(error)) from None
+        if inserted is None:
+            raise CollectorFullError("the learner is behind; agents wait until it has caught up")
+        with self._changed:
+            self._number += 1
+            self._tickets.append(self._number)
+            self._steps += inserted.steps
+            self._changed.notify_all()
+            return self._number
+
+
+def make_table(
+    plan: Replay, model: Model, history: Mapping[str, int], max_slots: int, seed: int
+) -> Table:
+    """Makes the table of a plan, which is empty.
+
+    Args:
+      plan: of the algorithm.
+      model: whose specs the steps follow.
+      history: input -> how many observations the model sees at once, where it is more than one.
+      max_slots: slots whose steps come at once, at most.
+      seed: of the draws.
+
+    Raises:
+      ConfigError: the table does not fit into memory, or numbers contradict each other.
+    """
+    limiter = RateLimiter(
+        plan.updates_per_step,
+        plan.warm_up_steps,
+        max_segment_steps=plan.rollout_steps * max_slots,
+        max_minibatches=plan.updates_at_once,
+    )
+    selector = (
+        Uniform()
+        if plan.priority_exponent is None
+        else Prioritized(plan.priority_exponent, plan.weight_exponent)
+    )
+    return Table(
+        Storage(_make_spec(model, history), plan.capacity, history=history, max_streams=4096),
+        Transitions(n_step=plan.n_step, discount=plan.discount),
+        selector,
+        minibatch_size=plan.minibatch_size,
+        limiter=limiter,
+        seed=seed,
+    )
+
+
+def _make_spec(model: Model, history: Mapping[str, int]) -> RowSpec:
+    def read(name: str, spec: Mapping[str, Any], number: int = 1) -> Column:
+        shape = tuple(spec["shape"])
+        if number > 1:
+            shape = (*shape[:-1], shape[-1] // number)
+        return Column(shape, np.dtype(spec.get("dtype", "float32")))
+
+    return RowSpec(
+        observations={
+            name: read(name, spec, history.get(name, 1)) for name, spec in get_learning_specs(model)
+        },
+        actions={name: read(name, spec) for name, spec in model.get_action_specs()},
+        num_rewards=max(part.stop for part in get_reward_columns(model).values()),
+    )
