@@ -353,7 +353,7 @@ def _find_transitions(
         length = 0
         while True:
             for c in range(rewards.shape[1]):
-                returns[i, c] += factor * rewards[p, c]
+                returns[i, c] += factor * np.float64(rewards[p, c])
             factor *= discount
             length += 1
             following = links[p, FOLLOWING]

@@ -161,7 +161,7 @@ def validate_memory(spec: RowSpec, capacity: int, needed: int, available: int | 
         return
     fitting = max(0, int(capacity * (available / needed)))
     raise ConfigError(
-        f"replay: capacity {capacity:,} needs {needed / _GIB:,.2f} GiB, "
-        f"{spec.row_bytes:,} bytes per row, but only {available / _GIB:,.2f} GiB of memory are "
+        f"replay: capacity {capacity:,} needs {needed / _GIB:,.2f} GiB, of which a row's columns "
+        f"take {spec.row_bytes:,} bytes, but only {available / _GIB:,.2f} GiB of memory are "
         f"available; set capacity to at most {fitting:,}, or make observations smaller"
     )

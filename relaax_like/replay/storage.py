@@ -81,7 +81,6 @@ class Storage:
 
     Attributes:
       capacity: rows.
-      num_bytes: of all arrays.
       observations: name -> [capacity + max_streams, ...]; behind the rows are the newest
         observation of each stream.
       actions: name -> [capacity, ...].
@@ -103,7 +102,6 @@ class Storage:
         *,
         history: Mapping[str, int] | None = None,
         max_streams: int = 1024,
-        item_bytes: int = 0,
         available_bytes: int | None = None,
     ):
         """Allocates all arrays.
@@ -115,7 +113,6 @@ class Storage:
             each is stored once.
           max_streams: slots whose chain is open; beyond it, that of the slot that was silent for
             the longest is ended, as at a gap.
-          item_bytes: bytes per row that a selector needs; for the check of memory alone.
           available_bytes: memory to fit in; None: what the machine has available.
 
         Raises:
@@ -135,16 +132,12 @@ class Storage:
                     f"replay: history of {name!r}, expected an input with at least one axis, of "
                     f"{sorted(spec.observations)}; correct the name"
                 )
-        self.num_bytes = (
-            capacity * (spec.row_bytes + item_bytes)
-            + max_streams * (spec.observation_bytes + 8 * _STREAM_COLUMNS)
-        )  # fmt: skip
-        available = read_available_bytes() if available_bytes is None else available_bytes
-        validate_memory(spec, capacity, self.num_bytes, available)
+        self._available_bytes = available_bytes
         self.spec = spec
         self.capacity = capacity
         self._history = history
         self._max_streams = max_streams
+        self.validate_memory(0)
         # Zeros: memory that nobody has written to is not taken from the machine.
         self.observations = _allocate(spec.observations, capacity + max_streams)
         self.actions = _allocate(spec.actions, capacity)
@@ -175,6 +168,29 @@ class Storage:
     def num_rows(self) -> int:
         """Rows that are there."""
         return self.next_id - self.oldest_id
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all arrays."""
+        stream_bytes = self.spec.observation_bytes + 8 * _STREAM_COLUMNS
+        return self.capacity * self.spec.row_bytes + self._max_streams * stream_bytes
+
+    def validate_memory(self, selector_bytes: int) -> None:
+        """Checks that the table fits into memory.
+
+        Args:
+          selector_bytes: that a selector needs for each row.
+
+        Raises:
+          ConfigError: it does not; has the figures.
+        """
+        available = self._available_bytes
+        validate_memory(
+            self.spec,
+            self.capacity,
+            self.num_bytes + self.capacity * selector_bytes,
+            read_available_bytes() if available is None else available,
+        )
 
     def start(self, rule: ItemRule) -> None:
         """Sets which rows are items, before the first insertion."""

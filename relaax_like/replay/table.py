@@ -100,10 +100,11 @@ class Table:
           seed: of the random generator.
 
         Raises:
-          ConfigError: a number is outside of its range.
+          ConfigError: a number is outside of its range, or the table does not fit into memory.
         """
         if minibatch_size < 1:
             raise ConfigError(f"replay: minibatch_size is {minibatch_size}, expected 1 or more")
+        storage.validate_memory(selector.bytes_per_row)
         self._storage = storage
         self._items = items
         self._selector = selector

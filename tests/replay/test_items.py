@@ -90,7 +90,7 @@ def assert_same_rows(storage, reference):
 
 
 @given(plays, st.integers(1, 5))
-@settings(max_examples=120)
+@settings(max_examples=80)
 def test_transitions_equal_the_reference(settings, n):
     items = Transitions(n, DISCOUNT)
     depth = 3 if settings["has_history"] else 1
@@ -124,7 +124,7 @@ def test_transitions_equal_the_reference(settings, n):
 
 
 @given(plays, st.integers(1, 6), st.integers(0, 3), st.integers(1, 6))
-@settings(max_examples=120)
+@settings(max_examples=80)
 def test_sequences_equal_the_reference(settings, learned, burn_in, period):
     period = min(period, learned)
     steps = learned + burn_in
@@ -144,7 +144,7 @@ def test_sequences_equal_the_reference(settings, learned, burn_in, period):
 
 
 @given(plays, st.integers(1, 4))
-@settings(max_examples=120)
+@settings(max_examples=80)
 def test_complete_episodes_equal_the_reference(settings, multiple):
     items = CompleteEpisodes(DISCOUNT, multiple)
     depth = 3 if settings["has_history"] else 1
