@@ -104,8 +104,9 @@ class Uniform(_Unweighted):
         self, minibatches: int, size: int, random: np.random.Generator, env_steps: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `Selector`."""
-        places = random.integers(0, self._count, (minibatches, size))
-        return self._members[places], np.ones((minibatches, size), np.float32)
+        places = random.integers(0, self._count, minibatches * size)
+        ids = self._members.take(places).reshape(minibatches, size)
+        return ids, np.ones(ids.shape, np.float32)
 
     def get_state(self) -> dict[str, Any]:
         """See `Selector`."""

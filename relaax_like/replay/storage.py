@@ -1,5 +1,6 @@
 """Storage: raw steps, each stored once, in a ring that all slots share."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +11,6 @@ from relaax_like.replay.kernels import (
     EPISODE,
     FROM_HISTORY,
     FROM_NEXT,
-    FROM_STEP,
     LAST_USED,
     STATE,
     STEP,
@@ -212,7 +212,7 @@ class Storage:
         length, width = next_alive.shape
         valid = rollout.valid
         if valid is None:
-            valid = np.ones((length, width), np.bool_)
+            valid = _make_flags(next_alive.shape, True)
         valid = np.ascontiguousarray(valid, np.bool_)
         differs = _find_differences(rollout) if length > 1 else valid
         closes = rollout.starts is None
@@ -493,31 +493,48 @@ class Storage:
         length, width = rollout.next_alive.shape
         number, start = len(sources), self.next_id % self.capacity
         stop = start + number
-        pairs = list(self._list_sources(rollout))
+        pairs = self._list_sources(rollout)
         if steps == number == length * width and stop <= self.capacity:
             for array, source in pairs:
                 array[start:stop] = source.reshape(number, *array.shape[1:])
             return
-        positions = np.arange(start, stop) % self.capacity
-        kinds, places = sources[:, 0], sources[:, 1]
-        are_steps = kinds == FROM_STEP
-        rows, origin = positions[are_steps], places[are_steps]
+        places = np.ascontiguousarray(sources[:, 1])
+        # Up to the end of the ring, and the rest from its beginning on.
+        parts = [(start, min(stop, self.capacity), 0)]
+        if stop > self.capacity:
+            parts.append((0, stop - self.capacity, self.capacity - start))
         for array, source in pairs:
-            array[rows] = source.reshape(-1, *array.shape[1:])[origin]
-        are_finals = kinds == FROM_NEXT
-        if are_finals.any():
-            rows, origin = positions[are_finals], places[are_finals]
-            for name, array in self.observations.items():
-                array[rows] = rollout.next_inputs[name].reshape(-1, *array.shape[1:])[origin]
-        are_earlier = kinds == FROM_HISTORY
-        if are_earlier.any():
-            rows, origin = positions[are_earlier], places[are_earlier]
-            for name, number in self._history.items():
-                # An input with fewer earlier ones than others; the first rows are never read.
-                skipped = (self._reach + 1 - number) * width
-                array, earlier = self.observations[name], rollout.history[name]
-                flat = earlier.reshape(-1, *array.shape[1:])
-                array[rows] = flat[np.maximum(origin - skipped, origin % width)]
+            flat = source.reshape(-1, *array.shape[1:])
+            for first, last, skipped in parts:
+                # Observations alone, too: their other columns are never read.
+                origin = places[skipped : skipped + last - first]
+                flat.take(origin, 0, out=array[first:last], mode="clip")
+        if steps < number:
+            positions = np.arange(start, stop) % self.capacity
+            self._write_observations(rollout, sources, positions)
+
+    def _write_observations(
+        self, rollout: Rollout, sources: np.ndarray, positions: np.ndarray
+    ) -> None:
+        """Copies the observations of rows that are no steps."""
+        width = rollout.slots
+        kinds, places = sources[:, 0], sources[:, 1]
+        for kind in (FROM_NEXT, FROM_HISTORY):
+            chosen = np.flatnonzero(kinds == kind)
+            if not len(chosen):
+                continue
+            rows, origin = positions[chosen], places[chosen]
+            names = self.observations if kind == FROM_NEXT else self._history
+            for name in names:
+                array, from_ = self.observations[name], origin
+                if kind == FROM_NEXT:
+                    source = rollout.next_inputs[name]
+                else:
+                    source = rollout.history[name]
+                    # An input with fewer earlier ones than others; the first rows are never read.
+                    skipped = (self._reach + 1 - self._history[name]) * width
+                    from_ = np.maximum(origin - skipped, origin % width)
+                array[rows] = source.reshape(-1, *array.shape[1:])[from_]
 
     def _list_sources(self, rollout: Rollout) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns columns, and the arrays `[T, k, ...]` that fill them."""
@@ -533,15 +550,16 @@ class Storage:
 
     def _write_tails(self, rollout: Rollout, slots: np.ndarray) -> None:
         """Copies the newest observation of each slot whose chain is open."""
-        open_slots = self.streams[slots, TAIL] >= 0
-        streams = self.capacity + slots
-        is_all = open_slots.all()
+        if len(slots) == 1:  # the common case, without arrays of numbers
+            stream = int(slots[0])
+            if self.streams[stream, TAIL] >= 0:
+                for name, array in self.observations.items():
+                    array[self.capacity + stream] = rollout.next_inputs[name][-1, 0]
+            return
+        open_slots = np.flatnonzero(self.streams[slots, TAIL] >= 0)
+        streams = self.capacity + slots[open_slots]
         for name, array in self.observations.items():
-            newest = rollout.next_inputs[name][-1]
-            if is_all:
-                array[streams] = newest
-            else:
-                array[streams[open_slots]] = newest[open_slots]
+            array[streams] = rollout.next_inputs[name][-1].take(open_slots, 0)
 
 
 def _allocate(columns: Columns, rows: int) -> dict[str, np.ndarray]:
@@ -550,17 +568,31 @@ def _allocate(columns: Columns, rows: int) -> dict[str, np.ndarray]:
 
 def _find_differences(rollout: Rollout) -> np.ndarray:
     """Returns where `next_inputs` are not the inputs of the next row, `[T, k] bool`."""
+    pairs = [(array, rollout.next_inputs[name]) for name, array in rollout.inputs.items()]
+    apart = [
+        (inputs, following) for inputs, following in pairs if not _is_shifted(inputs, following)
+    ]
+    if not apart:
+        return _make_flags(rollout.next_alive.shape, False)
     differs = np.zeros(rollout.next_alive.shape, np.bool_)
-    for name, inputs in rollout.inputs.items():
-        following = rollout.next_inputs[name]
-        if _is_shifted(inputs, following):
-            continue
+    for inputs, following in apart:
         axes = tuple(range(2, inputs.ndim))
         differs[:-1] |= (following[:-1] != inputs[1:]).any(axes)
     return differs
 
 
+@functools.lru_cache(64)
+def _make_flags(shape: tuple[int, ...], value: bool) -> np.ndarray:
+    """Returns a constant array, read-only."""
+    flags = np.full(shape, value)
+    flags.flags.writeable = False
+    return flags
+
+
 def _is_shifted(inputs: np.ndarray, following: np.ndarray) -> bool:
     """Returns whether both are views of one array, one row apart."""
-    first, second = inputs.__array_interface__["data"][0], following.__array_interface__["data"][0]
-    return inputs.strides == following.strides and second == first + inputs.strides[0]
+    if inputs.base is None or inputs.base is not following.base:
+        return False
+    return inputs.strides == following.strides and (
+        following.ctypes.data == inputs.ctypes.data + inputs.strides[0]
+    )
