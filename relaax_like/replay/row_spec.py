@@ -11,8 +11,8 @@ from relaax_like.experience.rollout import Rollout
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 _MEMORY_FILE = Path("/proc/meminfo")
-# Of each row beside its columns: links, ids of agent, episode and step.
-_LINK_BYTES = 7 * 8
+# Of each row beside its columns: links, ids of agent, episode and step, version.
+_LINK_BYTES = 8 * 8
 _GIB = 1 << 30
 
 
@@ -78,8 +78,7 @@ class RowSpec:
     def row_bytes(self) -> int:
         """Bytes of one row, with its links."""
         columns = [*self.actions.values(), *self.extras.values()]
-        # Rewards, log_prob and version.
-        numbers = 4 * self.num_rewards + 4 + 8
+        numbers = 4 * self.num_rewards + 4  # and log_prob
         return self.observation_bytes + sum(c.row_bytes for c in columns) + numbers + _LINK_BYTES
 
     def validate(self, rollout: Rollout) -> None:

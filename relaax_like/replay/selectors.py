@@ -105,8 +105,9 @@ class Uniform(_Unweighted):
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `Selector`."""
         places = random.integers(0, self._count, minibatches * size)
-        ids = self._members.take(places).reshape(minibatches, size)
-        return ids, np.ones(ids.shape, np.float32)
+        weights = np.empty((minibatches, size), np.float32)
+        weights.fill(1.0)
+        return self._members.take(places).reshape(minibatches, size), weights
 
     def get_state(self) -> dict[str, Any]:
         """See `Selector`."""

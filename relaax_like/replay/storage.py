@@ -11,10 +11,13 @@ from relaax_like.replay.kernels import (
     EPISODE,
     FROM_HISTORY,
     FROM_NEXT,
+    KEY,
     LAST_USED,
+    NUM_LINKS,
     STATE,
     STEP,
     TAIL,
+    VERSION,
     load_kernel,
 )
 from relaax_like.replay.removers import Remover
@@ -86,10 +89,10 @@ class Storage:
       actions: name -> [capacity, ...].
       rewards: [capacity, r] float32.
       log_prob: [capacity] float32.
-      versions: [capacity] int64.
       extras: name -> [capacity, ...].
-      keys: [capacity, 3] int64: agent, episode, step.
-      links: [capacity, 4] int64.
+      links: [capacity, 8] int64.
+      keys: [capacity, 3] int64, a part of it: agent, episode, step.
+      versions: [capacity] int64, a part of it.
       streams: [max_streams, 6] int64.
       oldest_id: of the rows that are there.
       next_id: of the next new row; ids are never used twice.
@@ -143,10 +146,10 @@ class Storage:
         self.actions = _allocate(spec.actions, capacity)
         self.rewards = np.zeros((capacity, spec.num_rewards), np.float32)
         self.log_prob = np.zeros(capacity, np.float32)
-        self.versions = np.zeros(capacity, np.int64)
         self.extras = _allocate(spec.extras, capacity)
-        self.keys = np.zeros((capacity, 3), np.int64)
-        self.links = np.zeros((capacity, 4), np.int64)
+        self.links = _allocate_lines(capacity)
+        self.keys = self.links[:, KEY:VERSION]
+        self.versions = self.links[:, VERSION]
         self.streams = np.zeros((max_streams, _STREAM_COLUMNS), np.int64)
         self.streams[:, TAIL] = -1
         self.oldest_id = 0
@@ -243,11 +246,12 @@ class Storage:
         rows = steps + finals + width * num_history
         sources = np.empty((rows, 2), np.int64)
         complete = np.empty(length * width + width * pending.shape[1], np.int64)
+        versions = np.ascontiguousarray(rollout.versions, np.int64)
         self._now += 1
         rows, found = self._kernels["insert_rows"](
-            *(next_alive, valid, differs, joins, slots, starts, num_history, closes),
+            *(next_alive, valid, differs, joins, slots, starts, versions, num_history, closes),
             *(self.next_id, self.oldest_id, self.capacity, self._reach, self._now, self._rule),
-            *(self.links, self.keys, streams, pending, sources, complete),
+            *(self.links, streams, pending, sources, complete),
         )
         self._write(rollout, sources[:rows], steps)
         if not closes:
@@ -292,33 +296,36 @@ class Storage:
         }
 
     def take_observations(
-        self, tokens: np.ndarray, shape: tuple[int, ...]
+        self, tokens: np.ndarray, shape: tuple[int, ...], places: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         """Copies observations, with those before them where there is a history.
 
         Args:
           tokens: [N] int64, ids of rows, or what `links` say follows one.
           shape: leading axes of the result, of N elements.
+          places: [N] int64, where these are, if that is known.
 
         Returns:
           Name -> [*shape, ...].
         """
+        if places is not None and not self._reach:
+            return self.take(self.observations, places, shape)
         taken = {}
         most = self._reach + 1
-        places = np.empty((tokens.size, most), np.int64)
+        stacks = np.empty((tokens.size, most), np.int64)
         self._kernels["find_stacks"](
-            tokens, self.oldest_id, self.capacity, self.links, self.streams, places
+            tokens, self.oldest_id, self.capacity, self.links, self.streams, stacks
         )
         for name, array in self.observations.items():
             number = self._history.get(name, 1)
             if number == 1:
-                stacked = array.take(places[:, -1], 0)
-                taken[name] = stacked.reshape(*shape, *array.shape[1:])
+                newest = array.take(stacks[:, -1], 0)
+                taken[name] = newest.reshape(*shape, *array.shape[1:])
                 continue
             *outer, depth = array.shape[1:]
             stacked = np.empty((tokens.size, *outer, number, depth), array.dtype)
             for age in range(number):
-                stacked[..., number - 1 - age, :] = array.take(places[:, most - 1 - age], 0)
+                stacked[..., number - 1 - age, :] = array.take(stacks[:, most - 1 - age], 0)
             taken[name] = stacked.reshape(*shape, *outer, number * depth)
         return taken
 
@@ -383,7 +390,7 @@ class Storage:
         named = [("observations", self.observations), ("actions", self.actions)]
         named.append(("extras", self.extras))
         columns = [(f"{kind}/{n}", array) for kind, arrays in named for n, array in arrays.items()]
-        others = ("rewards", "log_prob", "versions", "keys", "links")
+        others = ("rewards", "log_prob", "links")
         return [*columns, *((name, getattr(self, name)) for name in others)]
 
     def _validate_size(self, upper: int, length: int, width: int) -> None:
@@ -516,25 +523,23 @@ class Storage:
     def _write_observations(
         self, rollout: Rollout, sources: np.ndarray, positions: np.ndarray
     ) -> None:
-        """Copies the observations of rows that are no steps."""
+        """Copies the observations of rows that are not steps."""
+        kinds = sources[:, 0]
+        finals = np.flatnonzero(kinds == FROM_NEXT)
+        rows, origin = positions[finals], sources[finals, 1]
+        for name, array in self.observations.items():
+            array[rows] = rollout.next_inputs[name].reshape(-1, *array.shape[1:])[origin]
+        if not self._reach:
+            return
+        earlier = np.flatnonzero(kinds == FROM_HISTORY)
+        rows, origin = positions[earlier], sources[earlier, 1]
         width = rollout.slots
-        kinds, places = sources[:, 0], sources[:, 1]
-        for kind in (FROM_NEXT, FROM_HISTORY):
-            chosen = np.flatnonzero(kinds == kind)
-            if not len(chosen):
-                continue
-            rows, origin = positions[chosen], places[chosen]
-            names = self.observations if kind == FROM_NEXT else self._history
-            for name in names:
-                array, from_ = self.observations[name], origin
-                if kind == FROM_NEXT:
-                    source = rollout.next_inputs[name]
-                else:
-                    source = rollout.history[name]
-                    # An input with fewer earlier ones than others; the first rows are never read.
-                    skipped = (self._reach + 1 - self._history[name]) * width
-                    from_ = np.maximum(origin - skipped, origin % width)
-                array[rows] = source.reshape(-1, *array.shape[1:])[from_]
+        for name, number in self._history.items() if len(earlier) else ():
+            # An input with fewer earlier ones than others; the first rows are never read.
+            skipped = (self._reach + 1 - number) * width
+            array = self.observations[name]
+            flat = rollout.history[name].reshape(-1, *array.shape[1:])
+            array[rows] = flat[np.maximum(origin - skipped, origin % width)]
 
     def _list_sources(self, rollout: Rollout) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns columns, and the arrays `[T, k, ...]` that fill them."""
@@ -543,9 +548,6 @@ class Storage:
         pairs += [(self.extras[name], array) for name, array in rollout.extras.items()]
         pairs.append((self.rewards, rollout.rewards))
         pairs.append((self.log_prob, rollout.log_prob))
-        width = rollout.slots
-        versions = rollout.versions if width == 1 else np.repeat(rollout.versions, width)
-        pairs.append((self.versions, versions))
         return pairs
 
     def _write_tails(self, rollout: Rollout, slots: np.ndarray) -> None:
@@ -564,6 +566,14 @@ class Storage:
 
 def _allocate(columns: Columns, rows: int) -> dict[str, np.ndarray]:
     return {name: np.zeros((rows, *c.shape), c.dtype) for name, c in columns.items()}
+
+
+def _allocate_lines(rows: int) -> np.ndarray:
+    """Returns zeros, `[rows, NUM_LINKS]` int64, of which each row is one line of the cache."""
+    line = 8 * NUM_LINKS
+    memory = np.zeros(line * (rows + 1), np.uint8)
+    start = -memory.ctypes.data % line
+    return memory[start : start + line * rows].view(np.int64).reshape(rows, NUM_LINKS)
 
 
 def _find_differences(rollout: Rollout) -> np.ndarray:

@@ -193,12 +193,13 @@ class Table:
                 "minibatches",
             )
         with self._changed:
-            if not self._wait(lambda: self._can_sample(minibatches), timeout_sec):
-                return None
             if not self._can_sample(minibatches):
-                raise ReplayClosedError(
-                    "the replay table is closed and no minibatches are due; stop the learner"
-                )
+                if not self._wait(lambda: self._can_sample(minibatches), timeout_sec):
+                    return None
+                if not self._can_sample(minibatches):
+                    raise ReplayClosedError(
+                        "the replay table is closed and no minibatches are due; stop the learner"
+                    )
             ids, weights = self._selector.draw(minibatches, self._size, self._random, self._steps)
             if limiter:
                 limiter.note_sample(minibatches)

@@ -50,8 +50,8 @@ def assert_equal(first, second):
         assert first.keys() == second.keys()
         for name in first:
             assert_equal(first[name], second[name])
-    elif hasattr(first, "__dataclass_fields__"):
-        assert_equal(vars(first), vars(second))
+    elif hasattr(first, "_asdict"):
+        assert_equal(first._asdict(), second._asdict())
     else:
         assert first == second
 
@@ -294,7 +294,7 @@ def test_a_capacity_that_does_not_fit_into_memory_is_refused_with_the_figures():
 
 def test_the_figures_are_those_of_the_arrays():
     storage = Storage(SPEC, 1_000, max_streams=10)
-    arrays = [storage.rewards, storage.log_prob, storage.versions, storage.keys, storage.links]
+    arrays = [storage.rewards, storage.log_prob, storage.links]
     for named in (storage.observations, storage.actions, storage.extras):
         arrays += named.values()
     assert storage.num_bytes == sum(a.nbytes for a in [*arrays, storage.streams])
