@@ -251,6 +251,9 @@ class Sequences(_SequenceItems):
     included. (In Kapturowski et al. 2019, section 2.3, these only ever fill the memory.) At the end
     of an episode, or before a gap, a sequence is shorter.
 
+    With a history of observations, steps of the burn-in whose earlier observations were evicted
+    show the oldest one that is there instead.
+
     Source: burn-in, Kapturowski et al. 2019, https://openreview.net/forum?id=r1lyTjAqYX, section 3.
 
     Args:

@@ -200,7 +200,7 @@ class Prioritized:
       beta: exponent of the weights in the first minibatch, after which it rises by
         `beta_increment` to 1; or a schedule over environment steps.
       beta_increment: per minibatch.
-      epsilon: added to errors, so that an item without one is not forgotten.
+      epsilon: added to errors, above 0, so that an item without one can still be drawn.
 
     Raises:
       ConfigError: a number is outside of its range.
@@ -221,12 +221,16 @@ class Prioritized:
             ("alpha", alpha, 0.0, 1.0),
             *(("beta", one, 0.0, 1.0) for one in betas),
             ("beta_increment", beta_increment, 0.0, 1.0),
-            ("epsilon", epsilon, 0.0, float("inf")),
         ):
             if not least <= value <= most:
                 raise ConfigError(
                     f"replay: Prioritized with {name} {value}, expected {least:g} to {most:g}"
                 )
+        if not 0.0 < epsilon < float("inf"):
+            raise ConfigError(
+                f"replay: Prioritized with epsilon {epsilon}, expected a number above 0: an item "
+                "whose error is 0 could never be drawn again"
+            )
         self._alpha = alpha
         self._beta = beta
         self._increment = beta_increment

@@ -225,8 +225,7 @@ class Storage:
         upper = steps + finals + width * (2 + num_history)
         self._validate_size(upper, length, width)
         self._validate_agents(rollout.starts)
-        oldest = remover.find_oldest(self.oldest_id, self.next_id, self.capacity, upper)
-        removed = self._evict(oldest)
+        removed = self._make_room(upper, remover)
         first_id = self.next_id
         added: list[np.ndarray] = []
         if rollout.starts is None:
@@ -271,8 +270,7 @@ class Storage:
         slots = [self._numbers[agent] for agent in agents if agent in self._numbers]
         removed = _NO_IDS
         if slots:
-            oldest = remover.find_oldest(self.oldest_id, self.next_id, self.capacity, len(slots))
-            removed = self._evict(oldest)
+            removed = self._make_room(len(slots), remover)
         first_id = self.next_id
         added = self._close(np.array(slots, np.int64))
         return Change(first_id, self.next_id, 0, added, removed)
@@ -347,6 +345,8 @@ class Storage:
             "next_id": self.next_id,
             "now": self._now,
             "rule": self._rule,
+            "history": dict(self._history),
+            "spec": self._describe_columns(),
             "columns": {name: array[:used] for name, array in self._list_columns()},
             "tails": {
                 name: a[self.capacity + open_streams] for name, a in self.observations.items()
@@ -365,7 +365,9 @@ class Storage:
         for name, mine, theirs in (
             ("capacity", self.capacity, int(state["capacity"])),
             ("item rule", self._rule.tolist(), np.asarray(state["rule"]).tolist()),
-            ("streams", self.streams.shape, np.shape(state["streams"])),
+            ("max_streams", len(self.streams), len(state["streams"])),
+            ("history", self._history, {k: int(n) for k, n in state["history"].items()}),
+            ("columns", self._describe_columns(), dict(state["spec"])),
         ):
             if mine != theirs:
                 raise InvalidInputError(
@@ -385,6 +387,10 @@ class Storage:
             array[self.capacity + open_streams] = state["tails"][name]
         self._numbers = {int(agent): int(stream) for agent, stream in state["agents"]}
         self._groups = {}
+
+    def _describe_columns(self) -> dict[str, str]:
+        """Returns dtype and shape of each column."""
+        return {name: f"{a.dtype} {list(a.shape[1:])}" for name, a in self._list_columns()}
 
     def _list_columns(self) -> list[tuple[str, np.ndarray]]:
         named = [("observations", self.observations), ("actions", self.actions)]
@@ -407,11 +413,14 @@ class Storage:
                 "max_streams",
             )
 
-    def _evict(self, new_oldest: int) -> np.ndarray:
-        """Evicts all rows before one; returns the ids of their items."""
-        oldest = self.oldest_id
+    def _make_room(self, num_rows: int, remover: Remover) -> np.ndarray:
+        """Evicts the rows that a remover chooses; returns the ids of their items."""
+        oldest, next_id = self.oldest_id, self.next_id
+        new_oldest = remover.find_oldest(oldest, next_id, self.capacity, num_rows)
+        least = max(oldest, next_id + num_rows - self.capacity)
+        assert least <= new_oldest <= next_id, "the remover leaves too little room"
         number = new_oldest - oldest
-        if number <= 0:
+        if not number:
             return _NO_IDS
         removed = np.empty(min(number * (1 + self._reach), self.num_rows), np.int64)
         found = self._kernels["evict_rows"](

@@ -188,8 +188,8 @@ class Table:
         if minibatches < 1 or (limiter and minibatches > limiter.max_minibatches):
             most = limiter.max_minibatches if limiter else "any number"
             raise InvalidInputError(
-                f"replay: {minibatches} minibatches requested, expected 1 to {most}; raise "
-                "max_minibatches of the limiter",
+                f"replay: {minibatches} minibatches requested, expected 1 to {most}; "
+                "request another number, or change max_minibatches of the limiter",
                 "minibatches",
             )
         with self._changed:
@@ -273,6 +273,7 @@ class Table:
         """
         with self._changed:
             return {
+                "kinds": self._name_parts(),
                 "storage": self._storage.get_state(),
                 "selector": self._selector.get_state(),
                 "limiter": self._limiter.get_state() if self._limiter else {},
@@ -295,6 +296,13 @@ class Table:
           InvalidInputError: it is the state of a table with other settings; names the first.
         """
         with self._changed:
+            for part, name in self._name_parts().items():
+                if state["kinds"].get(part) != name:
+                    raise InvalidInputError(
+                        f"replay: the saved table has the {part} {state['kinds'].get(part)}, this "
+                        f"one {name}; resume with the same settings, or start with an empty table",
+                        part,
+                    )
             self._storage.set_state(state["storage"])
             self._selector.set_state(state["selector"])
             if self._limiter:
@@ -307,6 +315,10 @@ class Table:
             self._evicted = counts["evicted"]
             self._dropped = counts["dropped"]
             self._changed.notify_all()
+
+    def _name_parts(self) -> dict[str, str]:
+        parts = {"items": self._items, "selector": self._selector, "limiter": self._limiter}
+        return {name: type(part).__name__ for name, part in parts.items()}
 
     def _validate_segment(self, steps: int) -> None:
         most = self._limiter.max_segment_steps if self._limiter else steps

@@ -113,9 +113,9 @@ def test_each_equal_segment_of_a_minibatch_is_drawn_from_once():
 
 
 def test_new_items_get_the_largest_priority_in_the_table():
-    selector = start(Prioritized(alpha=0.5, epsilon=0.0), 8, [0, 1])
+    selector = start(Prioritized(alpha=0.5, epsilon=1.0), 8, [0, 1])
     assert selector.get_state()["leaves"][:3].tolist() == [1.0, 1.0, 0.0]
-    selector.update(np.array([0, 1]), np.array([9.0, 4.0]))
+    selector.update(np.array([0, 1]), np.array([8.0, 3.0]))
     selector.insert(np.array([2]))
     assert selector.get_state()["leaves"][:4].tolist() == [3.0, 2.0, 3.0, 0.0]
     selector.remove(np.array([0, 2]))
@@ -124,13 +124,13 @@ def test_new_items_get_the_largest_priority_in_the_table():
 
 
 def test_errors_of_items_that_are_gone_are_dropped_and_counted():
-    selector = start(Prioritized(alpha=1.0, epsilon=0.0), 4, [4, 5, 6])
+    selector = start(Prioritized(alpha=1.0, epsilon=1.0), 4, [4, 5, 6])
     selector.remove(np.array([4]))
     selector.insert(np.array([8]))  # at the same position as 4
     before = selector.get_state()["leaves"].copy()
     assert selector.update(np.array([4, 7, 0]), np.array([5.0, 5.0, 5.0])) == 3
     np.testing.assert_array_equal(selector.get_state()["leaves"], before)
-    assert selector.update(np.array([4, 8]), np.array([5.0, 2.0])) == 1
+    assert selector.update(np.array([4, 8]), np.array([5.0, 1.0])) == 1
     assert selector.get_state()["leaves"].tolist() == [2.0, 1.0, 1.0, 0.0]
 
 
@@ -144,7 +144,7 @@ def test_an_error_that_is_not_finite_is_refused_by_number():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("alpha", -0.1), ("beta", 1.5), ("beta_increment", -1.0), ("epsilon", -1e-3)],
+    [("alpha", -0.1), ("beta", 1.5), ("beta_increment", -1.0), ("epsilon", 0.0)],
 )
 def test_numbers_outside_of_their_range_are_refused(name, value):
     with pytest.raises(ConfigError, match=f"{name} {value}"):

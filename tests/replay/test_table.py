@@ -4,6 +4,8 @@ covers J7 (what an update found out returns by item)
 """
 
 import copy
+import dataclasses
+import json
 import threading
 import time
 
@@ -11,6 +13,12 @@ import numpy as np
 import pytest
 from support.replay import HISTORY, SPEC, World
 
+from relaax_like.experience.rollout import (
+    Executed,
+    RolloutBuffer,
+    make_agent_ids,
+    slice_slots,
+)
 from relaax_like.replay import (
     Column,
     CompleteEpisodes,
@@ -106,8 +114,121 @@ def test_another_table_s_state_is_refused_with_the_numbers():
     state = make_table().get_state()
     with pytest.raises(InvalidInputError, match="has capacity 150, this one has 151"):
         make_table(capacity=151).set_state(state)
-    with pytest.raises(InvalidInputError, match="item rule"):
+    with pytest.raises(InvalidInputError, match="items Transitions, this one Sequences"):
         make_table("sequences").set_state(state)
+    with pytest.raises(InvalidInputError, match="selector Uniform, this one Fifo"):
+        make_table(selector="fifo").set_state(state)
+    with pytest.raises(InvalidInputError, match="limiter NoneType, this one RateLimiter"):
+        make_table(limiter=RateLimiter(1.0)).set_state(state)
+    for settings, message in (
+        ({"max_streams": 4}, "max_streams 3, this one has 4"),
+        ({"history": {"pixels": 4, "touch": 2}}, "history .*3.* this one has .*4"),
+    ):
+        storage = Storage(SPEC, 150, **{"history": HISTORY, "max_streams": 3, **settings})
+        with pytest.raises(InvalidInputError, match=message):
+            Table(storage, Transitions(3), Uniform(), minibatch_size=4).set_state(state)
+    columns = dict(SPEC.actions, second=Column((2,), np.dtype(np.float32)))
+    other = Storage(dataclasses.replace(SPEC, actions=columns), 150, history=HISTORY, max_streams=3)
+    with pytest.raises(InvalidInputError, match=r"columns .*actions/second': 'float32 \[2\]'"):
+        Table(other, Transitions(3), Uniform(), minibatch_size=4).set_state(state)
+    storage = Storage(SPEC, 150, history=HISTORY, max_streams=3)
+    with pytest.raises(InvalidInputError, match=r"item rule \[2, 1, 0\], this one has \[3, 1, 0\]"):
+        Table(storage, Transitions(4), Uniform(), minibatch_size=4).set_state(state)
+
+
+def test_a_state_is_arrays_and_json():
+    """So that it can be saved without pickle."""
+
+    def replace(value):
+        if isinstance(value, dict):
+            assert all(isinstance(name, str) for name in value)
+            return {name: replace(one) for name, one in value.items()}
+        return None if isinstance(value, np.ndarray) else value
+
+    for selector in SELECTORS:
+        limiter = RateLimiter(0.2, max_segment_steps=16, max_minibatches=2)
+        table = make_table(selector=selector, limiter=limiter)
+        play(table, World(0), 3)
+        state = replace(table.get_state())
+        assert json.loads(json.dumps(state)) == state
+
+
+# Segments.
+
+
+def test_views_and_read_only_arrays_are_inserted_like_copies():
+    tables = [make_table(), make_table()]
+    world = World(3)
+    for _ in range(12):
+        segment = world.make_segment(4, [0, 1, 2, 3])
+        part = slice_slots(segment, 1, 3)
+        tables[0].insert(part)
+        copied = copy.deepcopy(part)
+        for value in vars(copied).values():
+            for array in value.values() if isinstance(value, dict) else [value]:
+                if array is not None:
+                    array.flags.writeable = False
+        tables[1].insert(copied)
+    assert_equal(*(table.get_state() for table in tables))
+
+
+def test_each_step_of_a_rollout_buffer_leads_to_what_its_slot_saw_next():
+    """With slots that are absent, and actions that something else decided."""
+    random = np.random.default_rng(0)
+    slots = 3
+    buffer = RolloutBuffer(5, make_agent_ids("agent", slots))
+    table = None
+    seen = np.arange(1, slots + 1)
+    newest = slots
+    played: dict[float, list[float]] = {}  # observation -> the next one, discount
+    last = [None] * slots  # the observation of the slot's last step
+    absent = np.zeros(slots, bool)
+    for t in range(400):
+        observations = np.where(absent, 0, seen).astype(np.float32)[:, None]
+        for slot in np.flatnonzero(~absent):
+            if last[slot] is not None:
+                played[last[slot]] = [float(seen[slot]), 0.5]
+            last[slot] = float(seen[slot])
+        nothing = np.zeros(slots, np.float32)
+        buffer.add_actions(
+            {"x": observations}, {"a": nothing}, nothing, {}, t, None, absent if t > 9 else None
+        )
+        alive = random.choice([1.0, 0.0, -1.0], slots, p=[0.8, 0.1, 0.1]).astype(np.float32)
+        overridden = ~absent & (random.random(slots) < 0.1) & (t > 9)
+        seen_before, seen = seen, newest + 1 + np.arange(slots)
+        finals = newest + 1 + slots + np.arange(slots)
+        newest = finals[-1]
+        seen = np.where(absent & (alive == 1.0), seen_before, seen)
+        for slot in np.flatnonzero(alive != 1.0):
+            if last[slot] is not None:
+                played[last[slot]] = [float(finals[slot]), 0.5 if alive[slot] < 0 else 0.0]
+            last[slot] = None
+        for slot in np.flatnonzero(overridden):
+            played.pop(float(seen_before[slot]), None)
+            last[slot] = None
+        absent = random.random(slots) < (0.25 if t > 8 else 0.0)
+        rollout = buffer.add_outcome(
+            np.ones((slots, 1), np.float32),
+            alive,
+            {"x": np.where(absent, 0, seen).astype(np.float32)[:, None]},
+            {"x": finals.astype(np.float32)[:, None]},
+            absent_next=absent if t > 8 else None,
+            executed=Executed({"a": nothing}, overridden) if t > 9 else None,
+        )
+        if rollout is not None:
+            if table is None:
+                storage = Storage(RowSpec.from_rollout(rollout), 5_000)
+                table = Table(storage, Transitions(1, 0.5), Uniform(), minibatch_size=20_000)
+            table.insert(rollout)
+    batch = table.sample()
+    found = np.stack(
+        [batch.observations["x"], batch.next_observations["x"], batch.discounts[..., None]], -1
+    ).reshape(-1, 3)
+    found = np.unique(found, axis=0)
+    assert len(found) > 500
+    wrong = [row for row in found.tolist() if played.get(row[0]) != row[1:]]
+    assert not wrong
+    assert len(found) > 0.8 * len(played)
 
 
 # Ids and priorities.
