@@ -223,6 +223,26 @@ def test_a_silent_slot_s_chain_ends_where_there_are_more_slots_than_streams():
     assert batch.steps[0].tolist() == [2, 1, 2, 1, 3]
 
 
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_an_item_that_was_evicted_before_it_was_complete_never_becomes_one(is_closed):
+    world = World(0)
+    items = Transitions(6, DISCOUNT)
+    storage = Storage(SPEC, 12)
+    table = Table(storage, items, Uniform(), minibatch_size=1)
+    table.insert(world.make_segment(4, [0], ends=0, holes=0, differs=0))
+    table.insert(world.make_segment(4, [1], ends=0, holes=0, differs=0))
+    table.insert(world.make_segment(3, [1], ends=0, holes=0, differs=0))
+    assert 0 < storage.oldest_id < 4  # some of the first slot's
+    if is_closed:
+        table.forget([100, 101])
+    else:
+        table.insert(world.make_segment(1, [0], ends=1, holes=0))
+    ids, batch = gather_all(table, storage, items)
+    assert storage.oldest_id <= ids[0] < 4
+    slots = batch.keys[0, :, 0]
+    assert len(slots[slots == 100]) == 4 - storage.oldest_id + (not is_closed)
+
+
 @pytest.mark.parametrize("n", [1, 3])
 def test_a_termination_cuts_the_value_and_a_truncation_bootstraps(n):
     for alive, factor in ((0.0, 0.0), (-1.0, DISCOUNT)):
