@@ -42,7 +42,7 @@ _KIND = 3  # mask: STATE without ITEM
 # newest row (-1: the next row begins a chain), the time of the last use, number of pending items.
 AGENT, EPISODE, STEP, TAIL, LAST_USED, PENDING = range(6)
 
-# Columns of `rule`, int64; see `items.ItemRule`.
+# Columns of `rule`, int64; see `storage.ItemRule`.
 LOOKAHEAD, PERIOD, WHOLE_EPISODES = range(3)
 
 # What a row is copied from.

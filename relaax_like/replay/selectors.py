@@ -158,13 +158,13 @@ class Fifo(_Unweighted):
         """See `Selector`; `random` is not used."""
         number = minibatches * size
         assert self.has(number)
-        stop = self._head
-        drawn = np.empty(0, np.int64)
-        while len(drawn) < number:  # some of the queue can have been evicted
-            stop = min(self._tail, stop + number - len(drawn))
-            part = self._queue[self._head : stop]
-            drawn = part[self._is_waiting(part)]
-        self._head = stop
+        parts, missing = [], number
+        while missing:  # some of the queue can have been evicted
+            part = self._queue[self._head : min(self._tail, self._head + missing)]
+            parts.append(part[self._is_waiting(part)])
+            self._head += len(part)
+            missing -= len(parts[-1])
+        drawn = np.concatenate(parts)
         self._waiting[drawn % len(self._waiting)] = -1
         self._count -= number
         return drawn.reshape(minibatches, size), np.ones((minibatches, size), np.float32)

@@ -73,9 +73,10 @@ class Storage:
 
     A segment continues its slot's *chain* if agent, episode and step are those that follow the
     newest row of the slot; otherwise, as after the loss of a segment, a gap ends the chain. Holes
-    are not stored: they are gaps, too. Where `next_inputs` are not the inputs of the next row, the
-    chain is cut in the same way. The last observation before each end takes a row. Segments without
-    `starts` continue nothing, and nothing continues them.
+    are not stored: they are gaps, too. Where `next_inputs` are not the inputs of the next row of
+    the segment, the chain is cut in the same way; between segments the numbers alone decide. The
+    last observation before each end takes a row. Segments without `starts` continue nothing, and
+    nothing continues them.
 
     Rows get the same ids, and tables the same content, when the same segments are inserted in the
     same order into an empty storage, with the same other calls in between.

@@ -79,6 +79,20 @@ def test_beta_rises_with_each_minibatch_to_one():
     np.testing.assert_allclose(weights.min(), 0.25, rtol=1e-6)
 
 
+def test_the_defaults_are_those_of_the_row():
+    selector = start(Prioritized(), 8, [0, 1])
+    random = np.random.default_rng(0)
+    selector.update(np.array([0, 1]), np.array([-0.99, 3.99]))  # epsilon 0.01
+    probabilities = np.array([1.0, 4.0**0.6]) / (1.0 + 4.0**0.6)
+    ids, weights = selector.draw(601, 64, random, 0)
+    betas = np.minimum(1.0, 0.4 + 0.001 * np.arange(601))
+    rare = (probabilities[1] / probabilities[0]) ** -betas
+    np.testing.assert_allclose(weights.min(1), rare, rtol=1e-6)
+    assert abs((ids == 1).mean() - probabilities[1]) < 0.01
+    _, weights = selector.draw(1, 64, random, 0)
+    np.testing.assert_allclose(weights.min(), rare[-1], rtol=1e-6)
+
+
 def test_beta_follows_a_schedule_over_environment_steps():
     selector = start(Prioritized(alpha=1.0, beta=Linear(0.0, 1.0, steps=100)), 8, [0, 1])
     selector.update(np.array([0, 1]), np.array([0.99, 3.99]))
