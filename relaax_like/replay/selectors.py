@@ -253,7 +253,9 @@ class Prioritized:
         if not len(ids):
             return
         positions = ids % len(self._ids)
-        self._tree.set(positions, np.full(len(ids), self._tree.largest or 1.0))
+        priorities = np.empty(len(ids))
+        priorities.fill(self._tree.largest or 1.0)
+        self._tree.set(positions, priorities)
         self._ids[positions] = ids
         self._count += len(ids)
 

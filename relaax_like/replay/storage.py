@@ -556,9 +556,7 @@ class Storage:
         pairs = [(self.observations[name], array) for name, array in rollout.inputs.items()]
         pairs += [(self.actions[name], array) for name, array in rollout.actions.items()]
         pairs += [(self.extras[name], array) for name, array in rollout.extras.items()]
-        pairs.append((self.rewards, rollout.rewards))
-        pairs.append((self.log_prob, rollout.log_prob))
-        return pairs
+        return [*pairs, (self.rewards, rollout.rewards), (self.log_prob, rollout.log_prob)]
 
     def _write_tails(self, rollout: Rollout, slots: np.ndarray) -> None:
         """Copies the newest observation of each slot whose chain is open."""

@@ -157,7 +157,8 @@ class Table:
         steps = rollout.env_steps
         with self._changed:
             self._validate_segment(steps)
-            if not slip and not self._wait(lambda: self._can_insert(steps), timeout_sec):
+            is_ready = slip or self._can_insert(steps)
+            if not is_ready and not self._wait(lambda: self._can_insert(steps), timeout_sec):
                 return None
             if self._closed:
                 raise ReplayClosedError(
