@@ -1,7 +1,6 @@
 """Items: what minibatches consist of, made of rows when they are sampled."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -25,8 +24,7 @@ class Drawn(NamedTuple):
     weights: np.ndarray
 
 
-@dataclass(frozen=True, kw_only=True)
-class TransitionBatch:
+class TransitionBatch(NamedTuple):
     """U minibatches of B transitions. The arrays belong to the reader.
 
     Attributes:
@@ -62,8 +60,7 @@ class TransitionBatch:
     keys: np.ndarray
 
 
-@dataclass(frozen=True, kw_only=True)
-class SequenceBatch:
+class SequenceBatch(NamedTuple):
     """U minibatches of B sequences of L steps each. The arrays belong to the reader.
 
     A sequence never crosses the end of an episode, or a gap: what follows row t is row t + 1 of
@@ -166,29 +163,30 @@ class Transitions:
         """Returns the arrays of items that are in the table."""
         shape = drawn.ids.shape
         ids = drawn.ids.reshape(-1)
-        size, rewards = ids.size, storage.rewards
-        returns = np.empty((size, rewards.shape[1]))
-        discounts = np.empty(size)
-        steps, tokens = np.empty(size, np.int64), np.empty(size, np.int64)
+        size = ids.size
+        rows, tokens, places, steps, versions = np.empty((5, size), np.int64)
+        discounts, log_prob = np.empty((2, size), np.float32)
+        returns = np.empty((size, storage.rewards.shape[1]), np.float32)
+        keys = np.empty((size, 3), np.int64)
         self._find(
-            *(ids, self.n_step, self.discount, storage.capacity, storage.links, rewards),
-            *(returns, discounts, steps, tokens),
+            *(ids, self.n_step, self.discount, storage.capacity, storage.links),
+            *(storage.rewards, storage.log_prob, rows, tokens, places, keys),
+            *(returns, discounts, steps, log_prob, versions),
         )
-        rows = ids % storage.capacity
         return TransitionBatch(
-            observations=storage.take_observations(ids, shape),
+            observations=storage.take_observations(ids, shape, rows),
             actions=storage.take(storage.actions, rows, shape),
-            returns=returns.astype(np.float32).reshape(*shape, -1),
-            discounts=discounts.astype(np.float32).reshape(shape),
-            next_observations=storage.take_observations(tokens, shape),
+            returns=returns.reshape(*shape, -1),
+            discounts=discounts.reshape(shape),
+            next_observations=storage.take_observations(tokens, shape, places),
             steps=steps.reshape(shape),
-            log_prob=storage.log_prob.take(rows).reshape(shape),
+            log_prob=log_prob.reshape(shape),
             extras=storage.take(storage.extras, rows, shape),
             ids=drawn.ids,
             weights=drawn.weights,
-            versions=storage.versions.take(rows).reshape(shape),
+            versions=versions.reshape(shape),
             ages=storage.next_id - 1 - drawn.ids,
-            keys=storage.keys.take(rows, 0).reshape(*shape, 3),
+            keys=keys.reshape(*shape, 3),
         )
 
 
@@ -252,6 +250,9 @@ class Sequences(_SequenceItems):
     default period each step is valid in exactly one sequence, the first steps of an episode
     included. (In Kapturowski et al. 2019, section 2.3, these only ever fill the memory.) At the end
     of an episode, or before a gap, a sequence is shorter.
+
+    With a history of observations, steps of the burn-in whose earlier observations were evicted
+    show the oldest one that is there instead.
 
     Source: burn-in, Kapturowski et al. 2019, https://openreview.net/forum?id=r1lyTjAqYX, section 3.
 

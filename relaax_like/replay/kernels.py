@@ -13,6 +13,10 @@ order of their arrival; row `id` is at the position `id % capacity` of every col
 | `PREVIOUS` | id of the row before it in the same slot and episode, without a gap; -1: it is the first |
 | `POSITION` | number of steps before it, counted from that first row |
 | `STATE` | `TERMINATED`, `ALIVE`, `TRUNCATED` or `OBSERVATION`; plus `ITEM` where an item begins |
+| `KEY` and two more | of a step: agent, number of the episode, number of the step in it |
+| `VERSION` | of a step: version of the values that acted |
+
+The eight numbers of a row are one line of the processor's cache.
 """  # noqa: E501
 
 import functools
@@ -26,7 +30,9 @@ import numpy as np
 logger = logging.getLogger(__name__)
 
 # Columns of `links`, int64.
-FOLLOWING, PREVIOUS, POSITION, STATE = range(4)
+FOLLOWING, PREVIOUS, POSITION, STATE, KEY = range(5)
+VERSION = KEY + 3
+NUM_LINKS = VERSION + 1
 NOTHING = -(1 << 62)
 TERMINATED, ALIVE, TRUNCATED, OBSERVATION = range(4)
 ITEM = 4
@@ -36,7 +42,7 @@ _KIND = 3  # mask: STATE without ITEM
 # newest row (-1: the next row begins a chain), the time of the last use, number of pending items.
 AGENT, EPISODE, STEP, TAIL, LAST_USED, PENDING = range(6)
 
-# Columns of `rule`, int64; see `items.ItemRule`.
+# Columns of `rule`, int64; see `storage.ItemRule`.
 LOOKAHEAD, PERIOD, WHOLE_EPISODES = range(3)
 
 # What a row is copied from.
@@ -101,6 +107,7 @@ def _insert_rows(
     joins: np.ndarray,
     slots: np.ndarray,
     starts: np.ndarray,
+    versions: np.ndarray,
     num_history: int,
     closes: bool,
     next_id: int,
@@ -110,7 +117,6 @@ def _insert_rows(
     now: int,
     rule: np.ndarray,
     links: np.ndarray,
-    keys: np.ndarray,
     streams: np.ndarray,
     pending: np.ndarray,
     sources: np.ndarray,
@@ -174,9 +180,10 @@ def _insert_rows(
                 elif alive < 0.0:
                     state = TRUNCATED
                 links[p, STATE] = state
-                keys[p, 0] = starts[s, 0]
-                keys[p, 1] = episode[s]
-                keys[p, 2] = step[s]
+                links[p, KEY] = starts[s, 0]
+                links[p, KEY + 1] = episode[s]
+                links[p, KEY + 2] = step[s]
+                links[p, VERSION] = versions[t]
                 sources[row - next_id, 0] = FROM_STEP
                 sources[row - next_id, 1] = t * width + s
                 begins = position[s] == 0 and step[s] == 0
@@ -340,33 +347,54 @@ def _find_transitions(
     capacity: int,
     links: np.ndarray,
     rewards: np.ndarray,
+    log_prob: np.ndarray,
+    rows: np.ndarray,
+    tokens: np.ndarray,
+    places: np.ndarray,
+    item_keys: np.ndarray,
     returns: np.ndarray,
     discounts: np.ndarray,
     lengths: np.ndarray,
-    tokens: np.ndarray,
+    item_log_prob: np.ndarray,
+    item_versions: np.ndarray,
 ) -> None:
-    """Adds up rewards, and finds what follows the last of them."""
+    """Adds up rewards, and finds what follows the last of them; copies the small columns.
+
+    `rows` and `places` get the positions of the first observation and of the one that follows.
+    """
+    totals = np.empty(rewards.shape[1], np.float64)
     for i in range(ids.size):
         p = ids[i] % capacity
+        rows[i] = p
+        item_log_prob[i] = log_prob[p]
+        item_versions[i] = links[p, VERSION]
+        for c in range(3):
+            item_keys[i, c] = links[p, KEY + c]
+        totals[:] = 0.0
         factor = 1.0
-        returns[i] = 0.0
         length = 0
         while True:
-            for c in range(rewards.shape[1]):
-                returns[i, c] += factor * rewards[p, c]
+            for c in range(totals.size):
+                totals[c] += factor * np.float64(rewards[p, c])
             factor *= discount
             length += 1
             following = links[p, FOLLOWING]
             state = links[p, STATE] & _KIND
-            if state != ALIVE or length == n_step or following < 0:
+            if following < 0:
+                place = capacity - following - 1
                 break
-            q = following % capacity
-            if (links[q, STATE] & _KIND) == OBSERVATION:
+            place = following % capacity
+            if state != ALIVE or length == n_step:
                 break
-            p = q
+            if (links[place, STATE] & _KIND) == OBSERVATION:
+                break
+            p = place
+        for c in range(totals.size):
+            returns[i, c] = totals[c]
         discounts[i] = 0.0 if state == TERMINATED else factor
         lengths[i] = length
         tokens[i] = following
+        places[i] = place
 
 
 def _find_sequences(
@@ -475,32 +503,52 @@ def _remove_members(ids: np.ndarray, count: int, members: np.ndarray, index: np.
 
 
 def _set_leaves(positions: np.ndarray, numbers: np.ndarray, nodes: np.ndarray) -> None:
-    """Writes leaves of a tree of sums and maxima, and recomputes what is above them."""
+    """Writes leaves of a tree of sums and maxima, and recomputes what is above them.
+
+    Level by level: what is above neighbours is computed once, and the processor waits for the
+    memory of many nodes at a time.
+    """
     size = nodes.shape[0] // 2
-    for i in range(positions.size):
+    count = positions.size
+    above = np.empty(count, np.int64)
+    for i in range(count):
         node = size + positions[i]
         nodes[node, 0] = numbers[i]
         nodes[node, 1] = numbers[i]
-        while node > 1:
-            node //= 2
+        above[i] = node
+    level = size
+    while level > 1:
+        level //= 2
+        kept = 0
+        for i in range(count):
+            node = above[i] // 2
+            if kept > 0 and above[kept - 1] == node:
+                continue
             nodes[node, 0] = nodes[2 * node, 0] + nodes[2 * node + 1, 0]
             nodes[node, 1] = max(nodes[2 * node, 1], nodes[2 * node + 1, 1])
+            above[kept] = node
+            kept += 1
+        count = kept
 
 
 def _find_leaves(masses: np.ndarray, nodes: np.ndarray, positions: np.ndarray) -> None:
-    """Descends from the root to the leaf that each mass falls on."""
+    """Descends from the root to the leaf that each mass falls on, all of them level by level."""
     size = nodes.shape[0] // 2
-    for i in range(masses.size):
-        mass = masses[i]
-        node = 1
-        while node < size:
-            node *= 2
+    left_over = masses.copy()
+    positions[:] = 1
+    level = 1
+    while level < size:
+        level *= 2
+        for i in range(masses.size):
+            node = 2 * positions[i]
             left = nodes[node, 0]
             # Rounding can leave a mass beyond the last leaf: never go where nothing is.
-            if mass >= left and nodes[node + 1, 0] > 0.0:
-                mass -= left
+            if left_over[i] >= left and nodes[node + 1, 0] > 0.0:
+                left_over[i] -= left
                 node += 1
-        positions[i] = node - size
+            positions[i] = node
+    for i in range(masses.size):
+        positions[i] -= size
 
 
 class _Type(NamedTuple):
@@ -530,6 +578,7 @@ _IDS, _TABLE = _Type("int64", 1), _Type("int64", 2)
 _OUT_IDS, _OUT_TABLE = _Type("int64", 1, True), _Type("int64", 2, True)
 _FLAGS, _OUT_FLAGS = _Type("bool_", 2), _Type("bool_", 1, True)
 _ALIVE = _Type("float32", 2)
+_OUT_NUMBERS, _OUT_NUMBERS2 = _Type("float32", 1, True), _Type("float32", 2, True)
 
 KERNELS: dict[str, Kernel] = {
     "count_rows": Kernel(_count_rows, 2, (_ALIVE, _FLAGS, _FLAGS, _BOOL)),
@@ -540,8 +589,8 @@ KERNELS: dict[str, Kernel] = {
         _insert_rows,
         2,
         (
-            *(_ALIVE, _FLAGS, _FLAGS, _OUT_FLAGS, _IDS, _TABLE, _INT, _BOOL, _INT, _INT, _INT),
-            *(_INT, _INT, _OUT_IDS, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE),
+            *(_ALIVE, _FLAGS, _FLAGS, _OUT_FLAGS, _IDS, _TABLE, _IDS, _INT, _BOOL, _INT, _INT),
+            *(_INT, _INT, _INT, _OUT_IDS, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE),
             _OUT_IDS,
         ),
     ),
@@ -558,8 +607,9 @@ KERNELS: dict[str, Kernel] = {
         _find_transitions,
         0,
         (
-            *(_IDS, _INT, _FLOAT, _INT, _OUT_TABLE, _Type("float32", 2, True)),
-            *(_Type("float64", 2, True), _Type("float64", 1, True), _OUT_IDS, _OUT_IDS),
+            *(_IDS, _INT, _FLOAT, _INT, _OUT_TABLE, _OUT_NUMBERS2, _OUT_NUMBERS),
+            *(_OUT_IDS, _OUT_IDS, _OUT_IDS, _OUT_TABLE, _OUT_NUMBERS2, _OUT_NUMBERS),
+            *(_OUT_IDS, _OUT_NUMBERS, _OUT_IDS),
         ),
     ),
     "find_sequences": Kernel(

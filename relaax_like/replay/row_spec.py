@@ -11,8 +11,8 @@ from relaax_like.experience.rollout import Rollout
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 _MEMORY_FILE = Path("/proc/meminfo")
-# Of each row beside its columns: links, ids of agent, episode and step.
-_LINK_BYTES = 7 * 8
+# Of each row beside its columns: links, ids of agent, episode and step, version.
+_LINK_BYTES = 8 * 8
 _GIB = 1 << 30
 
 
@@ -78,8 +78,7 @@ class RowSpec:
     def row_bytes(self) -> int:
         """Bytes of one row, with its links."""
         columns = [*self.actions.values(), *self.extras.values()]
-        # Rewards, log_prob and version.
-        numbers = 4 * self.num_rewards + 4 + 8
+        numbers = 4 * self.num_rewards + 4  # and log_prob
         return self.observation_bytes + sum(c.row_bytes for c in columns) + numbers + _LINK_BYTES
 
     def validate(self, rollout: Rollout) -> None:
@@ -161,7 +160,7 @@ def validate_memory(spec: RowSpec, capacity: int, needed: int, available: int | 
         return
     fitting = max(0, int(capacity * (available / needed)))
     raise ConfigError(
-        f"replay: capacity {capacity:,} needs {needed / _GIB:,.2f} GiB, "
-        f"{spec.row_bytes:,} bytes per row, but only {available / _GIB:,.2f} GiB of memory are "
+        f"replay: capacity {capacity:,} needs {needed / _GIB:,.2f} GiB, of which a row's columns "
+        f"take {spec.row_bytes:,} bytes, but only {available / _GIB:,.2f} GiB of memory are "
         f"available; set capacity to at most {fitting:,}, or make observations smaller"
     )

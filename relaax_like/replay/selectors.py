@@ -104,8 +104,10 @@ class Uniform(_Unweighted):
         self, minibatches: int, size: int, random: np.random.Generator, env_steps: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `Selector`."""
-        places = random.integers(0, self._count, (minibatches, size))
-        return self._members[places], np.ones((minibatches, size), np.float32)
+        places = random.integers(0, self._count, minibatches * size)
+        weights = np.empty((minibatches, size), np.float32)
+        weights.fill(1.0)
+        return self._members.take(places).reshape(minibatches, size), weights
 
     def get_state(self) -> dict[str, Any]:
         """See `Selector`."""
@@ -156,13 +158,13 @@ class Fifo(_Unweighted):
         """See `Selector`; `random` is not used."""
         number = minibatches * size
         assert self.has(number)
-        stop = self._head
-        drawn = np.empty(0, np.int64)
-        while len(drawn) < number:  # some of the queue can have been evicted
-            stop = min(self._tail, stop + number - len(drawn))
-            part = self._queue[self._head : stop]
-            drawn = part[self._is_waiting(part)]
-        self._head = stop
+        parts, missing = [], number
+        while missing:  # some of the queue can have been evicted
+            part = self._queue[self._head : min(self._tail, self._head + missing)]
+            parts.append(part[self._is_waiting(part)])
+            self._head += len(part)
+            missing -= len(parts[-1])
+        drawn = np.concatenate(parts)
         self._waiting[drawn % len(self._waiting)] = -1
         self._count -= number
         return drawn.reshape(minibatches, size), np.ones((minibatches, size), np.float32)
@@ -198,7 +200,7 @@ class Prioritized:
       beta: exponent of the weights in the first minibatch, after which it rises by
         `beta_increment` to 1; or a schedule over environment steps.
       beta_increment: per minibatch.
-      epsilon: added to errors, so that an item without one is not forgotten.
+      epsilon: added to errors, above 0, so that an item without one can still be drawn.
 
     Raises:
       ConfigError: a number is outside of its range.
@@ -219,12 +221,16 @@ class Prioritized:
             ("alpha", alpha, 0.0, 1.0),
             *(("beta", one, 0.0, 1.0) for one in betas),
             ("beta_increment", beta_increment, 0.0, 1.0),
-            ("epsilon", epsilon, 0.0, float("inf")),
         ):
             if not least <= value <= most:
                 raise ConfigError(
                     f"replay: Prioritized with {name} {value}, expected {least:g} to {most:g}"
                 )
+        if not 0.0 < epsilon < float("inf"):
+            raise ConfigError(
+                f"replay: Prioritized with epsilon {epsilon}, expected a number above 0: an item "
+                "whose error is 0 could never be drawn again"
+            )
         self._alpha = alpha
         self._beta = beta
         self._increment = beta_increment
@@ -247,7 +253,9 @@ class Prioritized:
         if not len(ids):
             return
         positions = ids % len(self._ids)
-        self._tree.set(positions, np.full(len(ids), self._tree.largest or 1.0))
+        priorities = np.empty(len(ids))
+        priorities.fill(self._tree.largest or 1.0)
+        self._tree.set(positions, priorities)
         self._ids[positions] = ids
         self._count += len(ids)
 

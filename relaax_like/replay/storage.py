@@ -1,5 +1,6 @@
 """Storage: raw steps, each stored once, in a ring that all slots share."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,11 +11,13 @@ from relaax_like.replay.kernels import (
     EPISODE,
     FROM_HISTORY,
     FROM_NEXT,
-    FROM_STEP,
+    KEY,
     LAST_USED,
+    NUM_LINKS,
     STATE,
     STEP,
     TAIL,
+    VERSION,
     load_kernel,
 )
 from relaax_like.replay.removers import Remover
@@ -70,9 +73,10 @@ class Storage:
 
     A segment continues its slot's *chain* if agent, episode and step are those that follow the
     newest row of the slot; otherwise, as after the loss of a segment, a gap ends the chain. Holes
-    are not stored: they are gaps, too. Where `next_inputs` are not the inputs of the next row, the
-    chain is cut in the same way. The last observation before each end takes a row. Segments without
-    `starts` continue nothing, and nothing continues them.
+    are not stored: they are gaps, too. Where `next_inputs` are not the inputs of the next row of
+    the segment, the chain is cut in the same way; between segments the numbers alone decide. The
+    last observation before each end takes a row. Segments without `starts` continue nothing, and
+    nothing continues them.
 
     Rows get the same ids, and tables the same content, when the same segments are inserted in the
     same order into an empty storage, with the same other calls in between.
@@ -81,16 +85,15 @@ class Storage:
 
     Attributes:
       capacity: rows.
-      num_bytes: of all arrays.
       observations: name -> [capacity + max_streams, ...]; behind the rows are the newest
         observation of each stream.
       actions: name -> [capacity, ...].
       rewards: [capacity, r] float32.
       log_prob: [capacity] float32.
-      versions: [capacity] int64.
       extras: name -> [capacity, ...].
-      keys: [capacity, 3] int64: agent, episode, step.
-      links: [capacity, 4] int64.
+      links: [capacity, 8] int64.
+      keys: [capacity, 3] int64, a part of it: agent, episode, step.
+      versions: [capacity] int64, a part of it.
       streams: [max_streams, 6] int64.
       oldest_id: of the rows that are there.
       next_id: of the next new row; ids are never used twice.
@@ -103,7 +106,6 @@ class Storage:
         *,
         history: Mapping[str, int] | None = None,
         max_streams: int = 1024,
-        item_bytes: int = 0,
         available_bytes: int | None = None,
     ):
         """Allocates all arrays.
@@ -115,7 +117,6 @@ class Storage:
             each is stored once.
           max_streams: slots whose chain is open; beyond it, that of the slot that was silent for
             the longest is ended, as at a gap.
-          item_bytes: bytes per row that a selector needs; for the check of memory alone.
           available_bytes: memory to fit in; None: what the machine has available.
 
         Raises:
@@ -135,25 +136,21 @@ class Storage:
                     f"replay: history of {name!r}, expected an input with at least one axis, of "
                     f"{sorted(spec.observations)}; correct the name"
                 )
-        self.num_bytes = (
-            capacity * (spec.row_bytes + item_bytes)
-            + max_streams * (spec.observation_bytes + 8 * _STREAM_COLUMNS)
-        )  # fmt: skip
-        available = read_available_bytes() if available_bytes is None else available_bytes
-        validate_memory(spec, capacity, self.num_bytes, available)
+        self._available_bytes = available_bytes
         self.spec = spec
         self.capacity = capacity
         self._history = history
         self._max_streams = max_streams
+        self.validate_memory(0)
         # Zeros: memory that nobody has written to is not taken from the machine.
         self.observations = _allocate(spec.observations, capacity + max_streams)
         self.actions = _allocate(spec.actions, capacity)
         self.rewards = np.zeros((capacity, spec.num_rewards), np.float32)
         self.log_prob = np.zeros(capacity, np.float32)
-        self.versions = np.zeros(capacity, np.int64)
         self.extras = _allocate(spec.extras, capacity)
-        self.keys = np.zeros((capacity, 3), np.int64)
-        self.links = np.zeros((capacity, 4), np.int64)
+        self.links = _allocate_lines(capacity)
+        self.keys = self.links[:, KEY:VERSION]
+        self.versions = self.links[:, VERSION]
         self.streams = np.zeros((max_streams, _STREAM_COLUMNS), np.int64)
         self.streams[:, TAIL] = -1
         self.oldest_id = 0
@@ -176,6 +173,29 @@ class Storage:
         """Rows that are there."""
         return self.next_id - self.oldest_id
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all arrays."""
+        stream_bytes = self.spec.observation_bytes + 8 * _STREAM_COLUMNS
+        return self.capacity * self.spec.row_bytes + self._max_streams * stream_bytes
+
+    def validate_memory(self, selector_bytes: int) -> None:
+        """Checks that the table fits into memory.
+
+        Args:
+          selector_bytes: that a selector needs for each row.
+
+        Raises:
+          ConfigError: it does not; has the figures.
+        """
+        available = self._available_bytes
+        validate_memory(
+            self.spec,
+            self.capacity,
+            self.num_bytes + self.capacity * selector_bytes,
+            read_available_bytes() if available is None else available,
+        )
+
     def start(self, rule: ItemRule) -> None:
         """Sets which rows are items, before the first insertion."""
         assert self.next_id == 0, "rows were inserted already"
@@ -196,7 +216,7 @@ class Storage:
         length, width = next_alive.shape
         valid = rollout.valid
         if valid is None:
-            valid = np.ones((length, width), np.bool_)
+            valid = _make_flags(next_alive.shape, True)
         valid = np.ascontiguousarray(valid, np.bool_)
         differs = _find_differences(rollout) if length > 1 else valid
         closes = rollout.starts is None
@@ -206,8 +226,7 @@ class Storage:
         upper = steps + finals + width * (2 + num_history)
         self._validate_size(upper, length, width)
         self._validate_agents(rollout.starts)
-        oldest = remover.find_oldest(self.oldest_id, self.next_id, self.capacity, upper)
-        removed = self._evict(oldest)
+        removed = self._make_room(upper, remover)
         first_id = self.next_id
         added: list[np.ndarray] = []
         if rollout.starts is None:
@@ -227,11 +246,12 @@ class Storage:
         rows = steps + finals + width * num_history
         sources = np.empty((rows, 2), np.int64)
         complete = np.empty(length * width + width * pending.shape[1], np.int64)
+        versions = np.ascontiguousarray(rollout.versions, np.int64)
         self._now += 1
         rows, found = self._kernels["insert_rows"](
-            *(next_alive, valid, differs, joins, slots, starts, num_history, closes),
+            *(next_alive, valid, differs, joins, slots, starts, versions, num_history, closes),
             *(self.next_id, self.oldest_id, self.capacity, self._reach, self._now, self._rule),
-            *(self.links, self.keys, streams, pending, sources, complete),
+            *(self.links, streams, pending, sources, complete),
         )
         self._write(rollout, sources[:rows], steps)
         if not closes:
@@ -251,8 +271,7 @@ class Storage:
         slots = [self._numbers[agent] for agent in agents if agent in self._numbers]
         removed = _NO_IDS
         if slots:
-            oldest = remover.find_oldest(self.oldest_id, self.next_id, self.capacity, len(slots))
-            removed = self._evict(oldest)
+            removed = self._make_room(len(slots), remover)
         first_id = self.next_id
         added = self._close(np.array(slots, np.int64))
         return Change(first_id, self.next_id, 0, added, removed)
@@ -276,33 +295,36 @@ class Storage:
         }
 
     def take_observations(
-        self, tokens: np.ndarray, shape: tuple[int, ...]
+        self, tokens: np.ndarray, shape: tuple[int, ...], places: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         """Copies observations, with those before them where there is a history.
 
         Args:
           tokens: [N] int64, ids of rows, or what `links` say follows one.
           shape: leading axes of the result, of N elements.
+          places: [N] int64, where these are, if that is known.
 
         Returns:
           Name -> [*shape, ...].
         """
+        if places is not None and not self._reach:
+            return self.take(self.observations, places, shape)
         taken = {}
         most = self._reach + 1
-        places = np.empty((tokens.size, most), np.int64)
+        stacks = np.empty((tokens.size, most), np.int64)
         self._kernels["find_stacks"](
-            tokens, self.oldest_id, self.capacity, self.links, self.streams, places
+            tokens, self.oldest_id, self.capacity, self.links, self.streams, stacks
         )
         for name, array in self.observations.items():
             number = self._history.get(name, 1)
             if number == 1:
-                stacked = array.take(places[:, -1], 0)
-                taken[name] = stacked.reshape(*shape, *array.shape[1:])
+                newest = array.take(stacks[:, -1], 0)
+                taken[name] = newest.reshape(*shape, *array.shape[1:])
                 continue
             *outer, depth = array.shape[1:]
             stacked = np.empty((tokens.size, *outer, number, depth), array.dtype)
             for age in range(number):
-                stacked[..., number - 1 - age, :] = array.take(places[:, most - 1 - age], 0)
+                stacked[..., number - 1 - age, :] = array.take(stacks[:, most - 1 - age], 0)
             taken[name] = stacked.reshape(*shape, *outer, number * depth)
         return taken
 
@@ -324,6 +346,8 @@ class Storage:
             "next_id": self.next_id,
             "now": self._now,
             "rule": self._rule,
+            "history": dict(self._history),
+            "spec": self._describe_columns(),
             "columns": {name: array[:used] for name, array in self._list_columns()},
             "tails": {
                 name: a[self.capacity + open_streams] for name, a in self.observations.items()
@@ -342,7 +366,9 @@ class Storage:
         for name, mine, theirs in (
             ("capacity", self.capacity, int(state["capacity"])),
             ("item rule", self._rule.tolist(), np.asarray(state["rule"]).tolist()),
-            ("streams", self.streams.shape, np.shape(state["streams"])),
+            ("max_streams", len(self.streams), len(state["streams"])),
+            ("history", self._history, {k: int(n) for k, n in state["history"].items()}),
+            ("columns", self._describe_columns(), dict(state["spec"])),
         ):
             if mine != theirs:
                 raise InvalidInputError(
@@ -363,11 +389,15 @@ class Storage:
         self._numbers = {int(agent): int(stream) for agent, stream in state["agents"]}
         self._groups = {}
 
+    def _describe_columns(self) -> dict[str, str]:
+        """Returns dtype and shape of each column."""
+        return {name: f"{a.dtype} {list(a.shape[1:])}" for name, a in self._list_columns()}
+
     def _list_columns(self) -> list[tuple[str, np.ndarray]]:
         named = [("observations", self.observations), ("actions", self.actions)]
         named.append(("extras", self.extras))
         columns = [(f"{kind}/{n}", array) for kind, arrays in named for n, array in arrays.items()]
-        others = ("rewards", "log_prob", "versions", "keys", "links")
+        others = ("rewards", "log_prob", "links")
         return [*columns, *((name, getattr(self, name)) for name in others)]
 
     def _validate_size(self, upper: int, length: int, width: int) -> None:
@@ -384,11 +414,14 @@ class Storage:
                 "max_streams",
             )
 
-    def _evict(self, new_oldest: int) -> np.ndarray:
-        """Evicts all rows before one; returns the ids of their items."""
-        oldest = self.oldest_id
+    def _make_room(self, num_rows: int, remover: Remover) -> np.ndarray:
+        """Evicts the rows that a remover chooses; returns the ids of their items."""
+        oldest, next_id = self.oldest_id, self.next_id
+        new_oldest = remover.find_oldest(oldest, next_id, self.capacity, num_rows)
+        least = max(oldest, next_id + num_rows - self.capacity)
+        assert least <= new_oldest <= next_id, "the remover leaves too little room"
         number = new_oldest - oldest
-        if number <= 0:
+        if not number:
             return _NO_IDS
         removed = np.empty(min(number * (1 + self._reach), self.num_rows), np.int64)
         found = self._kernels["evict_rows"](
@@ -477,74 +510,107 @@ class Storage:
         length, width = rollout.next_alive.shape
         number, start = len(sources), self.next_id % self.capacity
         stop = start + number
-        pairs = list(self._list_sources(rollout))
+        pairs = self._list_sources(rollout)
         if steps == number == length * width and stop <= self.capacity:
             for array, source in pairs:
                 array[start:stop] = source.reshape(number, *array.shape[1:])
             return
-        positions = np.arange(start, stop) % self.capacity
-        kinds, places = sources[:, 0], sources[:, 1]
-        are_steps = kinds == FROM_STEP
-        rows, origin = positions[are_steps], places[are_steps]
+        places = np.ascontiguousarray(sources[:, 1])
+        # Up to the end of the ring, and the rest from its beginning on.
+        parts = [(start, min(stop, self.capacity), 0)]
+        if stop > self.capacity:
+            parts.append((0, stop - self.capacity, self.capacity - start))
         for array, source in pairs:
-            array[rows] = source.reshape(-1, *array.shape[1:])[origin]
-        are_finals = kinds == FROM_NEXT
-        if are_finals.any():
-            rows, origin = positions[are_finals], places[are_finals]
-            for name, array in self.observations.items():
-                array[rows] = rollout.next_inputs[name].reshape(-1, *array.shape[1:])[origin]
-        are_earlier = kinds == FROM_HISTORY
-        if are_earlier.any():
-            rows, origin = positions[are_earlier], places[are_earlier]
-            for name, number in self._history.items():
-                # An input with fewer earlier ones than others; the first rows are never read.
-                skipped = (self._reach + 1 - number) * width
-                array, earlier = self.observations[name], rollout.history[name]
-                flat = earlier.reshape(-1, *array.shape[1:])
-                array[rows] = flat[np.maximum(origin - skipped, origin % width)]
+            flat = source.reshape(-1, *array.shape[1:])
+            for first, last, skipped in parts:
+                # Observations alone, too: their other columns are never read.
+                origin = places[skipped : skipped + last - first]
+                flat.take(origin, 0, out=array[first:last], mode="clip")
+        if steps < number:
+            positions = np.arange(start, stop) % self.capacity
+            self._write_observations(rollout, sources, positions)
+
+    def _write_observations(
+        self, rollout: Rollout, sources: np.ndarray, positions: np.ndarray
+    ) -> None:
+        """Copies the observations of rows that are not steps."""
+        kinds = sources[:, 0]
+        finals = np.flatnonzero(kinds == FROM_NEXT)
+        rows, origin = positions[finals], sources[finals, 1]
+        for name, array in self.observations.items():
+            array[rows] = rollout.next_inputs[name].reshape(-1, *array.shape[1:])[origin]
+        if not self._reach:
+            return
+        earlier = np.flatnonzero(kinds == FROM_HISTORY)
+        rows, origin = positions[earlier], sources[earlier, 1]
+        width = rollout.slots
+        for name, number in self._history.items() if len(earlier) else ():
+            # An input with fewer earlier ones than others; the first rows are never read.
+            skipped = (self._reach + 1 - number) * width
+            array = self.observations[name]
+            flat = rollout.history[name].reshape(-1, *array.shape[1:])
+            array[rows] = flat[np.maximum(origin - skipped, origin % width)]
 
     def _list_sources(self, rollout: Rollout) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns columns, and the arrays `[T, k, ...]` that fill them."""
         pairs = [(self.observations[name], array) for name, array in rollout.inputs.items()]
         pairs += [(self.actions[name], array) for name, array in rollout.actions.items()]
         pairs += [(self.extras[name], array) for name, array in rollout.extras.items()]
-        pairs.append((self.rewards, rollout.rewards))
-        pairs.append((self.log_prob, rollout.log_prob))
-        width = rollout.slots
-        versions = rollout.versions if width == 1 else np.repeat(rollout.versions, width)
-        pairs.append((self.versions, versions))
-        return pairs
+        return [*pairs, (self.rewards, rollout.rewards), (self.log_prob, rollout.log_prob)]
 
     def _write_tails(self, rollout: Rollout, slots: np.ndarray) -> None:
         """Copies the newest observation of each slot whose chain is open."""
-        open_slots = self.streams[slots, TAIL] >= 0
-        streams = self.capacity + slots
-        is_all = open_slots.all()
+        if len(slots) == 1:  # the common case, without arrays of numbers
+            stream = int(slots[0])
+            if self.streams[stream, TAIL] >= 0:
+                for name, array in self.observations.items():
+                    array[self.capacity + stream] = rollout.next_inputs[name][-1, 0]
+            return
+        open_slots = np.flatnonzero(self.streams[slots, TAIL] >= 0)
+        streams = self.capacity + slots[open_slots]
         for name, array in self.observations.items():
-            newest = rollout.next_inputs[name][-1]
-            if is_all:
-                array[streams] = newest
-            else:
-                array[streams[open_slots]] = newest[open_slots]
+            array[streams] = rollout.next_inputs[name][-1].take(open_slots, 0)
 
 
 def _allocate(columns: Columns, rows: int) -> dict[str, np.ndarray]:
     return {name: np.zeros((rows, *c.shape), c.dtype) for name, c in columns.items()}
 
 
+def _allocate_lines(rows: int) -> np.ndarray:
+    """Returns zeros, `[rows, NUM_LINKS]` int64, of which each row is one line of the cache."""
+    line = 8 * NUM_LINKS
+    memory = np.zeros(line * (rows + 1), np.uint8)
+    start = -memory.ctypes.data % line
+    return memory[start : start + line * rows].view(np.int64).reshape(rows, NUM_LINKS)
+
+
 def _find_differences(rollout: Rollout) -> np.ndarray:
     """Returns where `next_inputs` are not the inputs of the next row, `[T, k] bool`."""
+    pairs = [(array, rollout.next_inputs[name]) for name, array in rollout.inputs.items()]
+    apart = [
+        (inputs, following) for inputs, following in pairs if not _is_shifted(inputs, following)
+    ]
+    if not apart:
+        return _make_flags(rollout.next_alive.shape, False)
     differs = np.zeros(rollout.next_alive.shape, np.bool_)
-    for name, inputs in rollout.inputs.items():
-        following = rollout.next_inputs[name]
-        if _is_shifted(inputs, following):
-            continue
+    for inputs, following in apart:
         axes = tuple(range(2, inputs.ndim))
         differs[:-1] |= (following[:-1] != inputs[1:]).any(axes)
     return differs
 
 
+@functools.lru_cache(64)
+def _make_flags(shape: tuple[int, ...], value: bool) -> np.ndarray:
+    """Returns a constant array, read-only."""
+    flags = np.full(shape, value)
+    flags.flags.writeable = False
+    return flags
+
+
 def _is_shifted(inputs: np.ndarray, following: np.ndarray) -> bool:
     """Returns whether both are views of one array, one row apart."""
-    first, second = inputs.__array_interface__["data"][0], following.__array_interface__["data"][0]
-    return inputs.strides == following.strides and second == first + inputs.strides[0]
+    if inputs.base is None or inputs.base is not following.base:
+        return False
+    return inputs.strides == following.strides and (
+        following.ctypes.data == inputs.ctypes.data + inputs.strides[0]
+    )

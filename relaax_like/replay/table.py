@@ -100,10 +100,11 @@ class Table:
           seed: of the random generator.
 
         Raises:
-          ConfigError: a number is outside of its range.
+          ConfigError: a number is outside of its range, or the table does not fit into memory.
         """
         if minibatch_size < 1:
             raise ConfigError(f"replay: minibatch_size is {minibatch_size}, expected 1 or more")
+        storage.validate_memory(selector.bytes_per_row)
         self._storage = storage
         self._items = items
         self._selector = selector
@@ -156,7 +157,8 @@ class Table:
         steps = rollout.env_steps
         with self._changed:
             self._validate_segment(steps)
-            if not slip and not self._wait(lambda: self._can_insert(steps), timeout_sec):
+            is_ready = slip or self._can_insert(steps)
+            if not is_ready and not self._wait(lambda: self._can_insert(steps), timeout_sec):
                 return None
             if self._closed:
                 raise ReplayClosedError(
@@ -187,17 +189,18 @@ class Table:
         if minibatches < 1 or (limiter and minibatches > limiter.max_minibatches):
             most = limiter.max_minibatches if limiter else "any number"
             raise InvalidInputError(
-                f"replay: {minibatches} minibatches requested, expected 1 to {most}; raise "
-                "max_minibatches of the limiter",
+                f"replay: {minibatches} minibatches requested, expected 1 to {most}; "
+                "request another number, or change max_minibatches of the limiter",
                 "minibatches",
             )
         with self._changed:
-            if not self._wait(lambda: self._can_sample(minibatches), timeout_sec):
-                return None
             if not self._can_sample(minibatches):
-                raise ReplayClosedError(
-                    "the replay table is closed and no minibatches are due; stop the learner"
-                )
+                if not self._wait(lambda: self._can_sample(minibatches), timeout_sec):
+                    return None
+                if not self._can_sample(minibatches):
+                    raise ReplayClosedError(
+                        "the replay table is closed and no minibatches are due; stop the learner"
+                    )
             ids, weights = self._selector.draw(minibatches, self._size, self._random, self._steps)
             if limiter:
                 limiter.note_sample(minibatches)
@@ -271,6 +274,7 @@ class Table:
         """
         with self._changed:
             return {
+                "kinds": self._name_parts(),
                 "storage": self._storage.get_state(),
                 "selector": self._selector.get_state(),
                 "limiter": self._limiter.get_state() if self._limiter else {},
@@ -293,6 +297,13 @@ class Table:
           InvalidInputError: it is the state of a table with other settings; names the first.
         """
         with self._changed:
+            for part, name in self._name_parts().items():
+                if state["kinds"].get(part) != name:
+                    raise InvalidInputError(
+                        f"replay: the saved table has the {part} {state['kinds'].get(part)}, this "
+                        f"one {name}; resume with the same settings, or start with an empty table",
+                        part,
+                    )
             self._storage.set_state(state["storage"])
             self._selector.set_state(state["selector"])
             if self._limiter:
@@ -305,6 +316,10 @@ class Table:
             self._evicted = counts["evicted"]
             self._dropped = counts["dropped"]
             self._changed.notify_all()
+
+    def _name_parts(self) -> dict[str, str]:
+        parts = {"items": self._items, "selector": self._selector, "limiter": self._limiter}
+        return {name: type(part).__name__ for name, part in parts.items()}
 
     def _validate_segment(self, steps: int) -> None:
         most = self._limiter.max_segment_steps if self._limiter else steps

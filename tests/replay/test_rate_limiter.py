@@ -1,0 +1,214 @@
+"""The rate limiter: what waits, and that never both do.
+
+covers F23 (learning every so many stored steps), F24 (no sampling before the warm-up)
+"""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.replay import SPEC, World
+
+from relaax_like.replay import Fifo, Prioritized, RateLimiter, Storage, Table, Transitions, Uniform
+from relaax_like.wire.errors import ConfigError, InvalidInputError, ReplayClosedError
+
+
+def test_nothing_is_sampled_before_the_warm_up():
+    limiter = RateLimiter(0.5, warm_up_steps=10, max_segment_steps=4)
+    for _ in range(9):
+        assert limiter.can_insert(1)
+        limiter.note_insert(1)
+        assert not limiter.can_sample(1)
+    limiter.note_insert(1)
+    assert limiter.deficit == 0.0
+    assert limiter.can_sample(1)
+
+
+def test_the_deficit_stays_in_its_range():
+    limiter = RateLimiter(2.0, tolerance=20, max_segment_steps=4, max_minibatches=2)
+    inserted = 0
+    while limiter.can_insert(4):
+        limiter.note_insert(4)
+        inserted += 4
+    assert inserted == 8  # 16 minibatches are due, and 8 more would be too many
+    assert limiter.deficit == 16.0
+    sampled = 0
+    while limiter.can_sample(2):
+        limiter.note_sample(2)
+        sampled += 2
+    assert sampled == 36
+    assert limiter.deficit == -20.0
+    assert limiter.can_insert(4)
+
+
+def test_a_tolerance_that_could_make_both_wait_is_refused_with_the_numbers():
+    needed = r"tolerance 35 .* 64 steps .* 32 minibatches .* takes 4; set tolerance to 36 or more"
+    with pytest.raises(ConfigError, match=needed):
+        RateLimiter(0.5, tolerance=35, max_segment_steps=64, max_minibatches=4)
+    assert RateLimiter(0.5, max_segment_steps=64, max_minibatches=4).tolerance == 36
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("updates_per_step", {"updates_per_step": 0.0}),
+        ("updates_per_step", {"updates_per_step": float("nan")}),
+        ("warm_up_steps", {"updates_per_step": 1.0, "warm_up_steps": -1}),
+        ("max_segment_steps", {"updates_per_step": 1.0, "max_segment_steps": 0}),
+        ("tolerance nan", {"updates_per_step": 1.0, "tolerance": float("nan")}),
+    ],
+)
+def test_numbers_outside_of_their_range_are_refused(name, values):
+    with pytest.raises(ConfigError, match=name):
+        RateLimiter(**values)
+
+
+@given(
+    st.floats(0.01, 50),
+    st.integers(0, 50),
+    st.integers(1, 40),
+    st.integers(1, 8),
+    st.floats(0, 20),
+    st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=100),
+)
+def test_the_counts_never_make_both_wait(rate, warm_up, segment, minibatches, more, calls):
+    limiter = RateLimiter(
+        rate,
+        warm_up,
+        rate * segment + minibatches + more,
+        max_segment_steps=segment,
+        max_minibatches=minibatches,
+    )
+    for inserts, number in calls:
+        assert limiter.can_insert(segment) or limiter.can_sample(minibatches)
+        if inserts and limiter.can_insert(min(number, segment)):
+            limiter.note_insert(min(number, segment))
+        elif not inserts and limiter.can_sample(min(number, minibatches)):
+            limiter.note_sample(min(number, minibatches))
+        assert -limiter.tolerance <= limiter.deficit <= limiter.tolerance
+
+
+class Run(RuleBasedStateMachine):
+    """A learner, and agents that join, leave and lose segments, on one table; nothing waits.
+
+    An agent with a segment that the table does not take keeps it, as a thread that waits does.
+    """
+
+    @initialize(
+        selector=st.sampled_from([Uniform, Prioritized, Fifo]),
+        rate=st.sampled_from([0.05, 0.5, 1.0, 4.0]),
+        warm_up=st.integers(0, 30),
+        n=st.sampled_from([1, 5]),
+        minibatches=st.integers(1, 4),
+        size=st.integers(1, 4),
+        capacity=st.sampled_from([40, 100, 1000]),
+        budget=st.integers(1, 200),
+    )
+    def begin(self, selector, rate, warm_up, n, minibatches, size, capacity, budget):
+        self.world = World(budget, agents=3)
+        self.limiter = RateLimiter(rate, warm_up, max_segment_steps=10, max_minibatches=minibatches)
+        self.table = Table(
+            Storage(SPEC, capacity, max_streams=3),
+            Transitions(n),
+            selector(),
+            minibatch_size=size,
+            limiter=self.limiter,
+        )
+        self.minibatches, self.budget = minibatches, budget
+        self.waiting = {}  # slot -> its segment
+        self.joined = {0}
+        self.closed = False
+
+    @rule(slot=st.integers(0, 2))
+    def join(self, slot):
+        self.joined.add(slot)
+
+    @rule(slot=st.integers(0, 2), graceful=st.booleans())
+    def leave(self, slot, graceful):
+        self.joined.discard(slot)
+        self.waiting.pop(slot, None)
+        if graceful:
+            self.table.forget([self.world.agents[slot].number])
+
+    @rule(slot=st.integers(0, 2), length=st.integers(1, 10))
+    def play(self, slot, length):
+        if slot in self.joined and slot not in self.waiting and not self.closed:
+            self.waiting[slot] = self.world.make_segment(length, [slot], holes=0.1)
+
+    @rule(slot=st.integers(0, 2))
+    def insert(self, slot):
+        if slot not in self.waiting or self.closed:
+            return
+        can = self.table.can_insert(self.waiting[slot].env_steps)
+        inserted = self.table.insert(self.waiting[slot], timeout_sec=0)
+        assert (inserted is not None) == can
+        if can:
+            del self.waiting[slot]
+            self.end_of_budget()
+
+    @rule(slot=st.integers(0, 2))
+    def slip(self, slot):
+        if slot in self.waiting and not self.closed:
+            assert self.table.insert(self.waiting.pop(slot), slip=True) is not None
+            self.end_of_budget()
+
+    @rule(fewer=st.integers(0, 3))
+    def sample(self, fewer):
+        number = max(1, self.minibatches - fewer)
+        can = self.table.can_sample(number)
+        if self.closed and not can:
+            with pytest.raises(ReplayClosedError):
+                self.table.sample(number, timeout_sec=0)
+            return
+        batch = self.table.sample(number, timeout_sec=0)
+        assert (batch is not None) == can
+        if can:
+            self.table.update_priorities(batch.ids, batch.returns[..., 0])
+
+    @precondition(lambda self: not self.closed)
+    @rule()
+    def learner_catches_up(self):
+        while (batch := self.table.sample(self.minibatches, timeout_sec=0)) is not None:
+            pass
+        assert self.limiter.deficit < self.minibatches or self.table.can_insert(10)
+        assert batch is None
+
+    def end_of_budget(self):
+        if self.table.counts.steps >= self.budget:
+            self.table.close()
+            self.closed = True
+            self.waiting.clear()
+
+    @invariant()
+    def one_of_both_can_continue(self):
+        if getattr(self, "closed", True):
+            return
+        assert self.table.can_insert(10) or self.table.can_sample(self.minibatches)
+        if self.limiter.steps < self.limiter.warm_up_steps:
+            assert self.limiter.minibatches == 0
+        assert self.limiter.deficit >= -self.limiter.tolerance
+
+    def teardown(self):
+        if not hasattr(self, "table"):
+            return
+        # What is due is taken, then the learner is stopped: it does not wait forever.
+        self.table.close()
+        while self.table.can_sample():
+            self.table.sample()
+        with pytest.raises(ReplayClosedError):
+            self.table.sample()
+        with pytest.raises(ReplayClosedError):
+            self.table.insert(self.world.make_segment(1, [0], holes=0))
+
+
+TestRun = Run.TestCase
+TestRun.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_segment_that_the_limiter_was_not_made_for_is_refused_with_the_numbers():
+    limiter = RateLimiter(1.0, max_segment_steps=6)
+    table = Table(Storage(SPEC, 100), Transitions(), Uniform(), minibatch_size=1, limiter=limiter)
+    with pytest.raises(InvalidInputError, match=r"14 steps, but the limiter .* at most 6"):
+        table.insert(World(0).make_segment(7, [0, 1], holes=0))
+    with pytest.raises(InvalidInputError, match="2 minibatches requested, expected 1 to 1"):
+        table.sample(2)

@@ -1,0 +1,503 @@
+"""The table: waiting, refusals, threads, and a state that continues bit-identically.
+
+covers J7 (what an update found out returns by item)
+"""
+
+import copy
+import dataclasses
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+from support.replay import HISTORY, SPEC, World
+
+from relaax_like.experience.rollout import (
+    Executed,
+    RolloutBuffer,
+    make_agent_ids,
+    slice_slots,
+)
+from relaax_like.replay import (
+    Column,
+    CompleteEpisodes,
+    Fifo,
+    Prioritized,
+    RateLimiter,
+    RowSpec,
+    Sequences,
+    Storage,
+    Table,
+    Transitions,
+    Uniform,
+)
+from relaax_like.replay.kernels import KERNELS, load_kernel
+from relaax_like.replay.row_spec import read_available_bytes
+from relaax_like.wire.errors import ConfigError, InvalidInputError, ReplayClosedError
+
+ITEMS = {
+    "transitions": lambda: Transitions(3),
+    "sequences": lambda: Sequences(5, 2),
+    "episodes": CompleteEpisodes,
+}
+SELECTORS = {"uniform": Uniform, "prioritized": Prioritized, "fifo": Fifo}
+
+
+def make_table(items="transitions", selector="uniform", capacity=150, **settings):
+    storage = Storage(SPEC, capacity, history=HISTORY, max_streams=3)
+    return Table(storage, ITEMS[items](), SELECTORS[selector](), minibatch_size=4, **settings)
+
+
+def assert_equal(first, second):
+    """Compares everything in two batches or states, to the bit."""
+    if isinstance(first, np.ndarray):
+        assert first.dtype == second.dtype
+        assert first.tobytes() == second.tobytes()
+    elif isinstance(first, dict):
+        assert first.keys() == second.keys()
+        for name in first:
+            assert_equal(first[name], second[name])
+    elif hasattr(first, "_asdict"):
+        assert_equal(first._asdict(), second._asdict())
+    else:
+        assert first == second
+
+
+def play(table, world, steps):
+    """Inserts, samples and learns; returns all batches."""
+    batches = []
+    for _ in range(steps):
+        slots = sorted(world.random.choice(4, 2, replace=False).tolist())
+        table.insert(world.make_segment(int(world.random.integers(1, 9)), slots), slip=True)
+        if (batch := table.sample(2, timeout_sec=0)) is not None:
+            batches.append(batch)
+            table.update_priorities(batch.ids, batch.weights * batch.ids % 7)
+    return batches
+
+
+# State.
+
+
+@pytest.mark.parametrize("items", ITEMS)
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_a_restored_table_continues_bit_identically(items, selector):
+    settings = {"limiter": RateLimiter(0.2, 20, max_segment_steps=16, max_minibatches=2)}
+    table = make_table(items, selector, **settings)
+    world = World(4)
+    play(table, world, 25)
+    state = copy.deepcopy(table.get_state())
+    restored = make_table(items, selector, **copy.deepcopy(settings), seed=99)
+    restored.set_state(state)
+    assert_equal(copy.deepcopy(restored.get_state()), state)
+    other = copy.deepcopy(world)
+    batches = play(table, world, 25)
+    assert len(batches) > 1
+    again = play(restored, other, 25)
+    assert len(again) == len(batches)
+    for batch, same in zip(batches, again, strict=True):
+        assert_equal(batch, same)
+    assert_equal(table.get_state(), restored.get_state())
+    assert table.counts == restored.counts
+
+
+def test_the_same_segments_in_the_same_order_make_the_same_table():
+    tables = [make_table(), make_table()]
+    for table in tables:
+        world = World(8)
+        for _ in range(30):
+            table.insert(world.make_segment(3, [0, 2]))
+    assert_equal(*(table.get_state() for table in tables))
+
+
+def test_another_table_s_state_is_refused_with_the_numbers():
+    state = make_table().get_state()
+    with pytest.raises(InvalidInputError, match="has capacity 150, this one has 151"):
+        make_table(capacity=151).set_state(state)
+    with pytest.raises(InvalidInputError, match="items Transitions, this one Sequences"):
+        make_table("sequences").set_state(state)
+    with pytest.raises(InvalidInputError, match="selector Uniform, this one Fifo"):
+        make_table(selector="fifo").set_state(state)
+    with pytest.raises(InvalidInputError, match="limiter NoneType, this one RateLimiter"):
+        make_table(limiter=RateLimiter(1.0)).set_state(state)
+    for settings, message in (
+        ({"max_streams": 4}, "max_streams 3, this one has 4"),
+        ({"history": {"pixels": 4, "touch": 2}}, "history .*3.* this one has .*4"),
+    ):
+        storage = Storage(SPEC, 150, **{"history": HISTORY, "max_streams": 3, **settings})
+        with pytest.raises(InvalidInputError, match=message):
+            Table(storage, Transitions(3), Uniform(), minibatch_size=4).set_state(state)
+    columns = dict(SPEC.actions, second=Column((2,), np.dtype(np.float32)))
+    other = Storage(dataclasses.replace(SPEC, actions=columns), 150, history=HISTORY, max_streams=3)
+    with pytest.raises(InvalidInputError, match=r"columns .*actions/second': 'float32 \[2\]'"):
+        Table(other, Transitions(3), Uniform(), minibatch_size=4).set_state(state)
+    storage = Storage(SPEC, 150, history=HISTORY, max_streams=3)
+    with pytest.raises(InvalidInputError, match=r"item rule \[2, 1, 0\], this one has \[3, 1, 0\]"):
+        Table(storage, Transitions(4), Uniform(), minibatch_size=4).set_state(state)
+
+
+def test_a_state_is_arrays_and_json():
+    """So that it can be saved without pickle."""
+
+    def replace(value):
+        if isinstance(value, dict):
+            assert all(isinstance(name, str) for name in value)
+            return {name: replace(one) for name, one in value.items()}
+        return None if isinstance(value, np.ndarray) else value
+
+    for selector in SELECTORS:
+        limiter = RateLimiter(0.2, max_segment_steps=16, max_minibatches=2)
+        table = make_table(selector=selector, limiter=limiter)
+        play(table, World(0), 3)
+        state = replace(table.get_state())
+        assert json.loads(json.dumps(state)) == state
+
+
+# Segments.
+
+
+def test_views_and_read_only_arrays_are_inserted_like_copies():
+    tables = [make_table(), make_table()]
+    world = World(3)
+    for _ in range(12):
+        segment = world.make_segment(4, [0, 1, 2, 3])
+        part = slice_slots(segment, 1, 3)
+        tables[0].insert(part)
+        copied = copy.deepcopy(part)
+        for value in vars(copied).values():
+            for array in value.values() if isinstance(value, dict) else [value]:
+                if array is not None:
+                    array.flags.writeable = False
+        tables[1].insert(copied)
+    assert_equal(*(table.get_state() for table in tables))
+
+
+def test_each_step_of_a_rollout_buffer_leads_to_what_its_slot_saw_next():
+    """With slots that are absent, and actions that something else decided."""
+    random = np.random.default_rng(0)
+    slots = 3
+    buffer = RolloutBuffer(5, make_agent_ids("agent", slots))
+    table = None
+    seen = np.arange(1, slots + 1)
+    newest = slots
+    played: dict[float, list[float]] = {}  # observation -> the next one, discount
+    last = [None] * slots  # the observation of the slot's last step
+    absent = np.zeros(slots, bool)
+    for t in range(400):
+        observations = np.where(absent, 0, seen).astype(np.float32)[:, None]
+        for slot in np.flatnonzero(~absent):
+            if last[slot] is not None:
+                played[last[slot]] = [float(seen[slot]), 0.5]
+            last[slot] = float(seen[slot])
+        nothing = np.zeros(slots, np.float32)
+        buffer.add_actions(
+            {"x": observations}, {"a": nothing}, nothing, {}, t, None, absent if t > 9 else None
+        )
+        alive = random.choice([1.0, 0.0, -1.0], slots, p=[0.8, 0.1, 0.1]).astype(np.float32)
+        overridden = ~absent & (random.random(slots) < 0.1) & (t > 9)
+        seen_before, seen = seen, newest + 1 + np.arange(slots)
+        finals = newest + 1 + slots + np.arange(slots)
+        newest = finals[-1]
+        seen = np.where(absent & (alive == 1.0), seen_before, seen)
+        for slot in np.flatnonzero(alive != 1.0):
+            if last[slot] is not None:
+                played[last[slot]] = [float(finals[slot]), 0.5 if alive[slot] < 0 else 0.0]
+            last[slot] = None
+        for slot in np.flatnonzero(overridden):
+            played.pop(float(seen_before[slot]), None)
+            last[slot] = None
+        absent = random.random(slots) < (0.25 if t > 8 else 0.0)
+        rollout = buffer.add_outcome(
+            np.ones((slots, 1), np.float32),
+            alive,
+            {"x": np.where(absent, 0, seen).astype(np.float32)[:, None]},
+            {"x": finals.astype(np.float32)[:, None]},
+            absent_next=absent if t > 8 else None,
+            executed=Executed({"a": nothing}, overridden) if t > 9 else None,
+        )
+        if rollout is not None:
+            if table is None:
+                storage = Storage(RowSpec.from_rollout(rollout), 5_000)
+                table = Table(storage, Transitions(1, 0.5), Uniform(), minibatch_size=20_000)
+            table.insert(rollout)
+    batch = table.sample()
+    found = np.stack(
+        [batch.observations["x"], batch.next_observations["x"], batch.discounts[..., None]], -1
+    ).reshape(-1, 3)
+    found = np.unique(found, axis=0)
+    assert len(found) > 500
+    wrong = [row for row in found.tolist() if played.get(row[0]) != row[1:]]
+    assert not wrong
+    assert len(found) > 0.8 * len(played)
+
+
+# Ids and priorities.
+
+
+def test_ids_are_never_used_twice_and_errors_of_evicted_items_are_counted():
+    table = make_table(selector="prioritized", capacity=60)
+    world = World(1)
+    table.insert(world.make_segment(8, [0], holes=0))
+    batch = table.sample(3)
+    first = 0
+    for _ in range(20):
+        inserted = table.insert(world.make_segment(8, [0], holes=0))
+        assert inserted.first_id >= first + 8
+        first = inserted.first_id
+    assert table.counts.evicted_items > 60
+    assert table.update_priorities(batch.ids, np.ones((3, 4))) == 12
+    assert table.counts.dropped_priorities == 12
+    assert table.update_priorities(table.sample().ids, np.ones((1, 4))) == 0
+
+
+def test_priorities_change_what_is_drawn():
+    table = make_table(selector="prioritized")
+    world = World(2)
+    table.insert(world.make_segment(30, [0], holes=0))
+    seen = np.unique(table.sample(50).ids)
+    assert len(seen) > 20
+    errors = np.where(seen == seen[3], 1e6, 0.0)
+    table.update_priorities(seen, errors)
+    ids = table.sample(50).ids
+    assert (ids == seen[3]).mean() > 0.9
+    with pytest.raises(InvalidInputError, match=r"errors have shape \[2\], expected \[3\]"):
+        table.update_priorities(seen[:3], errors[:2])
+
+
+# Waiting.
+
+
+def run_in_thread(function):
+    """Starts a thread; returns it and the list that gets its result."""
+    results = []
+
+    def run():
+        try:
+            results.append(function())
+        except ReplayClosedError as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, results
+
+
+def test_sampling_waits_for_a_complete_item_and_for_the_warm_up():
+    limiter = RateLimiter(1.0, warm_up_steps=5, max_segment_steps=4)
+    table = make_table(limiter=limiter)
+    world = World(0)
+    assert table.sample(timeout_sec=0) is None
+    started = time.monotonic()
+    assert table.sample(timeout_sec=0.05) is None
+    assert time.monotonic() - started >= 0.05
+    thread, results = run_in_thread(table.sample)
+    table.insert(world.make_segment(4, [0], holes=0))
+    thread.join(0.05)
+    assert not results
+    table.insert(world.make_segment(4, [0], holes=0))
+    thread.join(10)
+    assert results[0].ids.shape == (1, 4)
+
+
+def test_inserting_waits_for_the_learner_but_not_before_there_is_an_item():
+    limiter = RateLimiter(1.0, tolerance=2, max_segment_steps=1)
+    table = Table(Storage(SPEC, 100), Transitions(5), Uniform(), minibatch_size=1, limiter=limiter)
+    world = World(0)
+
+    def make():
+        return world.make_segment(1, [0], ends=0, holes=0)
+
+    for _ in range(5):  # the first item is complete with the fifth step
+        assert table.insert(make(), timeout_sec=0)
+    assert table.counts.deficit == 5.0
+    assert table.insert(make(), timeout_sec=0) is None
+    assert table.counts.steps == 5
+    thread, results = run_in_thread(lambda: table.insert(make()))
+    for _ in range(3):
+        table.sample()
+        thread.join(0.02)
+        assert not results
+    table.sample()
+    thread.join(10)
+    assert results[0].steps == 1
+    assert table.counts.deficit == 2.0
+    assert table.insert(make(), slip=True) is not None
+    assert table.counts.deficit == 3.0
+
+
+def test_close_wakes_callers_that_wait():
+    table = make_table(limiter=RateLimiter(1.0, max_segment_steps=4))
+    sampling, sampled = run_in_thread(table.sample)
+    table.close()
+    sampling.join(10)
+    assert isinstance(sampled[0], ReplayClosedError)
+    other = make_table(limiter=RateLimiter(4.0, max_segment_steps=4))
+    world = World(0)
+    for _ in range(2):
+        inserting, inserted = run_in_thread(
+            lambda: other.insert(world.make_segment(4, [0], holes=0))
+        )
+        inserting.join(0.1)
+    assert not inserted
+    other.close()
+    inserting.join(10)
+    assert isinstance(inserted[0], ReplayClosedError)
+    # What is due is still there.
+    for _ in range(16):
+        assert other.sample() is not None
+    with pytest.raises(ReplayClosedError):
+        other.sample()
+    other.close()
+
+
+def test_threads_that_insert_and_sample_leave_whole_items():
+    table = make_table(
+        selector="prioritized",
+        capacity=300,
+        limiter=RateLimiter(0.5, 20, max_segment_steps=6, max_minibatches=2),
+    )
+    errors = []
+
+    def insert(slot):
+        world = World(slot)
+        try:
+            for _ in range(60):
+                table.insert(
+                    world.make_segment(6, [slot], history=False, differs=0), timeout_sec=20
+                )
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=insert, args=(slot,), daemon=True) for slot in range(3)]
+    for thread in threads:
+        thread.start()
+    batches = 0
+    while any(thread.is_alive() for thread in threads):
+        if (batch := table.sample(2, timeout_sec=0.05)) is None:
+            continue
+        batches += 2
+        vector = batch.observations["vector"][..., 0]
+        # The newest of the stacked observations is the one of the same row.
+        np.testing.assert_array_equal(batch.observations["pixels"][..., 0, 0, -1], vector)
+        continues = batch.discounts > 0
+        newer = batch.next_observations["vector"][..., 0]
+        assert (newer[continues] > vector[continues]).all()
+        table.update_priorities(batch.ids, batch.returns[..., 0])
+    assert not errors
+    assert table.counts.deficit <= 4 + 5
+    assert table.counts.minibatches == batches
+
+
+# Refusals.
+
+
+def test_a_capacity_that_does_not_fit_into_memory_is_refused_with_the_figures():
+    spec = RowSpec(
+        observations={"screen": Column((84, 84, 1), np.dtype(np.uint8))},
+        actions={"action": Column((), np.dtype(np.int64))},
+    )
+    figures = (
+        r"capacity 1,000,000 needs 6\.6\d GiB.*7,1\d\d bytes.*only 4\.00 GiB.*at most 60\d,\d\d\d"
+    )
+    with pytest.raises(ConfigError, match=figures):
+        Storage(spec, 1_000_000, history={"screen": 4}, available_bytes=4 << 30)
+    # Close to the limit, the selector decides.
+    available = Storage(spec, 1_000).num_bytes + 40_000
+    storage = Storage(spec, 1_000, available_bytes=available)
+    with pytest.raises(ConfigError, match="capacity 1,000 needs"):
+        Table(storage, Transitions(), Prioritized(), minibatch_size=1)
+    Table(storage, Transitions(), Uniform(), minibatch_size=1)
+    available = read_available_bytes()
+    assert available is None or available > 1 << 20
+    # A million frames of Pong, with priorities: the aim is 7.6 GB.
+    assert 1e6 * (spec.row_bytes + Prioritized.bytes_per_row) < 7.6e9
+
+
+def test_the_figures_are_those_of_the_arrays():
+    storage = Storage(SPEC, 1_000, max_streams=10)
+    arrays = [storage.rewards, storage.log_prob, storage.links]
+    for named in (storage.observations, storage.actions, storage.extras):
+        arrays += named.values()
+    assert storage.num_bytes == sum(a.nbytes for a in [*arrays, storage.streams])
+    for selector in (Uniform(), Fifo(), Prioritized()):
+        selector.start(1025)  # the worst case of a tree
+        arrays = [a for a in vars(selector).values() if isinstance(a, np.ndarray)]
+        arrays += [selector._tree.nodes] if isinstance(selector, Prioritized) else []
+        assert sum(a.nbytes for a in arrays) <= 1025 * selector.bytes_per_row
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rewards": np.zeros((2, 1, 1), np.float32)}, r"rewards .*\[2, 1, 1\].*\[2, 1, 2\]"),
+        ({"actions": {}}, r"actions are \[\], expected \['action'\]"),
+        ({"versions": np.zeros(3, np.int64)}, r"versions .*\[3\].*\[2\]"),
+        ({"next_alive": np.zeros((0, 1), np.float32)}, r"next_alive has shape \[0, 1\]"),
+        ({"valid": np.ones((2, 2), bool)}, r"valid .*\[2, 2\].*\[2, 1\]"),
+        ({"history": {"pixels": np.zeros((2, 1, 2, 2, 1))}}, "history of 'touch': missing"),
+    ],
+)
+def test_a_segment_that_does_not_fit_changes_nothing(change, message):
+    table = make_table()
+    segment = World(0).make_segment(2, [0])
+    vars(segment).update(change)
+    before = copy.deepcopy(table.get_state())
+    with pytest.raises(InvalidInputError, match=message):
+        table.insert(segment)
+    assert_equal(table.get_state(), before)
+
+
+def test_segments_that_are_too_large_are_refused_with_the_numbers():
+    world = World(0)
+    table = make_table(capacity=20)
+    before = copy.deepcopy(table.get_state())
+    with pytest.raises(InvalidInputError, match=r"30 steps of 1 slots .* has 20"):
+        table.insert(world.make_segment(30, [0]))
+    with pytest.raises(InvalidInputError, match=r"4 slots, .* room for 3"):
+        make_table().insert(world.make_segment(1, [0, 1, 2, 3]))
+    twice = world.make_segment(1, [0, 0])
+    with pytest.raises(InvalidInputError, match="different number for each slot"):
+        make_table().insert(twice)
+    assert_equal(table.get_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Transitions(0), "n_step 0, expected 1"),
+        (lambda: Transitions(1, 1.5), r"discount 1\.5"),
+        (lambda: Sequences(4, 4), "steps 4, expected 5"),
+        (lambda: Sequences(8, 4, 5), "period 5, but only 4 valid steps"),
+        (lambda: CompleteEpisodes(multiple=0), "multiple 0"),
+        (lambda: Storage(SPEC, 1), "capacity is 1"),
+        (lambda: Storage(SPEC, 10, history={"pixels": 1}), "history of 'pixels' is 1"),
+        (lambda: Storage(SPEC, 10, history={"sound": 2}), "history of 'sound'"),
+        (lambda: Storage(SPEC, 10, max_streams=0), "max_streams is 0"),
+    ],
+)
+def test_settings_outside_of_their_range_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+# Kernels.
+
+
+@pytest.mark.parametrize("items", ITEMS)
+def test_interpreted_kernels_give_the_same_bits(items, monkeypatch):
+    compiled = make_table(items, "prioritized")
+    batches = play(compiled, World(6), 15)
+    for module in ("storage", "items", "selectors", "sum_tree"):
+        monkeypatch.setattr(
+            f"relaax_like.replay.{module}.load_kernel", lambda name: load_kernel(name, "python")
+        )
+    interpreted = make_table(items, "prioritized")
+    for batch, same in zip(batches, play(interpreted, World(6), 15), strict=True):
+        assert_equal(batch, same)
+    assert_equal(compiled.get_state(), interpreted.get_state())
+
+
+def test_all_kernels_are_compiled():
+    pytest.importorskip("numba")
+    for name in KERNELS:
+        assert hasattr(load_kernel(name), "py_func")
