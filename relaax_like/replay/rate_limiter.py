@@ -15,12 +15,11 @@ class RateLimiter:
         if limiter.can_sample(8):
             limiter.note_sample(8)
 
-    `updates_per_step` minibatches are *due* for each step after the first `warm_up_steps`; nothing
-    is sampled before. The *deficit* is how many of these have not been taken yet; it stays between
-    `-tolerance` and `tolerance`. Where the tolerance is at least that of the largest segment plus
-    the most minibatches of one request, never do both have to wait: an insertion waits only above
-    `tolerance - updates_per_step * max_segment_steps`, sampling only below `max_minibatches -
-    tolerance`.
+    `updates_per_step` minibatches are *due* for each step after the first `warm_up_steps`; none is
+    taken before it is due. The *deficit* is how many of these have not been taken yet; it stays
+    between 0 and `tolerance`. If the tolerance is at least that of the largest segment plus the
+    most minibatches of one request, never do both have to wait: an insertion waits only above
+    `tolerance - updates_per_step * max_segment_steps`, sampling only below `max_minibatches`.
 
     Counts alone: `Table` has the lock, and the waiting. Source of the idea: Cassirer et al. 2021,
     https://arxiv.org/abs/2102.04736, section 3.4 (samples per insert).
@@ -76,7 +75,7 @@ class RateLimiter:
 
     @property
     def deficit(self) -> float:
-        """Minibatches that are due and have not been taken; below 0: taken in advance."""
+        """Minibatches that are due and have not been taken."""
         return self._count_due(self.steps) - self.minibatches
 
     def can_insert(self, steps: int) -> bool:
@@ -84,8 +83,8 @@ class RateLimiter:
         return self._count_due(self.steps + steps) - self.minibatches <= self.tolerance
 
     def can_sample(self, minibatches: int) -> bool:
-        """Returns whether that many minibatches leave the deficit in its range."""
-        return self.steps >= self.warm_up_steps and self.deficit - minibatches >= -self.tolerance
+        """Returns whether that many minibatches are due."""
+        return self.deficit >= minibatches
 
     def note_insert(self, steps: int) -> None:
         """Counts steps, whether or not there is room for them."""

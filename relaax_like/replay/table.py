@@ -343,8 +343,6 @@ class Table:
             return False
         if limiter is None:
             return True
-        if self._closed:
-            return limiter.deficit >= minibatches
         return limiter.can_sample(minibatches)
 
     def _wait(self, is_ready: Callable[[], bool], timeout_sec: float | None) -> bool:

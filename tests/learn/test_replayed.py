@@ -20,7 +20,7 @@ from relaax_like.wire.errors import CollectorFullError, ConfigError, InvalidInpu
 SETTINGS = {
     "state_size": 2,
     "num_actions": 3,
-    "network": {"layers": [8]},
+    "network": {"layers": (8,)},
     "target_every": 3,
     "batch_size": 4,
     "capacity": 64,
@@ -111,11 +111,12 @@ def test_a_closed_source_gives_nothing_more_and_takes_nothing():
 
 def test_where_the_learner_is_behind_nothing_more_is_taken_and_nothing_is_counted():
     source, tally = make_source(make_config())
-    with pytest.raises(CollectorFullError, match="the learner is behind"):
-        for number in range(100):
+    number = 0
+    with pytest.raises(CollectorFullError, match="the learner is behind"):  # noqa: PT012
+        while number < 100:
             source.add(make_step(number), [])
-    taken = tally.take().env_steps
-    assert taken == number < 100
+            number += 1
+    assert tally.take().env_steps == number < 100
     while source.has_iteration:
         source.get(0, timeout_sec=0.0)
     source.add(make_step(number), [])
@@ -123,7 +124,7 @@ def test_where_the_learner_is_behind_nothing_more_is_taken_and_nothing_is_counte
 
 
 def test_rows_become_priorities():
-    source, _ = make_source(make_config(priority_exponent=1.0, weight_exponent=1.0))
+    source, _ = make_source(make_config(priority_exponent=1.0, weight_exponent=1.0), max_slots=16)
     for number in range(9):
         source.add(make_step(number), [])
     iteration = source.get(0, timeout_sec=0.0)
@@ -139,18 +140,19 @@ def test_rows_become_priorities():
 
 def test_a_state_continues_bit_identically():
     config = make_config(priority_exponent=0.6)
-    first, _ = make_source(config)
+    first, _ = make_source(config, max_slots=16)
     for number in range(9):
         first.add(make_step(number), [Episode(2.0, 3)])
-    second, tally = make_source(config)
+    second, tally = make_source(config, max_slots=16)
     second.set_state(first.take_state())
     counts = tally.take()
     assert (counts.env_steps, len(counts.episodes)) == (9, 9)
     for source in (first, second):
         source.add(make_step(9), [])
     ours, theirs = (source.get(0, timeout_sec=0.0).minibatches for source in (first, second))
-    for name, array in vars(ours).items():
-        for one, other in zip(*(flatten(a) for a in (array, getattr(theirs, name))), strict=True):
+    for name, arrays in ours._asdict().items():
+        pair = flatten(arrays), flatten(getattr(theirs, name))
+        for one, other in zip(*pair, strict=True):
             np.testing.assert_array_equal(one, other)
 
 
@@ -195,7 +197,7 @@ def test_what_a_table_draws_is_what_the_update_sees():
 
 def test_updates_of_one_call_equal_one_after_another():
     config = make_config()
-    source, _ = make_source(config)
+    source, _ = make_source(config, max_slots=16)
     for number in range(12):
         source.add(make_step(number), [])
     together, alone = (ReplayPolicy(make_task(config), config.plan, 0) for _ in range(2))
@@ -220,7 +222,7 @@ def test_updates_of_one_call_equal_one_after_another():
 
 def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused():
     config = make_config()
-    source, _ = make_source(config)
+    source, _ = make_source(config, max_slots=16)
     for number in range(12):
         source.add(make_step(number), [])
     policy = ReplayPolicy(make_task(config), config.plan, 0)

@@ -19,8 +19,10 @@ def test_nothing_is_sampled_before_the_warm_up():
         assert limiter.can_insert(1)
         limiter.note_insert(1)
         assert not limiter.can_sample(1)
+    limiter.note_insert(2)
+    assert limiter.deficit == 0.5
+    assert not limiter.can_sample(1)
     limiter.note_insert(1)
-    assert limiter.deficit == 0.0
     assert limiter.can_sample(1)
 
 
@@ -36,8 +38,8 @@ def test_the_deficit_stays_in_its_range():
     while limiter.can_sample(2):
         limiter.note_sample(2)
         sampled += 2
-    assert sampled == 36
-    assert limiter.deficit == -20.0
+    assert sampled == 16
+    assert limiter.deficit == 0.0
     assert limiter.can_insert(4)
 
 
@@ -85,7 +87,7 @@ def test_the_counts_never_make_both_wait(rate, warm_up, segment, minibatches, mo
             limiter.note_insert(min(number, segment))
         elif not inserts and limiter.can_sample(min(number, minibatches)):
             limiter.note_sample(min(number, minibatches))
-        assert -limiter.tolerance <= limiter.deficit <= limiter.tolerance
+        assert 0.0 <= limiter.deficit <= limiter.tolerance
 
 
 class Run(RuleBasedStateMachine):
@@ -186,7 +188,7 @@ class Run(RuleBasedStateMachine):
         assert self.table.can_insert(10) or self.table.can_sample(self.minibatches)
         if self.limiter.steps < self.limiter.warm_up_steps:
             assert self.limiter.minibatches == 0
-        assert self.limiter.deficit >= -self.limiter.tolerance
+        assert self.limiter.deficit >= 0.0
 
     def teardown(self):
         if not hasattr(self, "table"):

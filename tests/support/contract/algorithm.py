@@ -47,7 +47,7 @@ class Contract(Algorithm):
         sums = tf.reduce_sum(batch.valid * x[..., 0], 0)  # if episodes
         whole = tf.logical_and(lengths == 10.0, sums == 45.0)  # if episodes
         metrics["whole"] = tf.reduce_mean(tf.cast(whole, tf.float32))  # if episodes
-        # How many steps lie between an observation and the next: two, or one before an end.  # if replay
+        # How many steps the next observation is away: two, or one before an end.  # if replay
         ahead = batch.next_inputs["observation"][..., 0] - x[..., 0]  # if replay
         metrics["ahead"] = batch.mean(ahead)  # if replay
         metrics["discounts"] = batch.mean(

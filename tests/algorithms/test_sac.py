@@ -1,0 +1,151 @@
+"""sac: its costs against a slow reference, and what it refuses. covers X20"""
+
+import numpy as np
+import pytest
+from support.batch import load
+
+from relaax_like.algorithm.batch import Batch
+from relaax_like.config.loader import load_experiment
+from relaax_like.nn.module import as_tf_variable
+from relaax_like.nn.runtime import tf
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.spaces import Box, Discrete
+
+LOW, HIGH = (-2.0, 0.0), (2.0, 1.0)
+X = np.array([[0.1, -0.2], [0.5, 0.3], [-0.4, 0.2]], np.float32)
+NEXT_X = np.array([[0.2, -0.1], [0.6, 0.1], [-0.3, 0.9]], np.float32)
+ACTIONS = np.array([[0.5, 0.2], [-1.0, 0.9], [1.9, 0.5]], np.float32)
+RETURNS = np.array([1.0, -0.5, 3.0], np.float32)
+DISCOUNTS = np.array([0.9, 0.0, 0.81], np.float32)
+WEIGHTS = np.array([1.0, 0.5, 0.25], np.float32)
+
+
+def make(**settings):
+    options = {
+        "state_size": 2,
+        "action_size": 2,
+        "action_low": LOW,
+        "action_high": HIGH,
+        "network": {"layers": (5,)},
+        **settings,
+    }
+    config = load("config", "sac").Config.model_validate(options)
+    model = load("model", "sac").make_model(config, 1)
+    return config, model, load("algorithm", "sac").make_algorithm(config, model, 1)
+
+
+def make_batch():
+    ones = tf.ones(3)
+    return Batch(
+        inputs={"observation": tf.constant(X)},
+        next_inputs={"observation": tf.constant(NEXT_X)},
+        actions={"action": tf.constant(ACTIONS)},
+        rewards={"reward": tf.constant(RETURNS[:, None])},
+        returns=tf.constant(RETURNS),
+        discount=tf.constant(DISCOUNTS),
+        continues=ones,
+        valid=ones,
+        weights=tf.constant(WEIGHTS),
+        log_prob=None,
+    )
+
+
+class Draws:
+    """Stands for `Algorithm.random`: gives what it was made with, in order."""
+
+    def __init__(self, *draws):
+        self.draws = list(draws)
+
+    def normal(self, shape, **kwargs):
+        return tf.constant(self.draws.pop(0))
+
+
+@pytest.mark.parametrize("temperature", [None, 0.3])
+def test_the_costs_are_those_of_the_paper(temperature, monkeypatch):
+    _, model, algorithm = make(temperature=temperature, critics=3)
+    random = np.random.default_rng(0)
+    for variable in model.targets.module.find_variables():  # others than the critics
+        as_tf_variable(variable).assign(
+            random.standard_normal(variable.numpy().shape).astype(np.float32)
+        )
+    next_noise, noise = random.standard_normal((2, 3, 2)).astype(np.float32)
+    monkeypatch.setattr(type(algorithm), "random", Draws(next_noise, noise))
+    losses = algorithm.learn(make_batch())
+
+    alpha = 1.0 if temperature is None else temperature
+
+    def act(x, drawn):
+        """Returns actions scaled to [-1, 1], and their log-probabilities."""
+        features, _ = model.encoder({"observation": tf.constant(x)}, {})
+        outputs = np.asarray(model.head(features), np.float64)
+        mean, std = outputs[:, :2], np.exp(np.clip(outputs[:, 2:], -20, 2))
+        u = mean + std * drawn
+        normal = -0.5 * drawn**2 - np.log(std) - 0.5 * np.log(2 * np.pi)
+        return np.tanh(u), (normal - np.log(1 - np.tanh(u) ** 2)).sum(1)
+
+    def value(module, x, scaled):
+        low, high = np.array(LOW), np.array(HIGH)
+        actions = (low + (high - low) * (scaled + 1) / 2).astype(np.float32)
+        return np.asarray(module({"observation": tf.constant(x)}, tf.constant(actions)))
+
+    scaled, log_prob = act(NEXT_X, next_noise)
+    next_value = value(model.targets.module, NEXT_X, scaled).min(1)
+    goal = RETURNS + DISCOUNTS * (next_value - alpha * log_prob)
+    low, high = np.array(LOW), np.array(HIGH)
+    taken = value(model.critics, X, 2 * (ACTIONS - low) / (high - low) - 1)
+    errors = taken - goal[:, None]
+    np.testing.assert_allclose(
+        losses.costs["critic"], (WEIGHTS * (errors**2).sum(1)).mean(), rtol=1e-3
+    )
+    np.testing.assert_allclose(losses.rows["priority"], np.abs(errors).mean(1), rtol=1e-3)
+    scaled, log_prob = act(X, noise)
+    best = value(model.critics, X, scaled).min(1)
+    np.testing.assert_allclose(
+        losses.costs["actor"], (WEIGHTS * (alpha * log_prob - best)).mean(), rtol=1e-3, atol=1e-4
+    )
+    if temperature is None:
+        # log alpha is 0, and so is the cost; its slope is what counts.
+        with tf.GradientTape() as tape:
+            monkeypatch.setattr(type(algorithm), "random", Draws(next_noise, noise))
+            cost = algorithm.learn(make_batch()).costs["temperature"]
+        [variable] = model.log_alpha.find_variables()
+        slope = tape.gradient(cost, as_tf_variable(variable))
+        np.testing.assert_allclose(slope, -(WEIGHTS * (log_prob - 2.0)).mean(), rtol=1e-3)
+    else:
+        assert set(losses.costs) == {"critic", "actor"}
+
+
+def test_a_step_of_the_temperature_needs_it_to_be_tuned():
+    assert [phase.groups for phase in make()[2].phases] == [
+        ("critic",),
+        ("actor",),
+        ("temperature",),
+    ]
+    config, _, algorithm = make(temperature=0.1)
+    assert [phase.groups for phase in algorithm.phases] == [("critic",), ("actor",)]
+    assert set(config.optimizers) == {"critic", "actor"}
+
+
+def test_spaces_come_from_the_environment():
+    config = load("config", "sac").Config()
+    observations = {"observation": Box(dtype="float32", shape=(4,))}
+    low, high = np.array([-2.0, -2.0], np.float32), np.array([2.0, 2.0], np.float32)
+    action = Box(dtype="float32", shape=(2,), low=low, high=high)
+    keys = config.describe_spaces(observations, {"action": action})
+    bounds = {"action_low": [-2.0, -2.0], "action_high": [2.0, 2.0]}
+    assert keys == {"state_size": 4, "action_size": 2, **bounds}
+    with pytest.raises(InvalidInputError, match="sac needs one continuous action"):
+        config.describe_spaces(observations, {"action": Discrete(n=2)})
+
+
+@pytest.mark.parametrize(
+    ("sets", "want"),
+    [
+        (["learner.placement=agent"], r"plan is Replay, whose table is in the server"),
+        (["algorithm.num_states=4"], "sac observes one vector"),
+        (["algorithm.temperature=0"], "temperature"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(sets, want):
+    with pytest.raises(ConfigError, match=want):
+        load_experiment("sac", sets)
