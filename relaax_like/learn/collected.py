@@ -25,10 +25,10 @@ class Collected(Source):
     `conform`, `add`, `add_counts` and `add_sampling` can be called from any thread.
 
     Args:
-      collector: gives iterations.
-      tally: counts what comes.
+      collector: makes iterations.
+      tally: counts steps and episodes.
       layout: of the rollouts.
-      trajectories: keeps what was learned from; None: nothing is kept.
+      trajectories: writes what was learned from; None: nothing is written.
     """
 
     def __init__(
@@ -49,34 +49,34 @@ class Collected(Source):
 
     @property
     def waiting_columns(self) -> int:
-        """Rollouts of one slot that no iteration has been made of."""
+        """Number of rollouts of one slot that are not in an iteration yet."""
         return self._collector.waiting_columns
 
     @property
     def added_columns(self) -> int:
-        """Rollouts of one slot that ever came."""
+        """Number of rollouts of one slot that were ever added."""
         return self._collector.num_added
 
     @property
     def taken_columns(self) -> int:
-        """Rollouts of one slot that iterations were made of."""
+        """Number of rollouts of one slot that were used in iterations."""
         return self._collector.num_taken
 
     @property
     def has_iteration(self) -> bool:
-        """Whether there is a whole iteration."""
+        """Whether there is a complete iteration."""
         return self._collector.has_batch
 
     @property
     def received(self) -> Mapping[str, Received]:
-        """Client id -> what the newest publication contains of its experience."""
+        """Client id -> the part of its experience that the newest publication contains."""
         return self._tally.received
 
     def conform(self, rollout: Rollout) -> Rollout:
-        """Returns a rollout that somebody else has made as the update reads it.
+        """Converts a received rollout to the form that updates read.
 
         Raises:
-          InvalidInputError: it is none of this run.
+          InvalidInputError: it does not fit this run.
         """
         return self._layout.conform(rollout)
 
@@ -87,17 +87,17 @@ class Collected(Source):
         env_steps: int | None = None,
         origin: Origin | None = None,
     ) -> int:
-        """Takes a rollout, and the episodes that ended in it; returns its ticket.
+        """Adds a rollout, and the episodes that ended in it; returns its ticket.
 
         Args:
-          rollout: what is learned from.
+          rollout: to learn from.
           episodes: that ended in it.
-          env_steps: to be counted with it; None: the rollout's.
-          origin: with what it came; None: from this process.
+          env_steps: to be counted with it; None: the rollout's own.
+          origin: the message that contained it; None: it is from this process.
 
         Raises:
-          CollectorFullError: too much waits; nothing was taken.
-          InvalidInputError: it is none of this run; nothing was taken.
+          CollectorFullError: too many rollouts are waiting; nothing was added.
+          InvalidInputError: it does not fit this run; nothing was added.
         """
         steps = rollout.env_steps if env_steps is None else env_steps
         with self._tally.lock:  # an iteration with this rollout is published with its steps
@@ -114,16 +114,16 @@ class Collected(Source):
         Args:
           env_steps: 0 or more.
           episodes: that ended among them.
-          origin: with what they came; None: from this process.
+          origin: the message that contained them; None: they are from this process.
         """
         self._tally.add(env_steps, episodes, origin)
 
     def forget(self, agents: Sequence[int]) -> None:
-        """Takes note of slots that send nothing more; see `Collector`."""
+        """Forgets slots that will send nothing more; see `Collector`."""
         self._collector.forget(agents)
 
     def add_sampling(self, client_id: str, seconds: float) -> None:
-        """Takes note of how long a client has sampled, without waiting, since its last message."""
+        """Adds the time that a client has sampled since its last message, excluding waits."""
         with self._tally.lock:
             self._sampling_sec[client_id] = self._sampling_sec.get(client_id, 0.0) + seconds
 
@@ -134,13 +134,13 @@ class Collected(Source):
     def note_learned(
         self, number: int, iteration: TrainingData, results: Mapping[str, Any]
     ) -> None:
-        """Hands the data handler what came of it, and writes it to a file; see `Source`."""
+        """Passes the results to the data handler, and writes the iteration; see `Source`."""
         self._collector.handle_data_after_learn(results)
         if self._trajectories is not None:
             self._trajectories.write(number, iteration.rollout)
 
     def take_curves(self, sample_rate: float) -> Mapping[str, float]:
-        """Returns rates of what has come; see `Source`."""
+        """Returns the rates at which steps arrived; see `Source`."""
         now = time.monotonic()
         with self._tally.lock:
             came, self._came_env_steps = self._came_env_steps, 0
@@ -149,7 +149,7 @@ class Collected(Source):
         curves = {"Time/Sampled Timesteps per Second": came / max(seconds, 1e-9)}
         busy_sec = sum(sampling.values())
         if busy_sec > 0:
-            # Had each of them done nothing but sample.
+            # The rate if each client had only sampled.
             ideal = came * len(sampling) / busy_sec
             curves |= {
                 "Time/Ideal Sample Rate": ideal,
@@ -158,7 +158,7 @@ class Collected(Source):
         return curves
 
     def take_state(self) -> dict[str, Any]:
-        """Returns what waits, and takes away what is to be counted; see `Source`."""
+        """Returns what is waiting, and removes what is to be counted; see `Source`."""
         counts = self._tally.take()
         return {
             "collector": self._collector.get_state(),
@@ -173,7 +173,7 @@ class Collected(Source):
         self._tally.add(int(state["env_steps"]), episodes)
 
     def close(self) -> None:
-        """Takes nothing more."""
+        """Stops accepting rollouts."""
         self._collector.close()
 
 
@@ -184,8 +184,8 @@ def make_collector(
 
     Args:
       plan: of an iteration.
-      capacity: columns that can wait; see `Collector`.
-      data_handler: a user's changes; None: none.
+      capacity: number of columns that can wait; see `Collector`.
+      data_handler: applies a user's changes; None: no changes.
     """
     steps, columns = plan.rollout_steps, plan.columns
     if isinstance(plan, OnPolicy):

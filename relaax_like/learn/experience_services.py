@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # They import TensorFlow.
     from relaax_like.learn.collected import Collected
     from relaax_like.learn.learner_loop import LearnerLoop
 
-# How long `stop` waits for the iterations at hand.
+# How long `stop` waits for the current iterations.
 _STOP_SEC = 2.0
 
 
@@ -26,14 +26,14 @@ class ExperienceServices:
 
     Args:
       make_learners: returns the learners of all tasks, by task; called once, in the thread of one
-        of them, as it can import TensorFlow.
-      make_service: makes the service of a task, given its name, what makes its learner, and what it
-        calls when learning has failed.
+        of them, because it can import TensorFlow.
+      make_service: makes the service of a task, given its name, the function that makes its
+        learner, and the callback for failures.
       on_failure: called once, from a thread, with the first failure of any task.
       tasks: their names; "": the only one.
 
     Attributes:
-      sinks: task -> what takes its experience.
+      sinks: task -> sink of its experience.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ExperienceServices:
     ):
         self._make_learners = make_learners
         self._on_failure = on_failure
-        self._making = threading.Lock()  # guards the two
+        self._making = threading.Lock()  # guards the next two attributes
         self._made: Mapping[str, LearnerLoop[Collected]] = {}
         self._error: Exception | None = None
         self._failing = threading.Lock()
@@ -61,12 +61,12 @@ class ExperienceServices:
         return any(service.has_agents for service in self._services.values())
 
     def start(self) -> None:
-        """Loads the learners, and begins to learn; returns at once."""
+        """Loads the learners, and starts to learn; returns immediately."""
         for service in self._services.values():
             service.start()
 
     def stop(self, timeout_sec: float | None = _STOP_SEC) -> None:
-        """Ends each after the iteration at hand; see `ExperienceService.stop`."""
+        """Ends each one after its current iteration; see `ExperienceService.stop`."""
         with futures.ThreadPoolExecutor(len(self._services)) as executor:
             stops = [executor.submit(one.stop, timeout_sec) for one in self._services.values()]
         for stop in stops:
@@ -81,7 +81,7 @@ class ExperienceServices:
         return make_service(task, lambda: self._get_learner(task), self._fail)
 
     def _get_learner(self, task: str) -> "LearnerLoop[Collected]":
-        """Makes the learners of all tasks, unless another thread has; returns one."""
+        """Makes the learners of all tasks, unless another thread already has; returns one."""
         with self._making:
             if self._error is not None:
                 raise self._error

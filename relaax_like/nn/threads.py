@@ -1,10 +1,10 @@
-"""How many threads TensorFlow can use for one call, in this process."""
+"""The number of threads that TensorFlow can use for one call in this process."""
 
 _count = 1
 
 
 def set_threads(count: int) -> None:
-    """Sets the number; once TensorFlow has been loaded it stays as it is.
+    """Sets the number; it has no effect once TensorFlow has been loaded.
 
     Args:
       count: 1 or more.
@@ -14,5 +14,5 @@ def set_threads(count: int) -> None:
 
 
 def get_threads() -> int:
-    """Returns the number; 1 where nobody has set it."""
+    """Returns the number; 1 by default."""
     return _count

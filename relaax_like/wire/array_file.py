@@ -14,7 +14,7 @@ from relaax_like.wire.errors import DamagedError
 from relaax_like.wire.syncing import sync_path
 
 _SUFFIX = ".npy"
-# What zipfile, NumPy and json raise for a file that is something else.
+# Errors of zipfile, NumPy and json for a file of another kind.
 _DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -32,11 +32,11 @@ _DAMAGE = (
 
 @contextlib.contextmanager
 def finding_damage() -> Iterator[None]:
-    """Turns all that a damaged file can lead to into a `DamagedError`; use it to interpret arrays.
+    """Converts all errors that a damaged file can cause to a `DamagedError`; also for its content.
 
     Raises:
-      FileNotFoundError: as it comes.
-      DamagedError: the file is something else, or cannot be read.
+      FileNotFoundError: there is no such file.
+      DamagedError: the file is of another kind, or cannot be read.
     """
     try:
         yield
@@ -49,16 +49,16 @@ def finding_damage() -> Iterator[None]:
 def write_arrays(
     path: Path, arrays: Mapping[str, np.ndarray], sync: bool = True, comment: str = ""
 ) -> None:
-    """Writes a file; replaces one of that name.
+    """Writes a file, and replaces an existing one.
 
     Args:
       path: of the file.
       arrays: by name.
-      comment: that `read_comment` returns.
-      sync: return when the disk has it. False: a power failure can damage it, nothing else can.
+      comment: text for `read_comment`.
+      sync: wait until it is synced to disk. False: a power failure can damage it, nothing else can.
 
     Raises:
-      OSError: it could not be written; a file of that name is unchanged.
+      OSError: it could not be written; an existing file is unchanged.
     """
     temporary = path.with_name(f".tmp-{path.name}")
     try:
@@ -81,11 +81,11 @@ def write_arrays(
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Reads a complete file, and verifies checksums.
 
-    Arrays keep their memory order; those of bfloat16 are returned as nameless bytes.
+    Arrays keep their memory order; those of bfloat16 are returned as untyped bytes.
 
     Raises:
       FileNotFoundError: there is no such file.
-      DamagedError: it is something else.
+      DamagedError: it is damaged or of another kind.
     """
     with finding_damage(), zipfile.ZipFile(path) as archive:
         return {
@@ -94,11 +94,11 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_comment(path: Path) -> str:
-    """Returns what was given to `write_arrays`; "" for a file of another program.
+    """Returns the comment that was passed to `write_arrays`; "" for a file of another program.
 
     Raises:
       FileNotFoundError: there is no such file.
-      DamagedError: it is something else.
+      DamagedError: it is damaged or of another kind.
     """
     with finding_damage(), zipfile.ZipFile(path) as archive:
         return archive.comment.decode()

@@ -146,7 +146,9 @@ def test_an_operation_that_onnx_lacks_is_named(tmp_path: Path) -> None:
     model.write_text(model.read_text() + WITH_AN_ODD_OPERATION)
     algorithm = ALGORITHMS["ppo, normalised"].replace("name: ppo", f"path: '{mine}'")
     run = write_run(tmp_path / "run", algorithm)
-    with pytest.raises(ConfigError, match=r"ONNX Runtime cannot load the exported policy: .*BesselJ0"):
+    with pytest.raises(
+        ConfigError, match=r"ONNX Runtime cannot load the exported policy: .*BesselJ0"
+    ):
         export_policy(load_experiment(run / "config.yaml"), folder=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
